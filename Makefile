@@ -11,7 +11,7 @@ RUN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint fuzz mutants bench bench-peers read-traces wheel clean
+.PHONY: help setup demo test test-page lint fuzz mutants bench bench-peers read-traces wheel web clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ demo: $(READY) ## two models on an H100: tables here, pictures in demo/
 test: $(READY) ## all tests, in random order (SEED=1 for one that repeats), and every example in README, docs and code
 	@$(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
 
+test-page: $(READY) ## those of pages, in Chromium, which must be there
+	@LLMIR_REQUIRE_BROWSER=1 $(RUN)/python -m pytest tests/test_page.py
+
 lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m ruff check .
 	@$(RUN)/python -m mypy
@@ -60,6 +63,9 @@ read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is in
 wheel: $(READY) ## a wheel in dist/, tried in a fresh environment from another folder
 	@sh scripts/wheel.sh "$(RUN)/python"
 
+web: ## what pages have of d3, bundled anew; needs npm, and gives the same bytes each time
+	@sh scripts/web.sh
+
 clean: ## remove what the targets above made
-	rm -rf $(VENV) $(PEERS) $(READER) build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(READER) scripts/web/node_modules build dist demo *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         plot_serving,
     )
     from .plugins import load_plugin
+    from .reported import page
     from .simulated import kv, pools, replicate, server, simulate, traffic
     from .staged import stages
     from .swept import sweep, sweep_to
@@ -68,6 +69,7 @@ _LAZY = {
     "load": "api",
     "measure": "measured",
     "models": "api",
+    "page": "reported",
     "plan": "planned",
     "plot_batch": "plotted",
     "plot_context": "plotted",
@@ -131,6 +133,7 @@ __all__ = [
     "load_plugin",
     "measure",
     "models",
+    "page",
     "parse_program",
     "pipeline_of",
     "plan",

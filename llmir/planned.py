@@ -12,9 +12,11 @@ from .graph import Program
 
 if TYPE_CHECKING:
     from .backends.search.plan import Plans
+    from .backends.search.refusal import Refusal
     from .backends.search.splits import Split
     from .backends.search.structure import Structure
 
+DEVICES = 1 << 16  # there may be at most
 REPLICA = 64  # devices of a replica at most, where their number is not limited
 
 
@@ -33,6 +35,7 @@ def plan(
     batch: int | str | Iterable[int] | None = None,
     price: Mapping[str, float] | None = None,
     engine: str | None = None,
+    emit: str | None = None,
     requests: int = 1000,
     seed: int = 0,
 ) -> Plans:
@@ -42,8 +45,9 @@ def plan(
     `prompt` and `generate` are tokens or laws, as `simulate` takes them. A limit is seconds or words such as
     `30ms`, and of the 99th percentile of requests unless it says `mean:30ms` or `p50:30ms`. `weights` are the
     types that the checkpoint may be quantized to, `chunk` and `batch` tokens and requests of a step, by
-    default all that the engine takes. `price` has dollars an hour of a device, by name. If all devices have a
-    price, cost decides, else their number.
+    default all that the engine takes. With `emit`, plans are those that a command of that engine (vllm,
+    sglang, trtllm) is known to start. `price` has dollars an hour of a device, by name. If all devices have
+    a price, cost decides, else their number.
 
     Every split of the model is priced by closed forms; those on the front are then simulated on the traffic,
     by five seeds of so many `requests`, and that decides. InputError for what means nothing.
@@ -61,7 +65,7 @@ def plan(
 
     for name, said in (("prompt", prompt), ("generate", generate)):
         lengths(name, said)
-    traffic = Traffic(
+    asked = (
         convert.number("rate", rate, 1e-6, 1e9),
         prompt,
         generate,
@@ -69,15 +73,22 @@ def plan(
         None if max_ttft is None else limit("max_ttft", max_ttft),
         None if max_tpot is None else limit("max_tpot", max_tpot),
     )
-    if traffic.answer < 2:
-        raise InputError(f"generate: {generate}; a plan is for answers of 2 tokens and more")
-    most = None if gpus is None else convert.integer("gpus", gpus, 1, 1 << 16)
+    most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
+    positions = program.facts.get("positions")
+    traffic = Traffic(*asked, positions if isinstance(positions, int) else None)
+    if traffic.answer < 2:
+        raise InputError(f"generate: {generate}; a plan is for answers of 2 tokens and more")
+    if traffic.positions and traffic.read + traffic.answer > traffic.positions:
+        tokens = f"{traffic.read:,} tokens and {traffic.answer:,} generated"
+        raise InputError(
+            f"prompt: {tokens} are more than the {traffic.positions:,} positions of {program.name}"
+        )
     types = _names("weights", weights) or ("",)
-    structures, refused = _structures(program, _devices(hw, price), types, engine, most)
+    structures, refused = _structures(program, _devices(hw, price), types, engine, emit, most)
     if not structures:
-        raise InputError(f"plan: no split can be, such as: {next(iter(refused.values()))}")
+        raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
         policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
     return search(structures, traffic, most, chunks, batches, convert.integer("seed", seed), refused)
@@ -105,9 +116,16 @@ def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
 
 
 def _structures(
-    program: Program, devices: Sequence[Any], types: Sequence[str], engine: str | None, most: int | None
-) -> tuple[list[Structure], dict[str, str]]:
+    program: Program,
+    devices: Sequence[Any],
+    types: Sequence[str],
+    engine: str | None,
+    emit: str | None,
+    most: int | None,
+) -> tuple[list[Structure], dict[str, Refusal]]:
     """Every split on every device that passes take, and why they refuse others."""
+    from .backends.search.launch import check
+    from .backends.search.refusal import Refusal
     from .backends.search.splits import splits
     from .backends.search.structure import Structure, name
     from .passes.plan import divides
@@ -120,12 +138,16 @@ def _structures(
     for device in devices:
         model = _model(device, None, engine, None)
         for kind in types:
+            if emit is not None:
+                check(emit, model.runs, kind)
             for split in splits(limit, tensor, stages, experts=experts):
                 try:
+                    if emit is not None:
+                        check(emit, model.runs, kind, split)
                     deployed = _deployed(program, kind, split, model.runs)
                     found.append(Structure(deployed, model, kind, split))
                 except LlmirError as error:
-                    refused[name(device, kind, split)] = str(error.__cause__ or error)
+                    refused[name(device, kind, split)] = Refusal(str(error.__cause__ or error))
     return found, refused
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from .dataclass import dataclass
 from .errors import UnreadableError
 
+_PIECE = 1 << 20
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -29,12 +31,14 @@ def contents(path: str | os.PathLike[str], budget: Budget) -> bytes:
     """The bytes of a file; `UnreadableError` if it cannot be read, or is larger than the budget."""
     try:
         with Path(path).expanduser().open("rb") as stream:
-            data = stream.read(budget.bytes + 1)
+            data = bytearray()  # of a budget of gigabytes no more than there is
+            while piece := stream.read(min(_PIECE, budget.bytes + 1 - len(data))):
+                data += piece
     except (OSError, ValueError, RuntimeError) as error:  # a name with a NUL, an unknown ~user
         raise UnreadableError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if len(data) > budget.bytes:
         raise UnreadableError(f"too large, of more than {budget.bytes:,} bytes")
-    return data
+    return bytes(data)
 
 
 def decoded(data: bytes, budget: Budget) -> str:

@@ -169,8 +169,8 @@ def traffic(
     thinks = None if think_s is None else convert.number("think_s", think_s)
     if turns is None and thinks is not None:
         raise InputError(f"think_s: {thinks:g}; it is of sessions, say turns too")
-    if turns is not None and (rate is None or patience is not None):
-        other = "timeout_s" if rate is not None else "closed" if closed is not None else "trace"
+    if turns is not None and rate is None:
+        other = "closed" if closed is not None else "trace"
         raise InputError(f"turns: sessions come at a rate, leave out {other}")
     if trace is not None:
         if twice := next((name for name, value in said.items() if value is not None), None):

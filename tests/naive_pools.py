@@ -36,10 +36,12 @@ class Plain:
         self.readers, self.least = readers, least
         self.servers: list[Naive] = [*readers, *writers]
         self.links, self.unanswered = [0.0] * len(self.servers), [0] * len(self.servers)
+        self.turns: dict[int, int] = {}
         self.events: list[tuple[float, int, Journey]] = []  # 0 is an answer, 1 a prompt that is read, 2 comes
 
-    def pick(self, places: range, number: int) -> int:
-        chosen = min(places, key=self.unanswered.__getitem__) if self.least else places[number % len(places)]
+    def pick(self, places: range) -> int:
+        turn = self.turns[places.start] = self.turns.get(places.start, -1) + 1
+        chosen = min(places, key=self.unanswered.__getitem__) if self.least else places[turn % len(places)]
         self.unanswered[chosen] += 1
         return chosen
 
@@ -49,16 +51,16 @@ class Plain:
         server.waiting.append(request)
 
     def happen(self, now: float, kind: int, j: Journey) -> None:
-        many, number = len(self.readers), j.read.number
+        many = len(self.readers)
         if kind == 2 and j.sender < 0:
-            j.read.arrival, j.sender = now, self.pick(range(many), number)
+            j.read.arrival, j.sender = now, self.pick(range(many))
             self.come(j.sender, j.read, now)
         elif kind == 2:
             self.come(j.receiver, j.rest, now)
         else:
             self.unanswered[j.sender if kind else j.receiver] -= 1
             if kind and j.rest.generate:
-                j.receiver = self.pick(range(many, len(self.servers)), number)
+                j.receiver = self.pick(range(many, len(self.servers)))
                 j.sent = max(now, self.links[j.sender], self.links[j.receiver])
                 j.came = self.links[j.sender] = self.links[j.receiver] = j.sent + j.seconds
                 self.events.append((j.came, 2, j))

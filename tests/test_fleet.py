@@ -20,7 +20,7 @@ from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import Policy
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.router import ROUTERS
-from llmir.backends.simulation.routers import AHEAD, PrefixAware
+from llmir.backends.simulation.routers import LEAD, PrefixAware
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import Capacity, Course, Server
 from llmir.cli import cli
@@ -141,9 +141,9 @@ def test_a_replica_that_is_far_ahead_gets_no_more() -> None:
     given_load = replace(load([1100] * 3, [5] * 3), hashes=((1, 2),) * 3)
     router = PrefixAware(2, given_load, ROOM)
     first = router.choose(0, [0, 0])
-    others = [AHEAD + (replica == first) for replica in range(2)]
+    others = [LEAD + (replica == first) for replica in range(2)]
     assert router.choose(1, others) == first
-    assert router.choose(2, [(AHEAD + 1) * (replica == first) for replica in range(2)]) == 1 - first
+    assert router.choose(2, [(LEAD + 1) * (replica == first) for replica in range(2)]) == 1 - first
 
 
 def test_the_whole_is_made_of_its_replicas() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from llmir.errors import InputError
 
+from .fuzz import lines, readers  # noqa: F401  (they register)
 from .fuzz.mutate import Mutator
-from .fuzz.readers import READERS, Reader
+from .fuzz.reader import READERS, Reader
 from .fuzz.session import FINDS, Session, tried
 
 

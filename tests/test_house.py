@@ -41,15 +41,18 @@ WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
-SEES_ALL |= {"code", "deployment", "many", "measured", "planned", "plotted", "simulated", "staged", "swept"}
-SEES_ALL |= {"usual", "written"}
+SEES_ALL |= {"code", "deployment", "many", "measured", "planned", "plotted", "reported", "simulated"}
+SEES_ALL |= {"staged", "swept", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
+TEXT |= {".html", ".css", ".js", ".mjs"}
 
 
 def walk(folder: str) -> Iterator[Path]:
     """The files below a folder of the project, through its links."""
     for place, _, files in os.walk(ROOT / folder, followlinks=True):
-        yield from (Path(place) / f for f in files if "__pycache__" not in place)
+        yield from (
+            Path(place) / f for f in files if not {"__pycache__", "node_modules"} & {*Path(place).parts}
+        )
 
 
 SOURCES = sorted(f for f in walk("llmir") if f.suffix == ".py")

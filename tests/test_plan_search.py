@@ -255,6 +255,23 @@ def run(*arguments: str) -> Result:
 ASKED = ("llama3.1-8b", "--rate", "10", "--prompt", "500", "--generate", "50", "--gpus", "2")
 
 
+def test_the_best_of_each_goal_is_among_the_plans_that_meet_the_limits(plans: Plans) -> None:
+    for name, figure in (("ttft", "ttft_s"), ("tpot", "tpot_s")):
+        best = getattr(plans.goals[name].trial, figure).p99
+        assert best == min(getattr(each.trial, figure).p99 for each in plans.ranked)
+    assert plans.goals["cost"] is plans.best
+    most = plans.goals["tokens_per_s_device"]
+    assert most.devices == min(each.devices for each in plans.ranked)
+
+
+def test_energy_is_that_of_boards_at_the_limit_of_their_power(plans: Plans) -> None:
+    best = plans.best
+    assert best is not None
+    watts = {"H100-SXM": 700, "A100-80-SXM": 400}[best.structure.device.name]
+    hours = 1e6 / (RATE * 100) / 3600  # for a million tokens
+    assert best.energy_kwh_per_mtok == pytest.approx(best.devices * watts / 1e3 * hours)
+
+
 def test_the_table_says_what_decides_and_of_what_a_limit_is() -> None:
     shown = run(*ASKED, "--max-ttft", "1s", "--max-tpot", "p50:20ms")
     assert shown.exit_code == 0
@@ -276,7 +293,7 @@ def test_no_plan_is_exit_1_with_the_closest_miss() -> None:
     late = run("llama3.1-8b", "--rate", "40", "--gpus", "1", "--prompt", "2000", "--max-ttft", "0.3s")
     assert late.exit_code == 1
     assert late.output.startswith("no plan meets the limits with one GPU\n")
-    needs = re.search(r"H100-SXM tp 1: needs (\d) of 1 devices", late.output)
+    needs = re.search(r"closest is H100-SXM tp 1: needs (\d) GPUs, 1 allowed", late.output)
     assert needs and int(needs[1]) >= 40 * 2000 * 2 * 8.03e9 / 989.5e12  # prompts alone, at the peak
 
 
@@ -301,6 +318,8 @@ def test_every_format_has_the_plans(form: str) -> None:
         ((*ASKED, "--hw", "h100-sxm,h999"), "h999"),
         ((*ASKED, "--price", "h200=3"), "price: h200 is not among the devices here"),
         ((*ASKED, "--gpus", "0"), "--gpus: expected an integer from 1"),
+        ((*ASKED, "--gpus", "1e30"), "--gpus: expected an integer from 1 to 65,536"),
+        (("gpt2", "--rate", "1"), "prompt: 2,048 tokens and 128 generated are more than the 1,024 positions"),
         ((*ASKED, "--generate", "1"), "a plan is for answers of 2 tokens and more"),
         ((*ASKED, "--engine", "hf-transformers"), "name one of sglang, trtllm, vllm as engine"),
     ],
@@ -345,9 +364,17 @@ def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> 
         (("--emit", "vllm", "--weights", "int4"), "no flag is known that makes weights int4"),
         (("--emit", "vllm", "--engine", "vllm@0.4"), "is known from 0.5.3 on"),
         (("--emit", "vllm", "--format", "json"), "leave one of them out"),
+        (
+            ("--emit", "trtllm", "--engine", "trtllm", "--weights", "fp8"),
+            "no flag is known that makes weights",
+        ),
     ],
 )
-def test_a_command_that_an_engine_does_not_take_is_not_emitted(arguments: tuple[str, ...], says: str) -> None:
+def test_a_command_that_an_engine_does_not_take_is_not_emitted(
+    arguments: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before the search, which takes seconds."""
+    monkeypatch.setattr("llmir.backends.search.search.search", None)
     refused = run(*ASKED, "--max-tpot", "100ms", *arguments)
     assert refused.exit_code == 2
     assert says in refused.output

@@ -135,8 +135,7 @@ def test_it_is_the_plain_simulator(case: tuple[str, Load, Capacity, bool], windo
     assert server.cached == [r.cached for r in naive.requests]
     assert server.most_held == naive.most_held <= capacity.blocks
     left(server)
-    events = dict(zip(LOG, server.events.T, strict=True))
-    seconds, counts = gaps(events, np.array(found.joined_s), np.array(found.resumed_s))
+    seconds, counts = gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
     made = [r.times for r in naive.requests if r.times]
     assert counts.sum() == sum(len(times) - 1 for times in made)
     assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9)

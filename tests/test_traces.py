@@ -44,16 +44,32 @@ def test_each_format_says_the_same_requests(tmp_path: Path, name: str, text: str
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.csv", AZURE.replace("18:15:50", "18:15:40"), "line 3: comes before the line above"),
-        ("a.csv", AZURE.replace("396", "-396"), "line 3: ContextTokens is '-396', expected tokens from 1"),
-        ("a.csv", AZURE.replace(",109", ","), "line 3: GeneratedTokens is missing"),
-        ("a.csv", AZURE.replace("2023-11-16 18:15:50", "noon"), "line 3: TIMESTAMP is 'noon.9951690'"),
-        ("v.csv", VIDUR.replace("0.5,", "-0.5,"), "line 2: arrived_at is '-0.5', expected a time from 0 up"),
+        ("a.csv", AZURE.replace("18:15:50", "18:15:40"), "row 2 (line 3): comes before a row above"),
+        (
+            "a.csv",
+            AZURE.replace("396", "-396"),
+            "row 2 (line 3): ContextTokens is '-396', expected tokens from 1",
+        ),
+        ("a.csv", AZURE.replace(",109", ","), "row 2 (line 3): GeneratedTokens is missing"),
+        (
+            "a.csv",
+            AZURE.replace("2023-11-16 18:15:50", "noon"),
+            "row 2 (line 3): TIMESTAMP is 'noon.9951690'",
+        ),
+        (
+            "v.csv",
+            VIDUR.replace("0.5,", "-0.5,"),
+            "row 1 (line 2): arrived_at is '-0.5', expected a time from 0 up",
+        ),
         ("v.csv", VIDUR.splitlines()[0], "has no requests"),
         ("x.csv", "a,b\n1,2\n", "columns a, b are no trace; known are TIMESTAMP, ContextTokens"),
-        ("m.jsonl", MOONCAKE.replace("396", '"x"'), "line 2: input_length is 'x'"),
-        ("m.jsonl", MOONCAKE.replace("[1]", '"a"'), "line 1: hash_ids is 'a', expected a list of integers"),
-        ("m.jsonl", "[1]\n{", "line 1: no JSON object, '[1]'; line 2: no JSON object, '{'"),
+        ("m.jsonl", MOONCAKE.replace("396", '"x"'), "row 2 (line 2): input_length is 'x'"),
+        (
+            "m.jsonl",
+            MOONCAKE.replace("[1]", '"a"'),
+            "row 1 (line 1): hash_ids is 'a', expected a list of integers",
+        ),
+        ("m.jsonl", "[1]\n{", "row 1 (line 1): no JSON object, '[1]'; row 2 (line 2): no JSON object, '{'"),
         ("none.csv", None, "cannot be read"),
     ],
 )
@@ -68,7 +84,7 @@ def test_wrong_rows_are_named(tmp_path: Path, name: str, text: str | None, says:
 
 def test_the_first_five_wrong_rows_are_named_and_the_others_counted(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(OURS + "30,0,1\n" * 8, "utf-8")
-    with pytest.raises(InputError, match=r"line 5: .*line 9: .*; and 3 more$") as error:
+    with pytest.raises(InputError, match=r"row 4 \(line 5\): .*\(line 9\): .*; and 3 more$") as error:
         trace(tmp_path / "t.csv")
     assert str(error.value).count("line ") == 5
 

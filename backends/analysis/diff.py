@@ -14,6 +14,7 @@ from llmir.backends.analysis.bases import Bases, bases
 from llmir.backends.analysis.costs import OVERHEAD, OpCost
 from llmir.backends.analysis.match import Key, key, matches
 from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.spending import spending
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Basis
 from llmir.dataclass import dataclass
@@ -182,6 +183,18 @@ class WorkloadDiff(Result):
         """The highest peak of any step."""
         return Pair(*(w.peak_bytes(w.batch) for w in (self.before, self.after)))
 
+    @cached_property
+    def spent(self) -> tuple[Row, Row]:
+        """USD of a million tokens of answers, and joules of one at most; None of a device that has none."""
+        sides = [spending(w).answers for w in (self.before, self.after)]
+        cost, energy = (
+            Pair(*each) for each in zip(*((s.usd_per_mtok, s.joules_per_token) for s in sides), strict=True)
+        )
+        return (
+            Row("$ a million output", "cost_usd_per_mtok", cost),
+            Row("J an output, at most", "energy_j_per_token", energy),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `llmir diff`, `schema_version` 2."""
         sides: dict[str, dict[str, Any]] = {}
@@ -201,6 +214,7 @@ class WorkloadDiff(Result):
             **sides,
             "basis": self.basis.to_dict(),
             **{name: self.total(name).to_dict() for name in names},
+            **{row.name: row.pair.to_dict() for row in self.spent},
             "peak_memory_bytes": self.peak_memory_bytes.to_dict(),
             "phases": {"prefill": self.prefill.to_dict(), "decode": self.decode and self.decode.to_dict()},
         }

@@ -11,6 +11,7 @@ import numpy as np
 
 from llmir.backends.analysis.placement import links
 from llmir.backends.analysis.precision import precision
+from llmir.backends.analysis.spending import spending
 from llmir.backends.analysis.weights import weights
 from llmir.backends.cost import Basis
 from llmir.backends.cost.nodes import nodes
@@ -66,6 +67,7 @@ def document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, An
         "prefill_tokens_per_s": job.prefill_tokens_per_s if job.e2e_s and tokens else None,
         "output_tokens_per_s": job.output_tokens_per_s if job.e2e_s and tokens else None,
         "busy_output_tokens_per_s": job.busy_output_tokens_per_s if job.e2e_s and tokens else None,
+        **spending(job).to_dict(),
         "serving": None,
         "notes": list(job.notes),
         "phases": {name: step and step.to_dict() for name, step in phases.items()},

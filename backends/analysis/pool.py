@@ -112,6 +112,11 @@ class Pool(Record):
     def _budget(self) -> Budget:
         return by_device.first(self.rule.budgets, self.device, self.program.parallelism.tp)
 
+    @property
+    def whole(self) -> bool:
+        """Whether a step takes requests that have more tokens than its budget."""
+        return self._budget.whole and not self.max_batched_tokens
+
     @cached_property
     def tokens(self) -> int:
         """Tokens of a step."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from llmir.backends.analysis.asked import binding, phase_of, unpadded, verified
 from llmir.backends.analysis.batch import Batch
-from llmir.backends.analysis.keeps import Asked, Keeps, Kept, Step
+from llmir.backends.analysis.keeps import Asked, Keeps, Kept, Step, symbols
 from llmir.backends.analysis.plan import Plan, plan
 from llmir.backends.analysis.surface_code import Steps
 from llmir.backends.analysis.timing import Timing
@@ -26,6 +26,7 @@ from llmir.graph import Program
 
 Chunk = tuple[int, int]  # new tokens of a prompt, and those that are cached before them
 _NUMBERS = (int, float)
+_COUNTS = {"B", "T"}
 PAIRS = "pairs of new and cached tokens"
 
 
@@ -55,7 +56,16 @@ class Surface:
         whole: dict[str, None] = {}
         mixed = Step([asked, Binding(B=1, T=DRAFTS + 1, C=1)], ("decode", "prefill"))
         for of in plans:
+            # What reads one product of counts, such as tokens, asks for no function of contexts.
+            counted = {
+                price
+                for (size, _), each in of._timed.items()
+                if size and symbols(size) <= _COUNTS
+                for price in each
+            }
             for row, price in zip(of.rows, of.prices, strict=True):
+                if price in counted:
+                    continue
                 before = len(asked.joint)
                 for at in (asked, mixed):
                     price.in_graph(at, of.host.hidden if of.host else 0.0)

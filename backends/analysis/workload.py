@@ -77,12 +77,10 @@ class Workload(Record, Result):
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.metadata and (
-                isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim)
-            ):
-                raise InputError(
-                    f"{f.name}: a workload takes one number, got an array; use analyze for grids"
-                )
+            many = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim)
+            if f.metadata and many:
+                why = "a workload takes one number, got an array; use analyze for grids"
+                raise InputError(f"{f.name}: {why}")
             vars(self)[f.name] = stated(f.name, value, f.type, f.metadata, InputError)
         if (due := self.program.facts.get("prompt", self.length)) != self.length:
             images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
@@ -292,10 +290,15 @@ class Workload(Record, Result):
         return self.batch * self.generate / self.e2e_s if self.e2e_s else float("inf")
 
     @cached_property
-    def busy_output_tokens_per_s(self) -> float:
-        """The same when other batches like this one keep all pipeline stages busy."""
+    def busy_s(self) -> tuple[float, float]:
+        """Seconds of reading and of decoding when other such batches keep all pipeline stages busy."""
         images = float(self._images.interval_s) if self._images else 0.0
-        stage = images + self._reading.interval_s + self._decoding[1]
+        return images + self._reading.interval_s, self._decoding[1]
+
+    @property
+    def busy_output_tokens_per_s(self) -> float:
+        """The tokens that come out then."""
+        stage = sum(self.busy_s)
         return self.batch * self.generate / stage if stage else float("inf")
 
     @cached_property
@@ -383,18 +386,11 @@ class Workload(Record, Result):
             notes.append(f"{asked} reaches beyond the model's {positions} positions")
         return tuple(notes)
 
-    @property
-    def _phases(self) -> dict[str, Report | None]:
-        """All phases, of which there are images only where a model has them."""
-        apart = {name: step for name, step in self.steps.items() if name in APART}
-        return {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}}
-
     def to_dict(self) -> dict[str, Any]:
-        """The JSON report, `schema_version` 2."""
-        return document(self, self._phases)
+        """The JSON report, `schema_version` 2; of images there are phases only where a model has them."""
+        apart = {name: step for name, step in self.steps.items() if name in APART}
+        return document(self, {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}})
 
     def __repr__(self) -> str:
-        return (
-            f"<Workload {self.program.name} on {self.device.name}: "
-            f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}>"
-        )
+        asked = f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}"
+        return f"<Workload {self.program.name} on {self.device.name}: {asked}>"

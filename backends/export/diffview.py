@@ -124,6 +124,7 @@ def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
         _figure("TPOT (mean)", diff.total("tpot_s"), units.time),
         _figure("end to end", diff.total("e2e_s"), units.time),
         _figure("output tokens/s", rate, units.digits),
+        *(_figure(row.label, row.pair, units.digits) for row in diff.spent if any(row.pair)),
         _figure("peak memory", diff.peak_memory_bytes, units.bytes),
         _figure("largest batch", diff.total("max_batch"), lambda n: f"{n:,}"),
         *served,

@@ -18,7 +18,7 @@ from llmir.backends.cost.calibration import first
 from llmir.backends.cost.models import unmeasured
 from llmir.backends.cost.names import whose
 from llmir.backends.cost.relatives import kernels_of
-from llmir.backends.export import units
+from llmir.backends.export import spending, units
 from llmir.dim import Number
 from llmir.graph import Program
 from llmir.hw import Device
@@ -209,7 +209,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     if w.program.patches:
         (step, time), rate = rates(w)
         times = [(step, time + within(w.prefill.error)), ("throughput", " ".join(rate))]
-    return [*times, *memory(w)]
+    return [*times, *spending.lines(w), *memory(w)]
 
 
 def memory(w: Workload) -> list[tuple[str, str]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llmir.backends.analysis.precision import precision
 from llmir.backends.export import facts, jsonio, table, units
 from llmir.backends.export.chart import chart
-from llmir.backends.search.limit import Limit
+from llmir.backends.search.limit import USUAL, Limit
 from llmir.backends.search.plan import Candidate, Plans
 from llmir.backends.search.structure import Structure
 from llmir.backends.search.why import Why, decode
@@ -16,10 +17,18 @@ from llmir.views import exporter
 if TYPE_CHECKING:
     from rich.console import Group
 
-HEADINGS = ("", "plan", "GPUs", "$/h", "TTFT p50", "p99", "TPOT p50", "p99 ", "within")
+NUMBERS = range(2, 9)  # columns of numbers
 GOOD, BAD, QUIET = "green", "red", "bright_black"
 LINES = 6  # reasons that a terminal shows
 LIMITED = ("TTFT", "TPOT")
+
+
+def headings(plans: Plans) -> tuple[str, ...]:
+    """Of the columns: beside the p99 stands what a limit is of, else the p50."""
+    ttft, tpot = (
+        of.of if of and of.of != USUAL else "p50" for of in (plans.traffic.ttft, plans.traffic.tpot)
+    )
+    return "", "plan", "GPUs", "$/h", f"TTFT {ttft}", "p99", f"TPOT {tpot}", "p99 ", "within"
 
 
 def weights(structure: Structure) -> str:
@@ -50,11 +59,36 @@ def basis(plans: Plans) -> str:
     sizes = f"up to {best.batch:,} requests at once, steps of {best.chunk:,} tokens; " if best else ""
     if not plans.priced:
         names = dict.fromkeys(s.device.name for s in plans.structures if s.device.price_per_hour_usd is None)
-        return f"{sizes}not by cost: no price is known of {' and '.join(names) or 'a device'} (--price)"
+        return f"{sizes}not by cost: no price is known of {' and '.join(names) or 'some device'} (--price)"
     if best is None:
         return "all devices have a price, so that the least cost would decide"
     hourly, million = (units.digits(usd or 0) for usd in (best.cost_per_hour_usd, best.cost_usd_per_mtok))
     return f"{sizes}${hourly} an hour, ${million} a million output tokens"
+
+
+def energy(plans: Plans) -> list[str]:
+    """What the first plan draws at most, where the power of its device is known."""
+    best = plans.best
+    if best is None or best.spent.watts is None:
+        return []
+    kw, kwh = units.digits(best.spent.watts / 1e3), units.digits(best.spent.kwh_per_mtok or 0)
+    return [f"at most {kw} kW, {kwh} kWh a million output tokens: all GPUs at the limit of their power"]
+
+
+def goals(plans: Plans) -> list[str]:
+    """Which plan is best by each goal that is not the first's."""
+    figures: dict[str, tuple[str, Callable[[Candidate], str]]] = {
+        "ttft": ("lowest TTFT (p99)", lambda c: units.time(c.trial.ttft_s.p99)),
+        "tpot": ("lowest TPOT (p99)", lambda c: units.time(c.trial.tpot_s.p99)),
+        "tokens_per_s_device": ("most tokens/s a GPU", lambda c: units.digits(c.tokens_per_s_device)),
+    }
+    number = {id(each): str(n) for n, each in enumerate(plans.shown, 1)} | {id(plans.best): "the first"}
+    said = [
+        f"{what}: {number[id(plans.goals[name])]}, {figure(plans.goals[name])}"
+        for name, (what, figure) in figures.items()
+        if name in plans.goals
+    ]
+    return ["; ".join(said)] if len(plans.ranked) > 1 else []
 
 
 def _limit(limit: Limit | None, used: float) -> str:
@@ -94,10 +128,11 @@ def assumed(plans: Plans) -> list[str]:
         f"a limit holds for the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
     )
     lines = [f"{limited}; one replica is simulated, with its share of them{none}"]
-    stated = dict.fromkeys(weights(s) for s in plans.structures)
-    own = dict.fromkeys(s.weights for s in plans.structures if s.weights)
-    given = f"allowed by --weights: {', '.join(own)}" if own else "the checkpoint's own"
-    lines.append(f"precision: {', '.join(stated)}, {given}")
+    if plans.structures:
+        stated = dict.fromkeys(weights(s) for s in plans.structures)
+        own = dict.fromkeys(s.weights for s in plans.structures if s.weights)
+        given = f"allowed by --weights: {', '.join(own)}" if own else "the checkpoint's own"
+        lines.append(f"precision: {', '.join(stated)}, {given}")
     errors = []
     for device, candidate in {c.structure.device.name: c for c in plans.shown}.items():
         step = decode(candidate)
@@ -115,13 +150,18 @@ def assumed(plans: Plans) -> list[str]:
 
 def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
     """A plan's line."""
-    trial, hourly = candidate.trial, candidate.cost_per_hour_usd
+    trial, hourly, traffic = candidate.trial, candidate.cost_per_hour_usd, plans.traffic
+    spreads = zip((traffic.ttft, traffic.tpot), (trial.ttft_s, trial.tpot_s), strict=True)
+    times = [
+        (trial.limited(i) if of and of.of != USUAL else spread.p50, spread.p99)
+        for i, (of, spread) in enumerate(spreads)
+    ]
     return (
         "✓" if candidate is plans.best else str(number),
         name(candidate),
         f"{candidate.devices:,}",
         "–" if hourly is None else units.digits(hourly),
-        *map(units.time, (trial.ttft_s.p50, trial.ttft_s.p99, trial.tpot_s.p50, trial.tpot_s.p99)),
+        *(units.time(time_s) for pair in times for time_s in pair),
         _percent(trial.within),
     )
 
@@ -165,7 +205,7 @@ def misses(plans: Plans) -> list[str]:
     if plans.missed:
         closest = plans.missed[0]
         return [f"closest is {name(closest)}: {reason(plans, plans.why(closest), closest)}"]
-    first = [f"{of}: {why}" for of, why in plans.refused.items()][:1]
+    first = [f"closest is {of}: {refusal.why}" for of, refusal in plans.refused.items()][:1]
     return first or ["no plan keeps the limits even with one request at a time, by closed form"]
 
 
@@ -185,16 +225,19 @@ def plans(plans: Plans) -> Group:
         return Text(line, style=QUIET)
 
     head = Text(answer(plans), style=f"bold {GOOD if plans.best else BAD}")
-    parts: list[Any] = [head, basis(plans), *served(plans), "", *map(quiet, assumed(plans))]
-    shown = table.columns(HEADINGS, HEADINGS[2:], gap=1)
+    parts: list[Any] = [head, basis(plans), *served(plans), *energy(plans), "", *map(quiet, assumed(plans))]
+    heads = headings(plans)
+    shown = table.columns(heads, heads[2:], gap=1)
     for number, each in enumerate(plans.shown, 1):
         table.add(shown, row(plans, number, each), styles=_styles(plans, each))
     whys = [(n, each) for n, each in enumerate(plans.shown, 1) if each is not plans.best]
     lines = [(f" {n}", reason(plans, plans.why(each), each)) for n, each in whys]
-    lines += [(" –", f"{name} {why}") for name, why in plans.refused.items()][: max(0, LINES - len(lines))]
+    closest = [(" –", f"{name} {refusal.why}") for name, refusal in plans.refused.items()]
+    lines += closest[: max(0, LINES - len(lines))]
     if plans.shown:
         parts += ["", shown]
-    if plans.best:
+    parts += ["", *goals(plans)] if goals(plans) else []
+    if plans.best and plans.why(plans.best).constraint in ("ttft", "tpot"):
         parts += ["", f"nearest limit of the first: {reason(plans, plans.why(plans.best), plans.best)}"]
     if lines:
         parts += ["", Text("why not", style="bold"), table.pairs(lines)]
@@ -206,12 +249,12 @@ def plans(plans: Plans) -> Group:
 def _styles(plans: Plans, candidate: Candidate) -> list[str]:
     """The first in green; what misses a limit in red."""
     if candidate is plans.best:
-        return [f"bold {GOOD}"] * len(HEADINGS)
-    late = [
-        BAD if of and candidate.trial.expected(i) > of.seconds else ""
-        for i, of in enumerate((plans.traffic.ttft, plans.traffic.tpot))
-    ]
-    return ["", "", "", "", late[0], late[0], late[1], late[1], BAD if any(late) else ""]
+        return [f"bold {GOOD}"] * (NUMBERS.stop)
+    pairs = []
+    for i, of in enumerate((plans.traffic.ttft, plans.traffic.tpot)):
+        late = BAD if of and candidate.trial.expected(i) > of.seconds else ""
+        pairs += ["" if of and of.of == USUAL else late, late if of and of.of == USUAL else ""]
+    return ["", "", "", "", *pairs, BAD if any(pairs) else ""]
 
 
 def _rows(plans: Plans) -> list[dict[str, Any]]:
@@ -239,7 +282,8 @@ def _told(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[st
     """What a report says: lines, a row for each plan, and why each is where it is."""
     rows = [row(plans, n, each) for n, each in enumerate(plans.shown, 1)]
     whys = [(str(n), reason(plans, plans.why(c), c)) for n, c in enumerate(plans.shown, 1)]
-    return [answer(plans), basis(plans), *served(plans), *assumed(plans)], rows, whys
+    lines = [answer(plans), basis(plans), *served(plans), *energy(plans), *goals(plans), *assumed(plans)]
+    return lines, rows, whys
 
 
 @exporter("md", ".md", of=Plans)
@@ -248,7 +292,7 @@ def to_markdown(plans: Plans) -> str:
     lines, rows, whys = _told(plans)
     parts = ["\n\n".join(map(jsonio.md, lines)) + "\n"]
     if rows:
-        parts += [jsonio.to_markdown(HEADINGS, rows, range(2, 9)), jsonio.to_markdown(("", "why"), whys)]
+        parts += [jsonio.to_markdown(headings(plans), rows, NUMBERS), jsonio.to_markdown(("", "why"), whys)]
     return "\n".join(parts)
 
 
@@ -257,4 +301,4 @@ def to_html(plans: Plans) -> str:
     """A report as HTML."""
     lines, rows, whys = _told(plans)
     head = table.html(("", ""), [("", line) for line in lines])
-    return head + table.html(HEADINGS, rows, range(2, 9)) + table.html(("", "why"), whys)
+    return head + table.html(headings(plans), rows, NUMBERS) + table.html(("", "why"), whys)

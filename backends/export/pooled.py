@@ -48,7 +48,7 @@ def pooled(found: Pooled) -> list[Section]:
         for name, rate in (
             ("prefill", prefill.largest_rate),
             ("links", found.carried_rate),
-            ("decode", decode.largest_rate * len(found.load) / len(decode.load)),
+            ("decode", found.decoded_rate),
         )
     )
     head, *others = simulation(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.export import facts, jsonio, spending, table, units
 from llmir.backends.serving.service import Service
 from llmir.views import exporter
 
@@ -43,6 +43,7 @@ def compared(service: Service) -> list[tuple[str, str, str]]:
     if service.tpot_s and loop.tpot_s:
         users = units.digits(1 / service.tpot_s), units.digits(1 / loop.tpot_s)
         rows.append(("tokens/s a user", *users))
+    rows += spending.compared(service, service.busy_output_tokens_per_s, loop.output_tokens_per_s)
     held = f"{loop.in_flight:,} of {loop.max_in_flight:,} {loop.limit}"
     rows.append(("in flight", f"{service.batch:,}" if service.fits else "does not fit", held))
     if service.max_tpot_s is not None:

@@ -59,16 +59,21 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
     return [
         *(pair for pair in facts.head(found.job) if pair[0] in kept),
         ("requests", f"{len(load):,}, {comes}, {', '.join(lengths)} tokens on average"),
+        ("load", _state(found)),
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
         ("cache", f"{room.blocks:,} blocks of {room.block} tokens"),
     ]
 
 
+def _state(found: Simulation) -> str:
+    most = f"{units.digits(found.largest_rate)} requests/s can be served at most"
+    words = {None: "", True: "overloaded: ", False: "stable: "}
+    return f"{words[found.overloaded]}{most}"
+
+
 def served(found: Simulation) -> list[tuple[str, str]]:
     """What the server did."""
-    rate, load = units.digits(found.largest_rate), "is overloaded" if found.overloaded else "is stable"
-    most = f"{rate} requests/s at most" + ("" if found.overloaded is None else f"; at this rate it {load}")
     limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
     named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
     good = found.goodput
@@ -77,7 +82,6 @@ def served(found: Simulation) -> list[tuple[str, str]]:
     preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
     return [
         *([] if good is None else [("goodput", f"{units.percent(good)} of requests: {named}")]),
-        ("can serve", most),
         (
             "time",
             f"{units.time(found.duration_s)}, {units.percent(found.busy)} of it in {found.steps:,} steps",
@@ -124,7 +128,8 @@ def requests_csv(found: Simulation) -> str:
         {
             "arrival_s": found.arrival_s,
             "prompt": load.prompt,
-            "generate": load.generate,
+            "generate": load.generate if load.asked is None else load.asked,
+            **_cancellations(found),
             "cached": found.cached,
             "start_s": found.start_s,
             "first_s": found.first_s,
@@ -136,6 +141,17 @@ def requests_csv(found: Simulation) -> str:
     )
 
 
+def _cancellations(found: Simulation) -> dict[str, Array]:
+    """After how many tokens, and when, clients leave before their answer; masked where they stay."""
+    load = found.load
+    columns: dict[str, Array] = {}
+    if load.asked is not None:
+        columns["cancel_tokens"] = np.ma.masked_where(load.generate == load.asked, load.generate)
+    if load.leave_s is not None:
+        columns["cancel_s"] = np.ma.masked_invalid(found.arrival_s + load.leave_s)
+    return columns
+
+
 def steps_csv(found: Simulation) -> str:
     """A line for each run of equal steps."""
     counts = ("steps", "decodes", "kept", "new", "reads", "waiting", "replica")
@@ -144,7 +160,10 @@ def steps_csv(found: Simulation) -> str:
 
 def _lines(columns: Mapping[str, Array]) -> str:
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return "\n".join([",".join(columns), *(",".join(map(repr, row)) for row in rows)]) + "\n"
+    return (
+        "\n".join([",".join(columns), *(",".join("" if x is None else repr(x) for x in row) for row in rows)])
+        + "\n"
+    )
 
 
 @table.printed(of=Replications)
@@ -159,9 +178,9 @@ def replications(found: Replications) -> Group:
         for name, (mean, half) in found.figures.items()
     ]
     count = len(found.runs)
-    lines = [("replications", f"{count} of these, ± holds the mean in 95% of cases"), *rates]
-    lines += [("overloaded", f"{found.overloaded} of {count}")]
-    return table.stack(table.pairs(asked(found.runs[0])), "", shown, "", table.pairs(lines))
+    head = [("replications", f"{count} of these, ± holds the mean in 95% of cases")]
+    head += [("overloaded", f"{found.overloaded} of {count}")]
+    return table.stack(table.pairs([*asked(found.runs[0]), *head]), "", shown, "", table.pairs(rates))
 
 
 def _half(mean: float, half: float) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.export import facts, jsonio, spending, table, units
 from llmir.backends.search.axes import POINTS
 from llmir.backends.search.figures import SHARES
 from llmir.backends.search.sweep import Sweep
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SHOWN = 40  # rows that a terminal shows
 REASONS = 3  # for which rows are refused
 _FIGURES = ("step", "±", "tokens/s", "peak", "fits", "bound")
+_SPENT = {"cost_usd_per_mtok": "$/Mtok", "energy_j_per_token": "J/tok ≤"}
 
 
 @exporter("csv", ".csv", of=Sweep)
@@ -64,12 +65,12 @@ def shown(sweep: Sweep) -> RenderableType:
     names = [name for name, values in sweep.axes.items() if len(values) > 1 and name not in POINTS]
     points = [name for name in POINTS if len(sweep.axes.get(name, ())) > 1]
     rows = [row for row in islice(sweep.rows(), SHOWN) if not row["refused"]]
-    usd = any(row["cost_usd_per_mtok"] is not None for row in rows)
-    figures = (*_FIGURES, "$/Mtok") if usd else _FIGURES
-    columns = table.columns((*names, *points, *figures), (*points, *figures))
+    spent = {name: title for name, title in _SPENT.items() if any(row[name] is not None for row in rows)}
+    figures = (*_FIGURES, *spent.values())
+    columns = table.columns((*names, *points, *figures), (*points, *figures), gap=1)
     for row in rows:
         at = (*(str(row[n] or "–") for n in names), *(f"{row[n]:,}" for n in points))
-        table.add(columns, (*at, *_cells(row, usd)))
+        table.add(columns, (*at, *_cells(row, spent)))
     more = len(sweep) - min(len(sweep), SHOWN)
     words = [f"{more:,} more of {len(sweep):,} rows; -o FILE has all"] if more else []
     refused = Counter[str]()
@@ -78,7 +79,9 @@ def shown(sweep: Sweep) -> RenderableType:
             refused[str(part.why)] += part.refusals
     words += [f"{n:,} refused: {why}" for why, n in refused.most_common(REASONS)]
     words += [f"{len(refused) - REASONS:,} more reasons; -o FILE has all"] if len(refused) > REASONS else []
-    head = table.pairs(_head(sweep))
+    head = table.pairs(
+        [*_head(sweep), *([("energy", spending.AT_MOST)] if "energy_j_per_token" in spent else [])]
+    )
     return table.stack(Text(facts.plain(sweep.model), style="bold"), head, "", columns, "", *words)
 
 
@@ -96,9 +99,8 @@ def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:
         yield "" if i else "cost model", basis
 
 
-def _cells(row: dict[str, Any], priced: bool) -> tuple[str, ...]:
+def _cells(row: dict[str, Any], spent: Iterable[str]) -> tuple[str, ...]:
     bound = max(SHARES, key=lambda name: float(row[name]))
-    usd = row["cost_usd_per_mtok"]
     return (
         units.time(row["time_s"]),
         "" if row["error"] is None else f"{100 * row['error']:.0f}%",
@@ -106,5 +108,5 @@ def _cells(row: dict[str, Any], priced: bool) -> tuple[str, ...]:
         units.bytes(row["peak_memory_bytes"]),
         "yes" if row["fits"] else "no",
         bound.removesuffix("_share"),
-        *(["–" if usd is None else units.digits(usd)] if priced else []),
+        *("–" if row[name] is None else units.digits(row[name]) for name in spent),
     )

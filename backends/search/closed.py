@@ -1,8 +1,10 @@
 """Closed forms of many plans as arrays: how fast each answers, and how many requests it answers a second.
 
 B requests in flight each wait for the decode steps of their own tokens and for the prompts of all others, so
-that one is answered every cycle / B, where the cycle is (G − 1) · d(B) + B · r. A step that reads beside
-decodes reads weights and launches kernels once, so that its r is less by a decode step of one sequence.
+that one is answered every cycle / B, where the cycle is (G − 1) · d(B) + B · r. In each of its steps
+B / (G − 1) requests end, so that k = B / (G − 1) prompts are read at once, one at least and no more than a
+step has tokens for: r is a k-th of what reading them takes. A step that reads beside decodes reads weights
+and launches kernels once, so that it takes less by a decode step of one sequence.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ class Points(NamedTuple):
 class Times(NamedTuple):
     """Seconds of a structure's steps, by lane of its pipeline: what a prompt takes, and a decode step.
 
-    Of a prompt in each chunk size the time until it is read, and the time that it keeps the slowest stage
-    busy beside decodes. Of a decode step by batch.
+    Of a prompt in each chunk size the time until it is read alone, and the time that prompts read at once
+    keep the slowest stage busy beside decodes: how many, and how long. Of a decode step by batch.
     """
 
-    reads: dict[int, tuple[float, float]]
+    reads: dict[int, tuple[float, Array, Array]]
     decodes: dict[int, float]
 
 
@@ -66,6 +68,16 @@ def steps(prompt: int, chunk: int) -> Reads:
         starts.pop()
     ends = [*starts[1:], prompt]
     return tuple((end - start, start) for start, end in zip(starts, ends, strict=True))
+
+
+def packs(prompt: int, chunk: int) -> list[int]:
+    """How many prompts one step may read, by powers of two up to as many as it has tokens for.
+
+    >>> packs(1500, 2048), packs(500, 8192)
+    ([1], [1, 2, 4, 8, 16])
+    """
+    most = max(1, chunk // prompt)
+    return sorted({*(1 << n for n in range(most.bit_length())), most})
 
 
 def times(
@@ -95,6 +107,8 @@ def times(
     period, interval = candidates.seconds(np.array(every), 1, prompt + generate // 2)
     place = {size: i for i, size in enumerate(every)}
     column = {pair: i for i, pair in enumerate(pairs)}
+    many = sorted({n for chunk in sizes for n in packs(prompt, chunk)})
+    _, packed = candidates.seconds(np.array(lanes)[:, None] * np.array(many), prompt, 0)
     found: list[Times | str] = []
     for i, s in enumerate(structures):
         if i in candidates.refused:
@@ -108,7 +122,10 @@ def times(
             at = [column[pair] for pair in reads[chunk]]
             read = float(busy[i, lane, at].sum())
             latency = read + float(whole[i, lane, at[-1]] - busy[i, lane, at[-1]])
-            own[chunk] = latency, max(read - len(at) * shared, 0.0) / s.split.dp
+            at_once = packs(prompt, chunk)
+            spent = packed[i, lane, [many.index(n) for n in at_once]] - shared
+            spent[0] = read - len(at) * shared
+            own[chunk] = latency, np.array(at_once, dtype=float), np.maximum(spent, 0.0) / s.split.dp
         decodes = {}
         for batch in batches[i]:
             at_batch = place[-(-batch // s.split.pp)]
@@ -123,8 +140,10 @@ def points(
     """All plans of a structure: each chunk with the batches that are admitted then."""
     rows = []
     for chunk, batches in admitted.items():
-        latency, busy = of.reads[chunk]
+        latency, at_once, spent = of.reads[chunk]
         for batch in batches:
+            reading = min(max(batch / structure.split.dp / max(generate - 1, 1), 1.0), at_once[-1])
+            busy = float(np.interp(reading, at_once, spent)) / reading
             cycle = (generate - 1) * of.decodes[batch] + batch * busy
             later = max(generate - 1, 1)
             tpot = (cycle - busy) / later if generate > 1 else np.nan

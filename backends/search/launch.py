@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from llmir.convert import choice
 from llmir.errors import InputError
 from llmir.hw.releases import number
+from llmir.hw.versions import Engine
 
 from .plan import Candidate
+from .splits import Split
 
 
 class Flag(NamedTuple):
@@ -21,9 +23,10 @@ class Flag(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """What starts an engine, and its flags: of `tp`, `ep`, `batch`, `chunk`, and of each type of weights.
+    """What starts an engine, and its flags: of `tp`, `pp`, `dp`, `ep`, `batch`, `chunk`, types of weights.
 
-    `expert_ranks` says that the flag of `ep` takes their number.
+    `expert_ranks` says that the flag of `ep` takes their number. That of `dp`, where there is one, is of
+    ranks which take as many requests each as the flag of `batch` says.
     """
 
     command: str
@@ -39,6 +42,8 @@ LAUNCHERS = {
         "vllm serve {model}",
         {
             "tp": Flag("--tensor-parallel-size", "0.5.3", _VLLM),
+            "pp": Flag("--pipeline-parallel-size", "0.5.3", _VLLM),
+            "dp": Flag("--data-parallel-size", "0.11", "vllm/engine/arg_utils.py, parallel_group"),
             "ep": Flag("--enable-expert-parallel", "0.11", "vllm/engine/arg_utils.py, parallel_group"),
             "batch": Flag("--max-num-seqs", "0.5.3", _VLLM),
             "chunk": Flag("--max-num-batched-tokens", "0.5.3", _VLLM),
@@ -50,6 +55,7 @@ LAUNCHERS = {
         "python -m sglang.launch_server --model-path {model}",
         {
             "tp": Flag("--tp", "0.5", _SGLANG),
+            "pp": Flag("--pp-size", "0.5", _SGLANG),
             "ep": Flag(
                 "--ep-size", "0.5", "mlcommons/inference, language/gpt-oss/infer-sglang/run_server.sh"
             ),
@@ -62,6 +68,7 @@ LAUNCHERS = {
         "trtllm-serve {model}",
         {
             "tp": Flag("--tp_size", "0.18.2", _TRTLLM),
+            "pp": Flag("--pp_size", "0.18.2", _TRTLLM),
             "ep": Flag("--ep_size", "1.1.0", "tensorrt_llm/commands/serve.py"),
             "batch": Flag("--max_batch_size", "0.18.2", _TRTLLM),
             "chunk": Flag("--max_num_tokens", "0.18.2", _TRTLLM),
@@ -70,38 +77,51 @@ LAUNCHERS = {
 }
 
 
-def launch(candidate: Candidate, engine: str, model: str) -> str:
-    """The command of one replica, as a shell takes it, below what it is and where its flags are listed.
-
-    InputError for another engine than the one that is priced, and for what no flag is known of, or none of
-    its release.
+def check(engine: str, runs: Engine | None, weights: str = "", split: Split | None = None) -> None:
+    """InputError for what cannot be launched: another engine than the one that is priced, an option of
+    which no flag is known, or none of its release.
     """
     launcher = LAUNCHERS[choice("emit", engine, tuple(LAUNCHERS))]
-    runs, split = candidate.structure.model.runs, candidate.structure.split
     if runs is None or runs.name != engine:
         raise InputError(f"emit: {engine}; the plan is of {runs or 'no engine'}, say --engine {engine}")
-    if split.sp or split.pp > 1 or split.dp > 1:
-        raise InputError(f"emit: {engine}; no flags are known for {split}")
+    if split and split.sp:
+        raise InputError(f"emit: {engine}; no flag is known that splits tokens too (sp)")
     release = runs.release or runs.versions[-1]
-    values: dict[str, Any] = {"tp": split.tp}
-    if split.ep > 1:
-        values["ep"] = split.ep if launcher.expert_ranks else None
-    if candidate.structure.weights:
-        values[candidate.structure.weights] = None
-    values |= {"batch": candidate.batch, "chunk": candidate.chunk}
-    words, sources = [launcher.command.format(model=shlex.quote(model))], []
-    for name, value in values.items():
+    for name in _options(weights, split):
         flag = launcher.flags.get(name)
         if flag is None:
-            raise InputError(
-                f"emit: {engine}; no flag is known that makes weights {name}; serve such weights"
-            )
+            what = f"makes weights {name}; serve such weights" if name == weights else f"sets {name}"
+            raise InputError(f"emit: {engine}; no flag is known that {what}")
         if number(release) < number(flag.since):
             first = f"{flag.name} is known from {flag.since} on"
             raise InputError(f"emit: {engine} {release}; {first}, from {flag.source}")
+
+
+def _options(weights: str, split: Split | None) -> list[str]:
+    """What a command states: tp, further ranks that there are, the type of weights, and limits of a step."""
+    more = [name for name in ("pp", "dp", "ep") if split and getattr(split, name) > 1]
+    return ["tp", *more, *([weights] if weights else []), "batch", "chunk"]
+
+
+def launch(candidate: Candidate, engine: str, model: str) -> str:
+    """The command of one replica, as a shell takes it, below what it is and where its flags are listed.
+
+    InputError for what `check` refuses.
+    """
+    s, count = candidate.structure, candidate.replicas
+    check(engine, s.model.runs, s.weights, s.split)
+    launcher, runs = LAUNCHERS[engine], s.model.runs
+    assert runs is not None
+    values: dict[str, Any] = s.split._asdict()
+    values |= {"batch": candidate.batch // s.split.dp, "chunk": candidate.chunk, s.weights: None}
+    if not launcher.expert_ranks:
+        values["ep"] = None
+    words, sources = [launcher.command.format(model=shlex.quote(model))], []
+    for name in _options(s.weights, s.split):
+        flag, value = launcher.flags[name], values[name]
         words.append(flag.name if value is None else f"{flag.name} {value}")
         sources.append(flag.source)
-    s, count = candidate.structure, candidate.replicas
+    release = runs.release or runs.versions[-1]
     head = f"# each of {count:,} replicas, on {s.split.devices:,} × {s.device.name}; {engine} {release}"
     listed = [f"# flags: {source}" for source in dict.fromkeys(sources)]
     return "\n".join([head, *listed, " \\\n  ".join(words)]) + "\n"

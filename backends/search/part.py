@@ -12,12 +12,14 @@ from llmir.backends.cost.names import whose
 from llmir.errors import LlmirError
 from llmir.frozen import Array
 from llmir.graph import Program
+from llmir.hw.spent import spent
 
 from .axes import POINTS, Value
 from .figures import BYTES, SHARES, WORK, Figures
 from .fits import Fits
 
-NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, "cost_usd_per_mtok")
+SPENT = "cost_usd_per_mtok", "energy_j_per_token"
+NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, *SPENT)
 FIGURES = ("devices", "fits", *NUMBERS)
 
 BLOCK = 1 << 18  # points that are evaluated together, and written: 60 MB of figures
@@ -158,9 +160,9 @@ class Steps:
     def _figures(self, batch: Array, new: Array, context: Array) -> dict[str, Any]:
         """What `analyze` says of steps, whether they fit, and their price."""
         found: dict[str, Any] = dict(self.figures(batch, new, context))
-        interval, hourly = found.pop("interval_s"), self.model.device.price_per_hour_usd
-        found["cost_usd_per_mtok"] = np.nan
-        if hourly is not None:
-            usd = 1e6 * self.program.devices * hourly / 3600
-            found["cost_usd_per_mtok"] = usd * interval / (batch * new)
+        with np.errstate(divide="ignore"):  # steps without ops
+            rate = batch * new / found.pop("interval_s")
+        each = spent(self.model.device, self.program.devices, rate)
+        for name, figure in zip(SPENT, (each.usd_per_mtok, each.joules_per_token), strict=True):
+            found[name] = np.nan if figure is None else figure
         return {**found, "fits": self.fits(batch, new + context)}

@@ -10,10 +10,12 @@ import numpy as np
 
 from llmir.dataclass import dataclass
 from llmir.frozen import Array, Figures
+from llmir.hw.spent import Spent, spent
 from llmir.views import Result
 
 from .closed import Points
 from .front import front
+from .refusal import Refusal
 from .structure import Structure
 from .traffic import Traffic
 from .trial import Trial
@@ -44,16 +46,25 @@ class Candidate(Figures):
         return self.replicas * self.structure.split.devices
 
     @property
+    def spent(self) -> Spent:
+        """What they cost and draw, at the rate that is asked for."""
+        traffic = self.traffic
+        return spent(self.structure.device, self.devices, traffic.rate * traffic.answer)
+
+    @property
     def cost_per_hour_usd(self) -> float | None:
         """What they cost, where the device has a price."""
-        price = self.structure.device.price_per_hour_usd
-        return None if price is None else price * self.devices
+        return self.spent.usd_per_hour
 
     @property
     def cost_usd_per_mtok(self) -> float | None:
-        """What a million tokens of answers cost, at the rate that is asked for."""
-        hourly = self.cost_per_hour_usd
-        return None if hourly is None else 1e6 * hourly / (3600 * self.traffic.rate * self.traffic.answer)
+        """What a million tokens of answers cost."""
+        return self.spent.usd_per_mtok
+
+    @property
+    def energy_kwh_per_mtok(self) -> float | None:
+        """What a million tokens of answers take, if boards draw the limit of their power all the time."""
+        return self.spent.kwh_per_mtok
 
     @property
     def tokens_per_s_device(self) -> float:
@@ -78,6 +89,12 @@ class Candidate(Figures):
         return max(1, round(min(self.traffic.rate / self.replicas * later, self.batch)))
 
     @property
+    def limited(self) -> dict[str, float]:
+        """What each limit is of, in seconds, on average over runs."""
+        limits = {"ttft_s": self.traffic.ttft, "tpot_s": self.traffic.tpot}
+        return {name: self.trial.limited(i) for i, (name, of) in enumerate(limits.items()) if of}
+
+    @property
     def meets(self) -> bool:
         """Whether all limits are met, in a further run too."""
         return self.trial.over(self.traffic) <= 1
@@ -96,6 +113,7 @@ class Candidate(Figures):
             "meets": self.meets,
             "cost_per_hour_usd": self.cost_per_hour_usd,
             "cost_usd_per_mtok": self.cost_usd_per_mtok,
+            "energy_kwh_per_mtok": self.energy_kwh_per_mtok,
             "tokens_per_s_device": self.tokens_per_s_device,
             "tokens_per_s_user": self.tokens_per_s_user,
             "closed_form": {"ttft_mean_s": self.ttft_s, "tpot_mean_s": self.tpot_s},
@@ -103,6 +121,7 @@ class Candidate(Figures):
                 "seeds": len(self.trial.runs),
                 "ttft_s": self.trial.ttft_s._asdict(),
                 "tpot_s": self.trial.tpot_s._asdict(),
+                "limited": self.limited,
                 "within": self.trial.within,
             },
         }
@@ -113,9 +132,9 @@ class Plans(Figures, Result):
     """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
 
     `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others
-    have none, by their words. `most_devices` limits plans, if stated, and `priced` says that all devices have
-    a price, so that cost decides; else the number of devices does. `largest_rate` is what the first plan
-    answers at most, in requests a second.
+    have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated,
+    and `priced` says that all devices have a price, so that cost decides; else the number of devices does.
+    `largest_rate` is what the first plan answers at most, in requests a second.
     """
 
     traffic: Traffic
@@ -125,7 +144,7 @@ class Plans(Figures, Result):
     points: Points
     ranked: tuple[Candidate, ...]
     missed: tuple[Candidate, ...]
-    refused: Mapping[str, str]
+    refused: Mapping[str, Refusal]
     seeds: tuple[int, ...]
     largest_rate: float | None
     notes: tuple[str, ...] = ()
@@ -139,6 +158,16 @@ class Plans(Figures, Result):
     def shown(self) -> tuple[Candidate, ...]:
         """All that were simulated: what meets the limits, the cheapest first, then the closest misses."""
         return (*self.ranked, *self.missed)
+
+    @property
+    def goals(self) -> Mapping[str, Candidate]:
+        """Of the plans that meet all limits the best by each goal: what it is, by its name in JSON."""
+        if not self.ranked:
+            return {}
+        least = {"ttft": lambda c: c.trial.ttft_s.p99, "tpot": lambda c: c.trial.tpot_s.p99}
+        goals = {name: min(self.ranked, key=figure) for name, figure in least.items()}
+        most = max(self.ranked, key=lambda c: c.tokens_per_s_device)
+        return {"cost" if self.priced else "devices": self.ranked[0], **goals, "tokens_per_s_device": most}
 
     def why(self, candidate: Candidate) -> Why:
         """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
@@ -181,6 +210,7 @@ class Plans(Figures, Result):
             "seeds": list(self.seeds),
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),
+            "goals": {name: self.shown.index(each) for name, each in self.goals.items()},
             "plans": [{**each.to_dict(), "why": self.why(each)._asdict()} for each in self.shown],
             "front": [
                 {
@@ -194,7 +224,7 @@ class Plans(Figures, Result):
                 }
                 for i in self.front
             ],
-            "refused": dict(self.refused),
+            "refused": {name: refusal.why for name, refusal in self.refused.items()},
         }
 
     def __repr__(self) -> str:

@@ -11,19 +11,19 @@ import numpy as np
 from llmir.errors import LlmirError
 
 from .closed import BATCHES, Points, joined, points, times
+from .fewest import fewest
 from .front import front
 from .plan import Candidate, Plans
+from .refusal import Refusal, too_large, too_many
 from .structure import Structure, room
 from .traffic import Traffic
 from .trial import Replica, Run, Trial
 
-SEEDS = 5  # runs of a plan that is shown
 SLACK = 1.1  # by which closed forms may underrate a replica
-FIRST = 6  # structures that are simulated at least
-CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 CHANCE = 1.6  # standard deviations by which more than the mean are there at once for a while
-MOST = 4.0  # times the replicas that closed forms ask for, with which no queue is left to shorten
-HOPELESS = 4.0  # times a limit, beyond which fewer requests at once do not help either
+SEEDS = 5  # runs of a plan that is shown
+ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
+CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 CLOSED = (
     "plans of pp and dp are in the front by closed form, and never chosen: "
     "the simulator shares a prompt evenly over stages and ranks, which engines do not"
@@ -52,11 +52,13 @@ class Search:
         seed: int,
     ) -> None:
         self.traffic, self.most, self.seed = traffic, most, seed
-        self.refused: dict[str, str] = {}
+        self.refused: dict[str, Refusal] = {}
         self.structures, self.points = self._fitting(structures, chunks, batches)
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
         self._replicas: dict[int, Replica] = {}
+        self._rates: dict[int, float] = {}  # requests a second that a replica answers at most
+        self._tries: dict[tuple[int, int], Setting] = {}  # the best by the first seed
         self._kept = self._within(self.points)
 
     def _fitting(
@@ -74,7 +76,7 @@ class Search:
                 try:
                     found = room(structure.job(traffic.read, traffic.answer, traffic.longest, chunk, None))
                 except LlmirError as error:
-                    self.refused.setdefault(structure.name, str(error))
+                    self.refused.setdefault(structure.name, self._unfit(structure, str(error)))
                     continue
                 dp = structure.split.dp
                 asked = batches or sorted({*BATCHES, found.requests // dp * dp})
@@ -85,8 +87,7 @@ class Search:
                 kept.append(structure)
                 rooms.append(sizes)
             else:
-                why = "not one request fits beside the weights" if not batches else "no such batch fits"
-                self.refused.setdefault(structure.name, why)
+                self.refused.setdefault(structure.name, self._crowded(structure, batches))
         parts: list[Points] = []
         priced: list[Structure] = []
         for device in dict.fromkeys(id(s.model) for s in kept):
@@ -100,11 +101,24 @@ class Search:
             )
             for i, found_times in zip(own, of, strict=True):
                 if isinstance(found_times, str):
-                    self.refused[kept[i].name] = found_times
+                    self.refused[kept[i].name] = Refusal(found_times)
                     continue
                 parts.append(points(len(priced), kept[i], found_times, traffic.answer, rooms[i]))
                 priced.append(kept[i])
         return tuple(priced), joined(parts) if parts else None
+
+    def _unfit(self, structure: Structure, why: str) -> Refusal:
+        """Why the engine takes no request there."""
+        traffic = self.traffic
+        try:
+            return too_large(structure.job(traffic.read, traffic.answer, traffic.longest, None, None), why)
+        except LlmirError:
+            return Refusal(why)
+
+    def _crowded(self, structure: Structure, batches: Sequence[int] | None) -> Refusal:
+        """Why none of the batches is taken."""
+        why = "not one request fits beside the weights" if not batches else "no such batch fits"
+        return self._unfit(structure, why) if not batches else Refusal(why)
 
     def _within(self, of: Points | None) -> Points | None:
         """Points whose closed forms are within the limits, which simulated ones are hardly below."""
@@ -142,10 +156,16 @@ class Search:
                 s, most = self.structures[number], self._most(number)
                 least = self._replicas_of(float(of.rate[of.structure == number].max()))
                 if least > most:
-                    devices = least * s.split.devices
-                    self.refused[s.name] = f"needs {devices:,} of {self.most:,} devices"
+                    self._too_many(number, float(of.rate[of.structure == number].max()) * SLACK)
                 else:
                     yield number, int(min(self._guess(number), most))
+
+    def _too_many(self, number: int, rate: float) -> None:
+        """There may be too few, if a replica answers so many requests a second."""
+        s, each = self.structures[number], self.traffic.rate / rate
+        assert self.most is not None
+        devices = ceil(each) * s.split.devices
+        self.refused[s.name] = too_many(devices, self.most, each / max(self._most(number), 1))
 
     def _replicas_of(self, rate: float) -> int:
         """How many answer what comes, if each answers so many requests a second."""
@@ -162,12 +182,12 @@ class Search:
     def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
         """Those that meet the limits, the cheapest first, and those that do not with all devices.
 
-        Structures are tried until no other may cost less than the first plan, and `FIRST` are known.
+        Structures are tried until no other may cost less than the first plan, and `ROWS` are known.
         """
         met: list[Candidate] = []
         missed: list[Candidate] = []
         for number, guess in sorted(self._starts(), key=lambda start: self._cost(*start)):
-            enough = len(met) + len(missed) >= FIRST
+            enough = len(met) + len(missed) >= ROWS
             best = min(map(self._costs, met), default=(inf, 0))
             if enough and self._cost(number, guess) >= best:
                 break
@@ -183,49 +203,54 @@ class Search:
     def _least(self, number: int, guess: int, below: tuple[float, int]) -> Candidate | None:
         """The fewest replicas that meet the limits, from a guess on; as many as there may be if none do.
 
-        None where that costs as much as `below`.
+        None where that costs as much as `below`, or takes more devices than there may be.
         """
-        stable = self._stable(number)
-        if stable > self._most(number):
-            s = self.structures[number]
-            self.refused[s.name] = f"needs {stable * s.split.devices:,} of {self.most:,} devices"
-            return None
-        guess = max(guess, stable)
-        most = int(min(self._most(number), MOST * (guess + 1)))
-        now, found = guess, self._try(number, guess)
-        if found.meets:
-            while now > stable:
-                before = max(now - max(1, now // 20), stable)
-                if (fewer := self._try(number, before)).meets:
-                    now, found = before, fewer
-                else:
-                    return self._between(number, before, now, found)
-        while not found.meets and now < most:
-            before, now = now, min(now + max(1, now // 20), most)
-            if self._cost(number, now) >= below:
-                return None
-            found = self._try(number, now)
-            if found.meets:
-                return self._between(number, before, now, found)
-        return found
+        tried: dict[int, Candidate] = {}
 
-    def _stable(self, number: int) -> int:
-        """Replicas with which a queue does not grow for ever, however short the simulated runs are."""
+        def meets(replicas: int) -> bool:
+            tried[replicas] = self._try(number, replicas)
+            return tried[replicas].meets
+
+        def may(replicas: int) -> bool:
+            return self._try(number, replicas, 1).meets
+
+        most = int(min(self._most(number), self._lone(number)))
+        last = fewest(lambda n: self._cost(number, n) >= below, 0, most, most) if below[0] < inf else None
+        most = most if last is None else last - 1
+        stable = self._stable(number, min(guess, most))
+        if stable > most:
+            if stable > self._most(number):
+                self._too_many(number, self._rates[number])
+            return None
+        first = fewest(may, stable - 1, min(max(guess, stable), most), most)
+        if first is None:
+            return self._try(number, most if self.most else guess) if last is None else None
+        found = fewest(meets, first - 1, first, most, near=True)
+        if found is None:
+            return tried[max(tried)] if last is None else None
+        return tried[found]
+
+    def _lone(self, number: int) -> int:
+        """Replicas with which 99 of 100 requests find nobody before them, so that more do not help."""
         assert self.points is not None
         of = self.points.only(self.points.structure == number)
+        one = of.only(of.batch == of.batch.min())
+        alone = float((one.ttft_s + (self.traffic.answer - 1) * one.tpot_s).max())
+        return max(1, ceil(100 * self.traffic.rate * alone))
+
+    def _stable(self, number: int, guess: int) -> int:
+        """Replicas with which a queue does not grow for ever, however short the simulated runs are.
+
+        By closed form where a guess is far beyond; else by the saturation rule.
+        """
+        assert self.points is not None
+        of = self.points.only(self.points.structure == number)
+        if self._replicas_of(float(of.rate.max()) / SLACK**2) <= guess:
+            return self._replicas_of(float(of.rate.max()) / SLACK**2)
         most = of.only(of.chunk == of.chunk.max())
         largest = self.replica(number).largest_rate(int(most.chunk.max()), int(most.batch.max()))
+        self._rates[number] = largest
         return max(1, ceil(self.traffic.rate / largest))
-
-    def _between(self, number: int, before: int, now: int, found: Candidate) -> Candidate:
-        """The fewest replicas above `before`, which miss a limit, and up to `now`, which do not."""
-        while now - before > 1:
-            middle = (now + before) // 2
-            if (fewer := self._try(number, middle)).meets:
-                now, found = middle, fewer
-            else:
-                before = middle
-        return found
 
     def _number(self, candidate: Candidate) -> int:
         return next(i for i, s in enumerate(self.structures) if s is candidate.structure)
@@ -242,18 +267,21 @@ class Search:
             self._replicas[number] = Replica(self.structures[number], self.traffic, tokens)
         return self._replicas[number]
 
-    def _try(self, number: int, replicas: int) -> Candidate:
+    def _try(self, number: int, replicas: int, seeds: int = SEEDS) -> Candidate:
         """The best of a structure's chunks and batches with so many replicas, by all seeds if one may do."""
-        tries: list[Setting] = []
-        for chunk, batch in self._settings(number):
-            run = self.replica(number).run(chunk, batch, replicas, self.seed)
-            over = Trial((run,)).over(self.traffic)
-            tries.append(Setting(over, chunk, batch, run))
-            late = self.traffic.ttft and run.limited[0] > self.traffic.ttft.seconds
-            if over <= 1 or over > HOPELESS or late:  # fewer at once are no sooner read
-                break
-        over, chunk, batch, run = min(tries)
-        runs = self._runs(number, chunk, batch, replicas, run) if over <= 1 else (run,)
+        key = number, replicas
+        if key not in self._tries:
+            tries: list[Setting] = []
+            for chunk, batch in self._settings(number):
+                run = self.replica(number).run(chunk, batch, replicas, self.seed)
+                over = Trial((run,)).over(self.traffic)
+                tries.append(Setting(over, chunk, batch, run))
+                late = self.traffic.ttft and run.limited[0] > self.traffic.ttft.seconds
+                if over <= 1 or late:  # fewer at once are no sooner read
+                    break
+            self._tries[key] = min(tries)
+        over, chunk, batch, run = self._tries[key]
+        runs = self._runs(number, chunk, batch, replicas, run) if over <= 1 < seeds else (run,)
         return self._candidate(number, chunk, batch, replicas, runs)
 
     def _runs(self, number: int, chunk: int, batch: int, replicas: int, first: Run) -> tuple[Run, ...]:
@@ -305,12 +333,17 @@ def search(
     chunks: Sequence[int] | None,
     batches: Sequence[int] | None,
     seed: int,
-    refused: Mapping[str, str],
+    refused: Mapping[str, Refusal],
 ) -> Plans:
     """Plans of some structures for some traffic; `refused` says why others cannot be."""
     found = Search(structures, traffic, most, chunks, batches, seed)
     met, missed = found.candidates()
-    largest = None
+    largest, notes = None, []
+    if traffic.refused:
+        longer = f"more than the {traffic.positions:,} positions of the model"
+        notes.append(
+            f"{100 * traffic.refused:.3g}% of requests have {longer}: they are refused, and not counted"
+        )
     if met:
         best = met[0]
         largest = best.replicas * found.replica(found._number(best)).largest_rate(best.chunk, best.batch)
@@ -322,8 +355,8 @@ def search(
         points=found.points or Points(*(np.zeros(0, dtype=int),) * 7),
         ranked=tuple(met),
         missed=tuple(missed),
-        refused={**refused, **found.refused},
+        refused=dict(sorted({**refused, **found.refused}.items(), key=lambda item: item[1].far)),
         seeds=tuple(range(seed, seed + SEEDS)),
         largest_rate=largest,
-        notes=(CLOSED,) if not all(map(_simulated, found.structures)) else (),
+        notes=(*notes, *((CLOSED,) if not all(map(_simulated, found.structures)) else ())),
     )

@@ -29,7 +29,8 @@ class Sweep(Immutable, Result):
     have, `columns` an array for each axis and figure, in SI units: NaN where `refused` says why. `error` is
     the mean relative error that is known of such times, `fits` whether so many requests of `new` + `context`
     tokens have room by the engine's rule, each `…_share` the part of the step that a bound accounts for,
-    `cost_usd_per_mtok` what a million tokens of such steps cost, where the device has a price.
+    `cost_usd_per_mtok` what a million tokens of such steps cost, where the device has a price, and
+    `energy_j_per_token` their energy with all boards at the limit of their power, where that is known.
     """
 
     axes: Mapping[str, tuple[Value, ...]]

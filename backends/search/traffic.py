@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
+
 from llmir.backends.simulation.drawn import drawn
 from llmir.backends.simulation.load import Load
 from llmir.dataclass import dataclass
-from llmir.frozen import Record
+from llmir.frozen import Array, Record
 
 from .limit import Limit
 
@@ -18,7 +20,8 @@ MEASURED = 4000  # requests whose mean lengths are those of a law
 class Traffic(Record):
     """Requests that come by Poisson's law, `rate` a second, with lengths in words (`simulation.lengths`).
 
-    A run has so many `requests`, of which the first tenth does not count, while the server fills.
+    A run has so many `requests`, of which the first tenth does not count, while the server fills. Those that
+    are longer than the `positions` of the model are refused.
     """
 
     rate: float
@@ -27,6 +30,7 @@ class Traffic(Record):
     requests: int
     ttft: Limit | None = None
     tpot: Limit | None = None
+    positions: int | None = None
 
     @property
     def warm_up(self) -> int:
@@ -55,8 +59,17 @@ class Traffic(Record):
         """Tokens that are generated for a request, on average."""
         return self._lengths[1]
 
-    @cached_property
+    @property
     def longest(self) -> int:
-        """Tokens of the longest request of those."""
+        """Tokens of the longest request of those that are not refused."""
+        return int(self._tokens[self._tokens <= (self.positions or self._tokens.max())].max())
+
+    @property
+    def refused(self) -> float:
+        """The share of requests that are longer than the model's positions."""
+        return float((self._tokens > self.positions).mean()) if self.positions else 0.0
+
+    @cached_property
+    def _tokens(self) -> Array:
         load = drawn(MEASURED, self.prompt, self.generate)
-        return int((load.prompt + load.generate).max())
+        return np.asarray(load.prompt + load.generate)

@@ -18,7 +18,7 @@ def decoded(load: Load) -> Load:
     rest = np.maximum(load.generate - 1, 1)
     asked = None if load.asked is None else np.maximum(load.asked - 1, 1)
     known = replace(load, prompt=load.prompt + 1, generate=rest, cached=load.prompt, asked=asked)
-    return replace(known, users=None, hashes=())
+    return replace(known, users=None, hashes=(), sessions=None, think_s=None)
 
 
 class Decoder(Server):

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from .events import ANSWER, ARRIVAL, Events
+from .arrivals import Told, arrive
+from .events import ANSWER, Events
 from .load import Load
 from .router import Router
 from .server import Server
 
-Told = Callable[[int, float], None]  # a request, and a time
-
 
 class Farm:
-    """Servers of a load: `place` says which a request went to, -1 of none, `unanswered` what each has."""
+    """Servers of a load: `place` says which a request went to, -1 of none, `unanswered` what each has.
+
+    `answered` is told of each request that ends or leaves, when its time has come.
+    """
 
     def __init__(self, first: Server, router: Router, events: Events) -> None:
         self.servers = [first, *(first.beside() for _ in range(router.replicas - 1))]
         self.router, self.events = router, events
         self.place = [-1] * len(first.prompt)
         self.unanswered = [0] * router.replicas
-        self.answered: Told | None = None  # told of each request that ends, when its time has come
+        self.answered: Told | None = None
         for number, server in enumerate(self.servers):
             server.answered = partial(self._ends, number)
 
@@ -54,23 +55,5 @@ def farm(first: Server, router: Router, load: Load) -> Farm:
     events = Events()
     found = Farm(first, router, events)
     found.answered = arrive(load, first.course.arrival_s, found.come, events)
-    events.run(found.servers, linked=load.users is not None)
+    events.run(found.servers, linked=found.answered is not None)
     return found
-
-
-def arrive(load: Load, arrival_s: list[float], come: Told, events: Events) -> Told | None:
-    """Requests come in their time, or as users are answered: who is to be told of answers, if anyone."""
-    if load.users is None:
-        for request, time_s in enumerate(arrival_s):
-            events.at(time_s, ARRIVAL, partial(come, request))
-        return None
-    comes = iter(range(len(load)))
-
-    def ask(_: int, time_s: float) -> None:
-        if (request := next(comes, None)) is not None:
-            arrival_s[request] = time_s
-            events.at(time_s, ARRIVAL, partial(come, request))  # after all answers of that time
-
-    for _ in range(min(load.users, len(load))):
-        ask(-1, 0.0)
-    return ask

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from .load import Array
+from .server import LOG
+
+COLUMNS = ("start_s", "time_s", "steps", "decodes")
 
 
-def gaps(events: Mapping[str, Array], joined_s: Array, resumed_s: Array) -> tuple[Array, Array]:
-    """Seconds between tokens, and how many there are of each.
+def gaps(log: Array, joined_s: Array, resumed_s: Array) -> tuple[Array, Array]:
+    """Seconds between tokens of a server's log, and how many there are of each.
 
     Steps of a run count as equal. In the first, those that decoded before have waited since the last step
     that decodes, and those that joined since then from where they did. `resumed_s` are what others waited
     that were preempted.
     """
-    rows = events["decodes"] > 0
-    start, time, steps, decodes = (events[name][rows] for name in ("start_s", "time_s", "steps", "decodes"))
+    start, time, steps, decodes = log[:, [LOG.index(name) for name in COLUMNS]].T.copy()
+    if not decodes.all():
+        start, time, steps, decodes = (column[decodes > 0] for column in (start, time, steps, decodes))
     each, before = time / steps, np.concatenate([[-np.inf], (start + time)[:-1]])
     joined = np.sort(joined_s)
     first = np.searchsorted(joined, before, side="right")

@@ -41,7 +41,9 @@ def saturated(prices: Prices, policy: Policy, capacity: Capacity, load: Load) ->
     out, while the server fills and empties. A shorter load is repeated.
     """
     some = load.only(np.arange(ENOUGH) % len(load))
-    at_once = replace(some, arrival_s=np.zeros(ENOUGH), users=None, timeout_s=None, sessions=None)
+    at_once = replace(
+        some, arrival_s=np.zeros(ENOUGH), users=None, timeout_s=None, leave_s=None, sessions=None
+    )
     ends = np.sort(serve(prices, policy, capacity, at_once).course.end_s)
     first, last = len(ends) // 5, len(ends) - 1 - len(ends) // 5
     return (last - first) / float(ends[last] - ends[first])

@@ -24,8 +24,9 @@ class Load(Figures):
     They come at `arrival_s`, or as `users` are answered, each of whom asks for the next one then; what they
     ask goes through one front, which takes `apart_s` for each. `hashes` are those of the first tokens of each
     prompt, where they are known (`sharing`). `asked` is how many tokens each asks for at most, where some
-    are cancelled before; and all are given up after `timeout_s`. `sessions` says which each is
-    of: all turns but the first come `think_s` after the answer before, and begin with all that was said.
+    are cancelled before; all are given up after `timeout_s`, and each after its `leave_s`. `sessions` says
+    which each is of: all turns but the first come `think_s` after the answer before, and begin with all that
+    was said.
     """
 
     prompt: Array
@@ -37,6 +38,7 @@ class Load(Figures):
     apart_s: float = 0.0
     asked: Array | None = None
     timeout_s: float | None = None
+    leave_s: Array | None = None
     sessions: Array | None = None
     think_s: Array | None = None
 
@@ -52,6 +54,13 @@ class Load(Figures):
     def reserved(self) -> Array:
         """The same if each gets all tokens that it asks for."""
         return self.written if self.asked is None else np.asarray(self.prompt + self.asked - 1)
+
+    @figure
+    def stays_s(self) -> Array | None:
+        """How long the client of each waits for its answer; None where all wait as long as it takes."""
+        if self.leave_s is None:
+            return None if self.timeout_s is None else np.full(len(self), self.timeout_s)
+        return np.minimum(self.leave_s, np.inf if self.timeout_s is None else self.timeout_s)
 
     @property
     def shares(self) -> bool:
@@ -98,7 +107,7 @@ class Load(Figures):
 
     def only(self, kept: Array) -> Load:
         """The requests of a mask, or of these numbers."""
-        columns = ("prompt", "generate", "cached", "arrival_s", "asked", "sessions", "think_s")
+        columns = ("prompt", "generate", "cached", "arrival_s", "asked", "leave_s", "sessions", "think_s")
         some = {name: x[kept] for name in columns if (x := getattr(self, name)) is not None}
         hashes = tuple(self.hashes[i] for i in np.arange(len(self))[kept]) if self.hashes else ()
         return replace(self, hashes=hashes, **some)

@@ -74,10 +74,6 @@ class Pair(Immutable):
         deals = ROUTERS[dealing(router, max(many))]
         asked, load = load, self.decode.short(self.prefill.short(load))
         counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
-        if load.timeout_s is not None:
-            raise InputError("timeout_s: requests that are given up are of servers that read and decode")
-        if load.sessions is not None:
-            raise InputError("turns: sessions are of servers that read and decode")
         goes_on = load.generate > 1
         if not goes_on.any():
             raise InputError("pools: no request has a second token, decode servers have nothing to do")
@@ -94,6 +90,8 @@ class Pair(Immutable):
         way = np.where(goes_on, self.seconds(load.prompt), np.nan)
         seconds = [None if np.isnan(time_s) else time_s for time_s in way.tolist()]
         found = pools(servers, (routers[0], routers[1]), load, seconds)
+        if not any(place >= 0 for place in found.decode.place):
+            raise InputError("pools: every client leaves before its cache is sent; nothing is decoded")
         one = Fleet.of_farm(self.prefill, found.prefill, read, counted["warm_up"])
         two = Fleet.of_farm(self.decode, found.decode, rest, counted["warm_up"])
         return Pooled.of_pools(one, two, found, load, self.channel, **counted)

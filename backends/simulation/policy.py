@@ -15,18 +15,6 @@ if TYPE_CHECKING:
 POLICIES: Kind[type[Policy]] = Kind("policy", "llmir.backends.simulation.policies")
 
 
-class Reading:
-    """A request of whose `tokens` so many are `done`: in the cache."""
-
-    __slots__ = ("done", "request", "tokens")
-
-    def __init__(self, request: int, done: int, tokens: int) -> None:
-        self.request, self.done, self.tokens = request, done, tokens
-
-
-Chunk = tuple[Reading, int]  # so many new tokens of it
-
-
 @dataclass(frozen=True)
 class Policy(ABC):
     """The policy of an engine, which reads prompts in chunks or whole, and beside decodes if it `mixes`.
@@ -56,35 +44,30 @@ class Policy(ABC):
         """Of so many blocks, those that no request may take when it is admitted."""
         return 0
 
-    def chunks(self, server: Server, preempted: bool) -> list[Chunk]:
-        """What the next step reads, as far as its tokens, sequences and blocks go.
+    def fill(self, server: Server, preempted: bool) -> None:
+        """The next step reads as far as its tokens, sequences and blocks go.
 
         Nothing is admitted in a step for which one was `preempted`.
         """
-        left = server.capacity.tokens - (server.decoding if self.mixes else 0)
-        of = server.blocks.of
-        found: list[Chunk] = []
-        for one in list(server.reading):
-            new = min(left, one.tokens - one.done)
-            if server.tight and of(one.done + new) - of(one.done) > self.free(server):
-                server.preempt(one.request)
-                server.waiting.appendleft(one.request)
+        capacity, waiting = server.capacity, server.waiting
+        left = capacity.tokens - (server.decoding if self.mixes else 0)
+        for request, done in list(server.reading.items()) if server.reading else ():
+            new = min(left, server.to_read[request] - done)
+            if server.tight and server.blocks.of(done + new) - server.blocks.of(done) > self.free(server):
+                server.preempt(request)
+                waiting.appendleft(request)
                 preempted = True
             elif new:
-                server.take(one, new)
-                found.append((one, new))
+                server.take(request, done, new)
                 left -= new
-        while left and server.waiting and not preempted and len(server.running) < server.capacity.sequences:
-            request = server.waiting[0]
+        while waiting and left and not preempted and len(server.running) < capacity.sequences:
+            request = waiting[0]
             unread = server.unread(request)
-            new = min(left, unread)
+            new = unread if unread < left else left
             if (new < unread and not self.chunked) or not self.admits(server, request, new):
-                break
-            one = server.admit(request)
-            server.take(one, new)
-            found.append((one, new))
+                return
+            server.admit(request, new)
             left -= new
-        return found
 
     def free(self, server: Server) -> int:
         """Blocks that nobody has, less those that decodes of the same step will take."""

@@ -17,7 +17,7 @@ from .limits import GROWTH, growth
 from .load import Array, Load
 from .pools import Pools
 from .server import LOG
-from .simulation import Simulation, Spread, spread
+from .simulation import Simulation, Spread, between, spread
 
 
 def _none() -> Array:
@@ -28,7 +28,7 @@ def _none() -> Array:
 class Pooled(Simulation):
     """Requests that `prefill` servers read and `decode` servers went on with, a fleet each.
 
-    A cache is sent at `sent_s` over the `channel`, and there at `came_s`; NaN of requests of one token. The
+    A cache is sent at `sent_s` over the `channel`, and there at `came_s`; NaN of what was not sent. The
     profile, blocks and sequences are those of a decode server.
     """
 
@@ -44,11 +44,12 @@ class Pooled(Simulation):
         cls, prefill: Fleet, decode: Fleet, pools: Pools, load: Load, channel: Channel, **counted: Any
     ) -> Pooled:
         """What both leave when all are served."""
-        goes_on = load.generate > 1
+        goes_on = np.array(pools.decode.place) >= 0
         same: dict[str, Any] = {f.name: getattr(prefill, f.name) for f in fields(Simulation) if f.init}
         same |= {"profile": decode.profile, "capacity": decode.capacity, "most_blocks": decode.most_blocks}
         same |= {"joined_s": decode.joined_s, "resumed_s": decode.resumed_s, "load": load, **counted}
-        same["made"] = load.generate
+        same["made"] = prefill.made.copy()
+        same["made"][goes_on] += decode.made
         for name in ("end_s", "preemptions"):
             same[name] = getattr(prefill, name).copy()
             same[name][goes_on] = getattr(decode, name)
@@ -65,6 +66,11 @@ class Pooled(Simulation):
         same |= {"log": log[order], "step": step[order], **times}
         return cls(**same, prefill=prefill, decode=decode, channel=channel)
 
+    @figure
+    def goes_on(self) -> Array:
+        """Whether the cache of each was sent: not if it asked for one token, or left before."""
+        return ~np.isnan(self.sent_s)
+
     @property
     def _both(self) -> tuple[Fleet, Fleet]:
         assert self.prefill is not None
@@ -80,7 +86,7 @@ class Pooled(Simulation):
     def _of_decode(self, values: Array, none: float = np.nan) -> Array:
         """What is known of requests that decode, among all."""
         found = np.full(len(self.load), none, dtype=np.result_type(values, none))
-        found[self.load.generate > 1] = values
+        found[self.goes_on] = values
         return found
 
     @figure
@@ -96,7 +102,7 @@ class Pooled(Simulation):
     @figure
     def admission_s(self) -> Array:
         """From then until it is admitted there."""
-        return self._of_decode(self._both[1].start_s) - self.came_s
+        return between(self.came_s, self._of_decode(self._both[1].start_s))
 
     @figure
     def latencies(self) -> Mapping[str, Spread | None]:
@@ -114,7 +120,7 @@ class Pooled(Simulation):
         _, decode = self._both
         seconds, counts = decode._gaps
         second = (self._of_decode(decode.first_s) - self.first_s)[self.warm_up :]
-        second = second[~np.isnan(second)]
+        second = second[np.isfinite(second)]
         return np.concatenate([seconds, second]), np.concatenate([counts, np.ones(len(second))])
 
     @property
@@ -124,14 +130,20 @@ class Pooled(Simulation):
         spent = float(np.nansum(self.came_s - self.sent_s))
         return ends * len(self.load) / spent if spent else float("inf")
 
+    @property
+    def decoded_rate(self) -> float:
+        """Requests a second that decode servers answer, of which some have a single token."""
+        goes_on = int((self.load.generate > 1).sum())
+        return self._both[1].largest_rate * len(self.load) / goes_on
+
     @figure
     def largest_rate(self) -> float:
         """Requests a second that all three answer at most: prefill servers, links and decode servers."""
-        prefill, decode = self._both
+        prefill, _ = self._both
         return min(
             prefill.largest_rate,
             self.carried_rate,
-            decode.largest_rate * len(self.load) / len(decode.load),
+            self.decoded_rate,
         )
 
     @property
@@ -139,8 +151,9 @@ class Pooled(Simulation):
         """Whether waits grow anywhere, or more comes than is answered; None of users."""
         if self.load.users or super().overloaded:
             return super().overloaded
-        waits = (self.transfer_s + self.admission_s)[self.load.generate > 1]
-        return growth(self.arrival_s[self.load.generate > 1], waits) > GROWTH
+        waits = self.transfer_s + self.admission_s
+        known = ~np.isnan(waits)
+        return growth(self.arrival_s[known], waits[known]) > GROWTH
 
     @property
     def busy(self) -> float:

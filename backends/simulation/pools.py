@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from .arrivals import Told, arrive
 from .events import ARRIVAL, Events
-from .farm import Farm, Told, arrive
+from .farm import Farm
 from .load import Load
 from .router import Router
 from .server import FOREVER, Server
@@ -24,11 +25,13 @@ class Pools:
         self.sends, self.receives = ([0.0] * len(farm.servers) for farm in (prefill, decode))
         self.answered: Told | None = None
         prefill.answered = self._is_read
+        for server in decode.servers:
+            server.since_s = prefill.servers[0].course.arrival_s
 
     def _is_read(self, request: int, time_s: float) -> None:
-        """A prompt is read, and the first token there: the cache goes on, unless that was all."""
+        """A prompt is read, and the first token there: the cache goes on, if that was not all nor too late."""
         seconds = self.seconds[request]
-        if seconds is None:
+        if seconds is None or self.prefill.servers[0].over(request, time_s):
             if self.answered:
                 self.answered(request, time_s)
             return

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from .load import TOKENS
-
 
 class Prefixes:
-    """Hashes of the tokens that were sent last, as many as `tokens` of a cache hold.
+    """Hashes, `each` of so many tokens, that were sent last: as many as `tokens` of a cache hold.
 
-    >>> prefixes = Prefixes([(1, 2), (1, 3), (1, 2)], tokens=3 * 512)
+    >>> prefixes = Prefixes([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
     >>> for request in range(3):
     ...     print(prefixes.kept(request))
     ...     prefixes.use(request)
@@ -20,8 +18,8 @@ class Prefixes:
     1024
     """
 
-    def __init__(self, hashes: Sequence[Sequence[int]], tokens: int) -> None:
-        self.hashes, self._most = hashes, tokens // TOKENS
+    def __init__(self, hashes: Sequence[Sequence[int]], each: int, tokens: int) -> None:
+        self.hashes, self.each, self._most = hashes, each, tokens // each
         self._recent: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -30,16 +28,16 @@ class Prefixes:
     def kept(self, request: int) -> int:
         """Tokens of a request's prompt that are there: up to the first hash that is not."""
         found = 0
-        for each in self.hashes[request]:
-            if each not in self._recent:
+        for known in self.hashes[request]:
+            if known not in self._recent:
                 break
-            found += TOKENS
+            found += self.each
         return found
 
     def use(self, request: int) -> None:
         """The prompt is sent: its hashes are the most recent, and the least recent ones go."""
-        for each in self.hashes[request]:
-            self._recent[each] = None
-            self._recent.move_to_end(each)
+        for known in self.hashes[request]:
+            self._recent[known] = None
+            self._recent.move_to_end(known)
         while len(self._recent) > self._most:
             self._recent.popitem(last=False)

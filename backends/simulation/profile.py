@@ -107,8 +107,6 @@ class Profile(Immutable):
         copies = integer("replicas", replicas, 1, REPLICAS)
         deals = ROUTERS[dealing(router, copies)]
         asked, load = load, self.admitted(load)
-        if copies > 1 and load.sessions is not None:
-            raise InputError(f"replicas: {copies}; sessions of several turns are of one server")
         counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
         room = self.capacity(load.longest)
         prices = self.prices(room.tokens)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from llmir.errors import InputError
 
-from .load import TOKENS, Load
+from .load import Load
 from .prefixes import Prefixes
 from .router import ROUTERS, Router
 from .server import Capacity
@@ -15,7 +15,7 @@ from .server import Capacity
 # Defaults of SGLang's router, docs/advanced_features/sgl_model_gateway.md: the share of a prompt from which
 # a replica that has it is chosen; and by how many requests, and how many times, the most loaded replica may
 # be ahead of the least before loads alone count.
-MATCH, AHEAD, TIMES = 0.3, 64, 1.5
+MATCH, LEAD, TIMES = 0.3, 64, 1.5
 
 
 @ROUTERS.register("round-robin")
@@ -23,10 +23,12 @@ class RoundRobin(Router):
     """One after another."""
 
     name: ClassVar[str] = "round-robin"
+    _next = -1
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
         """The next one."""
-        return request % self.replicas
+        self._next = (self._next + 1) % self.replicas
+        return self._next
 
 
 @ROUTERS.register("least-loaded")
@@ -53,16 +55,19 @@ class PrefixAware(LeastLoaded):
     def __init__(self, replicas: int, load: Load, capacity: Capacity) -> None:
         """InputError where no hashes say which prefixes prompts have."""
         super().__init__(replicas, load, capacity)
-        if not load.hashes:
-            raise InputError("router: prefix-aware needs prompts with hashes: a trace with hash_ids")
-        tokens = capacity.blocks * capacity.block
-        self.sent = [Prefixes(load.hashes, tokens) for _ in range(replicas)]
-        self.hashed = [TOKENS * len(hashes) for hashes in load.hashes]
+        if not load.shares:
+            raise InputError(
+                "router: prefix-aware needs prompts with hashes: a trace with hash_ids, or turns"
+            )
+        known, _, each = load.hashed(capacity.block)
+        hashes = [own[: -(-prompt // each)] for own, prompt in zip(known, load.prompt.tolist(), strict=True)]
+        self.sent = [Prefixes(hashes, each, capacity.blocks * capacity.block) for _ in range(replicas)]
+        self.hashed = [each * len(own) for own in hashes]
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
         """By prefix, by room, or by load."""
         most, least = max(unanswered), min(unanswered)
-        if most - least > AHEAD and most > TIMES * least:
+        if most - least > LEAD and most > TIMES * least:
             chosen = super().choose(request, unanswered)
         else:
             kept = [prefixes.kept(request) for prefixes in self.sent]

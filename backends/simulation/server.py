@@ -19,7 +19,7 @@ import numpy as np
 
 from .blocks import Blocks
 from .load import Array, Load
-from .policy import Chunk, Policy, Reading
+from .policy import Policy
 from .prices import Prices
 from .sharing import Sharing
 
@@ -68,9 +68,20 @@ class Server:
     """An engine by its policy, capacity and prices, which serves some requests of a load.
 
     `decoding` sequences have `kept` tokens cached together before step number `step`; of each `ends` says
-    after which it ends. Those in `reading` have a part of their prompt in the cache. `demand` is how many
-    blocks all that run will have when they end, if they are not preempted.
+    after which it ends. Those in `reading` have so many tokens of their prompts in the cache. `demand` is
+    how many blocks all that run will have when they end, if they are not preempted. A policy fills the next
+    step with `chunks`, of new tokens and those cached before; `whole` are requests whose prompts it reads to
+    the end.
     """
+
+    # Slots are read faster than the entries of a dict with so many.
+    __slots__ = (
+        *("prices", "policy", "capacity", "load", "course", "answered", "stays_s", "since_s", "log"),
+        *("prompt", "generate", "written", "cached", "more", "final", "to_read", "last_s"),
+        *("blocks", "sharing", "batch", "waiting", "late", "reading", "running", "ends", "deadlines"),
+        *("chunks", "whole"),
+        *("step", "decoding", "kept", "demand", "preempted", "held", "now", "decoded_s", "until"),
+    )
 
     def __init__(
         self, prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course
@@ -82,7 +93,8 @@ class Server:
         self.written: list[int] = load.written.tolist()
         self.cached: list[int] = load.cached.tolist()
         self.more: list[int] = (load.reserved - load.written).tolist()  # asked for, and not generated
-        self.timeout_s = load.timeout_s
+        self.stays_s: list[float] | None = None if load.stays_s is None else load.stays_s.tolist()
+        self.since_s = course.arrival_s  # from when on that counts
         # Blocks when it ends, at most: one of a prefix may be there and be read again.
         self.final: list[int] = (-(-load.reserved // capacity.block) + load.shares).tolist()
         self.to_read: list[int] = list(self.prompt)  # after a preemption also what was generated
@@ -95,9 +107,11 @@ class Server:
         self.sharing = Sharing(self.load, self.blocks) if self.load.shares else None
         self.batch = self.prices.batch()  # what decodes, if it matters what each keeps
         self.waiting: deque[int] = deque()
-        self.deadlines: deque[tuple[float, int]] = deque()  # when requests are given up
+        self.deadlines: list[tuple[float, int]] = []  # a heap of when requests are given up
         self.late: list[int] = []  # came when the next step was filled already
-        self.reading: list[Reading] = []
+        self.reading: dict[int, int] = {}
+        self.chunks: list[tuple[int, int]] = []
+        self.whole: list[int] = []
         self.running: dict[int, None] = {}  # in the order of admission
         self.ends: list[tuple[int, int]] = []  # a heap
         self.step = self.decoding = self.kept = self.demand = self.preempted = 0
@@ -121,34 +135,29 @@ class Server:
         filled = self.policy.ahead and (self.decoding or self.reading or self.now > time_s)
         self.now = max(self.now, time_s)
         (self.late if filled else self.waiting).append(request)
-        if self.timeout_s is not None:
-            self.deadlines.append((time_s + self.timeout_s, request))
+        if self.stays_s is not None:
+            heappush(self.deadlines, (self._deadline_s(request), request))
 
     def advance(self, until: float = FOREVER) -> None:
         """All steps that begin before that time; who is told of an answer may bring `until` forward."""
         policy, self.until = self.policy, until
         while self.now < self.until:
-            before = self.preempted
             if self.deadlines and self.deadlines[0][0] <= self.now:
                 self._give_up()
                 continue
-            late, self.late = self.late, []
-            if policy.mixes and self.demand > self.blocks.total and self.short:
+            before, late, self.late = self.preempted, self.late, []
+            if self.demand > self.blocks.total and policy.mixes and self.short:
                 policy.relieve(self)
             if self.waiting or self.reading:
-                chunks = policy.chunks(self, self.preempted > before)
-                if chunks:
-                    self._read(chunks)
-                    self.waiting.extend(late)
-                    continue
-            if not self.decoding:
-                self.waiting.extend(late)
-                if late:
-                    continue
+                policy.fill(self, self.preempted > before)
+            if self.chunks:
+                self._read()
+            elif self.decoding:
+                self._decode(bool(late) or self.preempted > before)
+            elif not late:
                 return
-            stop = min(self.until, self.deadlines[0][0]) if self.deadlines else self.until
-            self._decode(stop, bool(late) or self.preempted > before)
-            self.waiting.extend(late)
+            if late:
+                self.waiting.extend(late)
 
     @property
     def busy(self) -> bool:
@@ -190,8 +199,8 @@ class Server:
             return of(cached + new)
         return self.sharing.needed(request, cached) + of(cached + new) - of(cached)
 
-    def admit(self, request: int) -> Reading:
-        """The first that waits runs from now on: its prompt is read after what is cached of it."""
+    def admit(self, request: int, new: int) -> None:
+        """The first that waits runs from now on; the next step reads so many tokens after what is cached."""
         cached = self.cached[request]
         if self.sharing is not None:
             self.sharing.admit(request, cached)
@@ -202,24 +211,25 @@ class Server:
         self.demand += self.final[request]
         if self.course.start_s[request] == FOREVER:
             self.course.start_s[request] = self.now
-        reading = Reading(request, cached, self.to_read[request])
-        self.reading.append(reading)
-        return reading
+        self.take(request, cached, new)
 
-    def take(self, one: Reading, new: int) -> None:
-        """Blocks for so many tokens more, which the next step reads."""
-        size, done = self.blocks.size, one.done + new
-        self.blocks.free -= -(-done // size) + (-one.done // size)
-        one.done = done
+    def take(self, request: int, done: int, new: int) -> None:
+        """Blocks for so many tokens after those that are done, which the next step reads."""
+        blocks, cached = self.blocks, done + new
+        blocks.free -= -(-cached // blocks.size) + (-done // blocks.size)
+        self.chunks.append((new, done))
+        self.reading[request] = cached
+        if cached == self.to_read[request]:
+            self.whole.append(request)
         if self.sharing is not None:
-            self.sharing.read(one.request, done)
+            self.sharing.read(request, cached)
 
     def _give(self, request: int, tokens: int) -> None:
         """What is cached of a request is given back."""
         if self.sharing is not None:
             self.sharing.leave(request, tokens)
         else:
-            self.blocks.free += self.blocks.of(tokens)
+            self.blocks.free -= -tokens // self.blocks.size
 
     def made(self, request: int, end: int) -> int:
         """Tokens that a request has, which decodes until after step `end`."""
@@ -235,12 +245,10 @@ class Server:
         """One that runs is no longer: its blocks are given back."""
         del self.running[request]
         self.demand -= self.final[request]
-        end = next((end for end, other in self.ends if other == request), None)
-        if end is None:
-            one = next(one for one in self.reading if one.request == request)
-            self.reading.remove(one)
-            self._give(request, one.done)
+        if request in self.reading:
+            self._give(request, self.reading.pop(request))
             return
+        end = next(end for end, other in self.ends if other == request)
         self.ends.remove((end, request))
         heapify(self.ends)
         context = self.written[request] - (end - self.step)
@@ -251,10 +259,18 @@ class Server:
         self.to_read[request] = context + 1
         self._leave(request, context)
 
+    def over(self, request: int, time_s: float) -> bool:
+        """Whether it has left by then."""
+        return self.stays_s is not None and self._deadline_s(request) <= time_s
+
+    def _deadline_s(self, request: int) -> float:
+        assert self.stays_s is not None
+        return self.since_s[request] + self.stays_s[request]
+
     def _give_up(self) -> None:
         """Those whose time is over leave with the tokens that they have."""
         while self.deadlines and self.deadlines[0][0] <= self.now:
-            _, request = self.deadlines.popleft()
+            _, request = heappop(self.deadlines)
             if self.course.end_s[request] != FOREVER:
                 continue
             if request in self.running:
@@ -266,79 +282,70 @@ class Server:
             if self.answered:
                 self.answered(request)
 
-    def _leave(self, request: int, context: int) -> None:
-        self.decoding -= 1
-        self.kept -= context
-        if self.batch is not None:
-            self.batch.leave(context)
-        self.blocks.leave(context, self.step)
-        self._give(request, context)
-
-    def _decode(self, until: float, once: bool) -> None:
+    def _decode(self, once: bool) -> None:
         """Steps that only decode, up to the next end, the last before `until`, or the last with blocks.
 
         Only `once` where the step after it may admit what this one may not.
         """
-        most = 1 if once else self.ends[0][0] - self.step
+        now, step, decodes, kept = self.now, self.step, self.decoding, self.kept
+        last = self.ends[0][0]
+        most = 1 if once else last - step
         if self.held is not None:
-            most = min(most, self.held - self.step)
+            most = min(most, self.held - step)
         if self.demand > self.blocks.total:
-            room = self.blocks.steps(self.step)
+            room = self.blocks.steps(step)
             if not room:
                 self.policy.relieve(self)
                 return
             most = min(most, room)
-        decodes, kept = self.decoding, self.kept
-        steps, seconds = self.prices.run(decodes, kept, self.batch, most, until - self.now)
-        held = self.blocks.go(self.step, steps)
-        self.log += _row(self.now, seconds, steps, decodes, kept, 0, 0, len(self.waiting), held)
-        self.now = self.decoded_s = self.now + seconds
-        self.step += steps
-        self.kept += steps * decodes
-        if self.ends[0][0] == self.step:
+        until = min(self.until, self.deadlines[0][0]) if self.deadlines else self.until
+        steps, seconds = self.prices.run(decodes, kept, self.batch, most, until - now)
+        held = self.blocks.go(step, steps)
+        self.log += _row(now, seconds, steps, decodes, kept, 0, 0, len(self.waiting), held)
+        self.now = self.decoded_s = now + seconds
+        self.step = step + steps
+        self.kept = kept + steps * decodes
+        if last == self.step:
             self._end()
 
-    def _read(self, chunks: list[Chunk]) -> None:
-        """A step that reads so many tokens of each, beside what decodes if the policy mixes both."""
+    def _read(self) -> None:
+        """The step that a policy has filled, with what decodes if the policy mixes both."""
+        chunks, whole, self.chunks, self.whole = self.chunks, self.whole, [], []
         decodes = self.decoding if self.policy.mixes else 0
         kept = self.kept if decodes else 0
-        sizes, tokens = [], 0
-        for reading, new in chunks:
-            sizes.append((new, reading.done - new))
-            tokens += new
         sums = (kept,) if self.batch is None or not decodes else self.batch.kept
-        seconds = float(self.prices.step(decodes, sums, sizes))
+        now, seconds = self.now, float(self.prices.step(decodes, sums, chunks))
         held = self.blocks.go(self.step, 1 if decodes else 0)
-        self.log += _row(self.now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
-        self.now += seconds
+        tokens = chunks[0][0] if len(chunks) == 1 else sum(new for new, _ in chunks)
+        self.log += _row(now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
+        self.now = now + seconds
         if decodes:
             self.decoded_s = self.now
             self.step += 1
-            self.kept += decodes
+            self.kept = kept + decodes
             if self.batch is not None:
                 self.batch.advance()
-        if decodes and self.ends[0][0] == self.step:
-            self._end()
-        for reading, _ in chunks:
-            if reading.done == reading.tokens:
-                self.reading.remove(reading)
-                self._join(reading.request)
+            if self.ends[0][0] == self.step:
+                self._end()
+        for request in whole:
+            del self.reading[request]
+            self._join(request)
 
     def _join(self, request: int) -> None:
         """The prompt is read, and what was generated of it if it was preempted: there is a next token."""
-        context = self.to_read[request]
+        now, context = self.now, self.to_read[request]
         made = context - self.prompt[request] + 1
         if made == 1:
-            self.course.first_s[request] = self.now
+            self.course.first_s[request] = now
         else:
-            self.course.resumed_s.append(self.now - self.last_s[request])
+            self.course.resumed_s.append(now - self.last_s[request])
         left = self.generate[request] - made
         if not left:
             self._give(request, context)
             self._answer(request)
             return
-        self.course.joined_s.append(self.now)
-        self.last_s[request] = self.now
+        self.course.joined_s.append(now)
+        self.last_s[request] = now
         heappush(self.ends, (self.step + left, request))
         self.decoding += 1
         self.kept += context
@@ -353,6 +360,15 @@ class Server:
             _, request = heappop(ends)
             self._leave(request, self.written[request])
             self._answer(request)
+
+    def _leave(self, request: int, context: int) -> None:
+        """It decodes no more, with so many tokens cached."""
+        self.decoding -= 1
+        self.kept -= context
+        if self.batch is not None:
+            self.batch.leave(context)
+        self.blocks.leave(context, self.step)
+        self._give(request, context)
 
     def _answer(self, request: int) -> None:
         self.course.end_s[request] = self.now

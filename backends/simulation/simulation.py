@@ -111,17 +111,17 @@ class Simulation(Figures, Result):
     @figure
     def ttft_s(self) -> Array:
         """From arrival to first token; NaN where there is none."""
-        return _between(self.arrival_s, self.first_s)
+        return between(self.arrival_s, self.first_s)
 
     @figure
     def queue_s(self) -> Array:
         """From arrival until the prompt is first read; NaN where it is not."""
-        return _between(self.arrival_s, self.start_s)
+        return between(self.arrival_s, self.start_s)
 
     @figure
     def prefill_s(self) -> Array:
         """From then to the first token."""
-        return _between(self.start_s, self.first_s)
+        return between(self.start_s, self.first_s)
 
     @figure
     def e2e_s(self) -> Array:
@@ -146,9 +146,10 @@ class Simulation(Figures, Result):
     @property
     def _gaps(self) -> tuple[Array, Array]:
         """Times between tokens, and how many there are: after the last arrival that does not count."""
-        begin = self.arrival_s[self.warm_up] if self.warm_up else -np.inf
-        events = {name: column[self.events["start_s"] >= begin] for name, column in self.events.items()}
-        return gaps(events, self.joined_s, self.resumed_s)
+        log = self.log
+        if self.warm_up:
+            log = log[log[:, LOG.index("start_s")] >= self.arrival_s[self.warm_up]]
+        return gaps(log, self.joined_s, self.resumed_s)
 
     @figure
     def within(self) -> Array:
@@ -257,9 +258,9 @@ class Simulation(Figures, Result):
         return f"<Simulation {where}: {len(self.load):,} requests, {self.policy.name}>"
 
 
-def _between(first: Array, then: Array) -> Array:
+def between(first: Array, then: Array) -> Array:
     """Seconds from one to the other; NaN where that never was."""
-    return np.asarray(np.subtract(then, first, out=np.full(len(then), np.nan), where=then != FOREVER))
+    return np.asarray(np.subtract(then, first, out=np.full(len(then), np.nan), where=then < FOREVER))
 
 
 def spread(seconds: Array, weights: Array | None = None) -> Spread | None:
@@ -268,8 +269,9 @@ def spread(seconds: Array, weights: Array | None = None) -> Spread | None:
         known = seconds[~np.isnan(seconds)]
         each = map(float, np.percentile(known, QUANTILES)) if known.size else ()
         return Spread(float(known.mean()), *each) if known.size else None
-    if not weights.any():
+    if not (some := weights > 0).any():
         return None
+    seconds, weights = seconds[some], weights[some]
     order = np.argsort(seconds)
     until = np.cumsum(weights[order])
     places = np.searchsorted(until, np.array(QUANTILES) / 100 * until[-1])

@@ -89,10 +89,13 @@ class Tables:
 
         One that reads a few tokens of each prompt may be in another graph.
         """
-        tokens, longest, sequences = decodes, 0, decodes + len(chunks)
-        for new, _ in chunks:
-            tokens += new
-            longest = new if new > longest else longest
+        sequences = decodes + len(chunks)
+        if sequences == decodes + 1:
+            longest = chunks[0][0]
+            tokens = decodes + longest
+        else:
+            news = [new for new, _ in chunks]
+            tokens, longest = decodes + sum(news), max(news)
         if longest <= DRAFTS or tokens > self.most:
             return None
         kind = self._kind[tokens]
@@ -100,8 +103,8 @@ class Tables:
         if decodes:
             busy += self._decodes(kind, decodes, sums)
         known = self._reads[kind]
-        for chunk, times in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
-            busy += known.get((chunk, times)) or self._read(kind, chunk, times)
+        for chunk in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
+            busy += known.get(chunk) or self._read(kind, *chunk)
         return (busy if busy > self._least else self._least) + self._beside[sequences]
 
     def _read(self, kind: int, chunk: tuple[int, int], times: int) -> float:

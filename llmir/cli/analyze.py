@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @options.parallel
 @options.serving
 @options.memory
+@options.price
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")
 @click.option("--max-ttft", type=Number("MS"), help="Exit 1 if the first token takes longer (ms).")
 @click.option(

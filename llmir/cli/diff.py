@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmir.errors import InputError
+
 from . import inputs, options, output
 from .command import command
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 @options.precision
 @options.parallel
 @options.serving
+@options.price
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def diff(**given: Any) -> None:
@@ -75,6 +78,11 @@ def diff(**given: Any) -> None:
     device = inputs.hardware(given, *programs)
     if asked["hw_after"] is not None and given["network"] is not None:
         asked["hw_after"] = inputs.joined(asked["hw_after"], given["network"], *programs)
+    if given["price"]:
+        if any(program.patches for program in programs):
+            raise InputError("--price: a step of images has no tokens to pay for, leave it out")
+        device, *other = inputs.priced(given, device, *filter(None, [asked["hw_after"]]))
+        asked["hw_after"] = other[0] if other else None
     found = api.diff(programs[0], programs[1], device, **asked)
     if isinstance(found, WorkloadDiff):
         stated = [",".join(label(p) for p in passes if p) for passes in steps]

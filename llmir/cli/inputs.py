@@ -179,6 +179,13 @@ def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
     return found if network is None else joined(found, str(network), *programs)
 
 
+def priced(given: Mapping[str, Any], *devices: str | Device) -> list[Any]:
+    """The devices at what `--price` says an hour of them costs; as they are without one."""
+    from llmir import hw
+
+    return hw.priced(devices, given["price"]) if given.get("price") else list(devices)
+
+
 def linked(given: Mapping[str, Any], *programs: Program) -> str | Device:
     """`hardware` of a command whose `--link` may be the network, which programs need not reach."""
     from llmir import hw
@@ -207,9 +214,10 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     users, tpot_ms = given.get("concurrency"), given.get("max_tpot")
     if users is not None and given["batch"] != 1:
         raise InputError(f"--concurrency {users}: says how many requests there are, leave --batch out")
+    (device,) = priced(given, hardware(given, program))
     return api.workload(
         program,
-        hardware(given, program),
+        device,
         **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
         reserve_bytes=given.get("reserve", 0),
         cache_policy=given.get("cache_policy", "exact"),

@@ -16,8 +16,19 @@ from .serve_sim import Lengths
 
 ASKED = (
     *("hw", "gpus", "rate", "prompt", "generate", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
-    *("engine", "requests", "seed"),
+    *("engine", "emit", "requests", "seed"),
 )
+
+
+class Devices(Count):
+    """How many devices there may be."""
+
+    def check(self, name: str, value: Any) -> int:
+        """As the API checks it."""
+        from llmir.convert import integer
+        from llmir.planned import DEVICES
+
+        return integer(name, value, 1, DEVICES)
 
 
 class Time(Count):
@@ -39,7 +50,7 @@ class Time(Count):
 @command("plan", "Which devices serve some traffic within limits, at least cost.")
 @options.model
 @click.option("--hw", default="h100-sxm", metavar="DEVICE,…", help="Devices to compare.  [default: h100-sxm]")
-@click.option("--gpus", type=Count(), help="How many there may be.  [default: as few as serve the rate]")
+@click.option("--gpus", type=Devices(), help="How many there may be.  [default: as few as serve the rate]")
 @click.option("--rate", type=Number("REQUESTS"), help="Requests a second, which come at random.")
 @click.option(
     "--prompt", type=Lengths(), default="2048", help="Tokens of a prompt, or a law.  [default: 2048]"

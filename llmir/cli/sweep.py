@@ -19,7 +19,7 @@ from .ending import line
 from .kinds import Whole
 from .progress import bar
 
-_AXES = {
+AXES = {
     "hw": ("DEVICE,…", "Devices, or YAML files.  [default: h100-sxm]"),
     "batch": ("RANGE", "Sequences in a step, such as 1:1024:x2 or 1,8,64.  [default: 1]"),
     "new": ("RANGE", "New tokens of each: 1 is a decode step.  [default: 1]"),
@@ -42,17 +42,23 @@ _AXES = {
 }
 
 
-def _axes(function: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (metavar, words) in reversed(_AXES.items()):
-        option = f"--{name.replace('_', '-')}"
-        function = click.option(option, name, metavar=metavar, help=words)(function)
-    return function
+def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: an option for each axis but some."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name, (metavar, words) in reversed(AXES.items()):
+            if name not in without:
+                option = f"--{name.replace('_', '-')}"
+                function = click.option(option, name, metavar=metavar, help=words)(function)
+        return function
+
+    return decorate
 
 
 @command("sweep", "Steps in many set-ups: devices, splits, types, batches, contexts.")
 @click.argument("model", metavar="MODEL")
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
-@_axes
+@axes()
 @click.option("-p", "--pipeline", metavar="PASSES", help="Passes to run instead of the engine's.")
 @options.price
 @click.option("--jobs", type=Whole(), default=1, help="Processes.  [default: 1]")
@@ -83,15 +89,15 @@ def sweep(**given: Any) -> None:
     pieces = _in_pieces(file, form)
     form = form if pieces else output.choose(file, form, Sweep)
     program = inputs.read(given["model"], lenient=given["lenient"])
-    said = {name: given[name] for name in _AXES if given[name] is not None}
-    axes = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
+    said = {name: given[name] for name in AXES if given[name] is not None}
+    values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     with _workers(given["jobs"]) as executor, _rows() as progress:
         how = {"pipeline": given["pipeline"], "price": given["price"]}
         how |= {"executor": executor, "progress": progress}
         if pieces:
-            written = sweep_to(file, program, axes, format=form, **how)
+            written = sweep_to(file, program, values, format=form, **how)
         else:
-            found = _kept(lambda: sweep(program, axes, **how))
+            found = _kept(lambda: sweep(program, values, **how))
     if pieces:
         there = f", {written.read:,} structures were there" if written.read else ""
         refused = f", {written.refused:,} refused, such as: {written.why}" if written.refused else ""

@@ -11,7 +11,8 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from .readers import READERS, ROOT
+from . import lines, readers  # noqa: F401  (they register)
+from .reader import READERS, ROOT
 from .session import FINDS, Session
 
 

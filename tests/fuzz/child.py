@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from llmir.errors import LlmirError
 
-from .readers import BrokenError, Reader
+from .reader import BrokenError, Reader
 
 MEMORY = 200 * 2**20  # bytes, beyond what the process has before
 _LONGEST = 2000  # characters of a message

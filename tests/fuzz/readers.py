@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import shutil
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import llmir
 from llmir import hw
-from llmir.cli import cli
-from llmir.errors import InputError
+from llmir.backends.simulation.trace import trace
 from llmir.frontends import presets
 from llmir.frontends.weights import expected
 from llmir.graph import Program
@@ -26,7 +20,8 @@ from llmir.passes.quantize import Quantize
 from llmir.text import read_program
 from tests.commands import TINY
 
-ROOT = Path(__file__).resolve().parents[2]
+from .reader import ROOT, BrokenError, file, reader
+
 IR = ROOT / "tests" / "ir"
 HW = ROOT / "hw"
 MOE: dict[str, Any] = TINY | {
@@ -37,39 +32,6 @@ MOE: dict[str, Any] = TINY | {
     "head_dim": 16,
 }
 DEVICE = b"name: X\nvector_tflops: {fp32: 1}\nmemory_GiB: 8\nmemory_GBps: 100\n"
-
-
-class BrokenError(AssertionError):
-    """A result that cannot be right."""
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Bytes of a kind, what takes them, and valid ones."""
-
-    name: str
-    suffix: str
-    take: Callable[[bytes], object]
-    corpus: Callable[[], list[bytes]]
-    seconds: float = 1.0  # of processor time, at most
-
-
-READERS: dict[str, Reader] = {}
-
-
-def reader(suffix: str, corpus: Callable[[], list[bytes]]) -> Callable[[Any], Any]:
-    def register(take: Callable[[bytes], object]) -> Callable[[bytes], object]:
-        name = take.__name__.removeprefix("read_")
-        READERS[name] = Reader(name, suffix, take, corpus)
-        return take
-
-    return register
-
-
-def _file(data: bytes, name: str) -> Path:
-    path = Path(name)
-    path.write_bytes(data)
-    return path
 
 
 @cache
@@ -100,14 +62,14 @@ def _leaves(group: Any) -> Iterator[dict[str, Any]]:
 @reader(".json", _configs)
 def read_config(data: bytes) -> None:
     """A config.json, up to the times of a request."""
-    program = llmir.load(_file(data, "config.json"))
+    program = llmir.load(file(data, "config.json"))
     llmir.workload(llmir.run(program, llmir.DEFAULT_PIPELINE), "h100", batch=2, prompt=16, generate=4)
 
 
 @reader(".yaml", lambda: [DEVICE, *_files(HW / "devices", "*.yaml"), *_files(HW / "clusters", "*.yaml")])
 def read_device(data: bytes) -> None:
     """A device's file, up to times on it and its own page."""
-    device = hw.load(_file(data, "device.yaml"))
+    device = hw.load(file(data, "device.yaml"))
     llmir.devices(device)
     llmir.workload(_tiny(), device, batch=2, prompt=16, generate=4)
 
@@ -127,11 +89,11 @@ def read_calibration(data: bytes) -> None:
 @reader(".yaml", lambda: _files(HW / "engines", "*.yaml"))
 def read_engine(data: bytes) -> None:
     """What an engine adds, up to times with it."""
-    _file(data, "engine.yaml")
+    file(data, "engine.yaml")
     llmir.workload(_tiny(), "h100", batch=2, prompt=16, generate=4, engine="./engine.yaml")
 
 
-def _plans() -> list[bytes]:
+def plans() -> list[bytes]:
     return [
         b"lm_head: fp8\nmlp: {weights: fp8, activations: fp8}\n",
         b"'*_proj': int4_g32\ndown_proj: {weights: bf16, activations: keep}\nlayer.k_cache: {kv: int8}\n",
@@ -144,10 +106,10 @@ def _sharded() -> Program:
     return llmir.run(llmir.load(TINY), "shard{tp=2}")
 
 
-@reader(".yaml", _plans)
+@reader(".yaml", plans)
 def read_plan(data: bytes) -> None:
     """A plan of dtypes, up to the model that it changes."""
-    llmir.run(_sharded(), Quantize(activations="fp8", plan=plan_file(_file(data, "plan.yaml"))))
+    llmir.run(_sharded(), Quantize(activations="fp8", plan=plan_file(file(data, "plan.yaml"))))
 
 
 def _programs() -> list[bytes]:
@@ -159,7 +121,7 @@ def _programs() -> list[bytes]:
 @reader(".ir", _programs)
 def read_ir(data: bytes) -> None:
     """A program: it prints as itself, and its step has a time."""
-    program = read_program(_file(data, "program.ir"))
+    program = read_program(file(data, "program.ir"))
     text = llmir.print_program(program)
     if llmir.parse_program(text) != program:
         raise BrokenError("what is printed parses to another program")
@@ -185,7 +147,7 @@ def _moe() -> Program:
     return llmir.load(MOE)
 
 
-def _tables() -> list[bytes]:
+def tables() -> list[bytes]:
     return [text.encode() for text in _TABLES]
 
 
@@ -210,10 +172,10 @@ _TABLES = (
 )
 
 
-@reader(".csv", _tables)
+@reader(".csv", tables)
 def read_table(data: bytes) -> None:
     """A measured table or a chat log, up to errors by group."""
-    path = _file(data, "table.csv")
+    path = file(data, "table.csv")
     chat = b"input_tokens" in data.split(b"\n", 1)[0]
     on: dict[str, Any] = {"program": _tiny(), "hw": "h100"} if chat else {}
     llmir.validate(path, **on).groups()  # type: ignore[operator]
@@ -224,7 +186,7 @@ def _plain() -> Program:
     return llmir.load(TINY)
 
 
-def _headers() -> list[bytes]:
+def headers() -> list[bytes]:
     named = expected(_plain())
     header = {
         name: {"dtype": "BF16", "shape": t.shape, "data_offsets": [0, t.bytes]} for name, t in named.items()
@@ -236,115 +198,32 @@ def _headers() -> list[bytes]:
     return dumps + [len(d).to_bytes(8, "little") + d for d in dumps[:2]]
 
 
-@reader(".safetensors", _headers)
+@reader(".safetensors", headers)
 def read_safetensors(data: bytes) -> None:
     """A header, alone or dumped as JSON, or an index, beside the weights of a model."""
-    path = _file(data, "index.json" if data[:1] == b"{" else "model.safetensors")
+    path = file(data, "index.json" if data[:1] == b"{" else "model.safetensors")
     found = llmir.check(_plain(), path)
     found.to_dict(), found.pairs()  # type: ignore[union-attr]
 
 
-# --- command lines: an argument a line ---------------------------------------------------------------
-
-_MODELS = ("tiny.json", "moe.json", "tiny.ir", "llama3.1-8b", "./tiny.json")
-_COMMANDS = (
-    "analyze M --hw h100-sxm --batch 8 --prompt 2048 --generate 16 --format json",
-    "analyze M --cluster dgx-h100 --tp 2 --dp 2 --ep 4 --sp --routing-skew 1.1 -o out.csv",
-    "analyze M --pp 2 --micro-batches 2 --cost ideal --attention eager --logits all --lenient",
-    "analyze M --pp 1,1 --engine vllm --memory-utilization 0.8 --reserve 2GiB --require-fit",
-    "analyze M --cost calibrated --weights int4_g32",
-    "analyze M --efficiency compute=0.7,memory=0.8,launch=1e-6 --max-ttft 10 --max-tpot 5",
-    "analyze M --weights fp8 --activations fp8 --kv int8 --collectives int8 --tp 2 --format md -o -",
-    "analyze M --precision plan.yaml --hw device.yaml --format html -o out.html",
-    "check M --index model.safetensors --format json",
-    "check M --tp 2 --batch 2 --prompt 8",
-    "diff M --pass fuse --hw h100 --hw-after h200 --format csv",
-    "diff M M --before fuse-attention,fuse --after fuse-attention --batch 2 -o out.txt",
-    "draw M --hw a100 --phase decode --level overview -o out.dot",
-    "draw M --phase both --level full -o out.gv",
-    "explain M qkv_proj --phase decode --batch 4 --format json -o out.json",
-    "hw h100-sxm --format csv",
-    "hw dgx-h100 -o out.md",
-    "models llama --format json",
-    "models llama3.1-8b",
-    "ops linear --format md",
-    "ops -o out.csv",
-    "opt M -p fuse-attention,unroll,dce -o out.ir",
-    "opt M -p quantize{weights=int4_g32},shard{tp=2}",
-    "passes --format csv",
-    "validate gemm.csv --by kind,size --format csv -o out.csv",
-    "validate chat.csv --model M --hw h100 --engine vllm --batch 2 --tp 2 --cost ideal",
-    "--version",
-    "analyze M --help",
-)
-
-
-def _lines() -> list[bytes]:
+def traces() -> list[bytes]:
+    """Each form, of three requests."""
+    lines = [{"timestamp": 500 * i, "input_length": 600 + i, "output_length": 3} for i in range(3)]
+    shared = [{**line, "hash_ids": [0, 10 + i]} for i, line in enumerate(lines)]
     return [
-        "\n".join(line.replace("M", model).split()).encode() for line in _COMMANDS for model in _MODELS[:3]
-    ] + ["\n".join(_MODELS).encode()]
+        b"arrival_s,prompt,generate\n0,16,4\n0.5,20,1\n0.5,7,9\n",
+        b"arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,16,4\n1.25,20,1\n2,7,9\n",
+        b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68059,374,44\n2023-11-16 18:15:50,9,9",
+        *("\n".join(map(json.dumps, each)).encode() for each in (lines, shared)),
+    ]
 
 
-@cache
-def _folder() -> dict[str, bytes]:
-    return {
-        "tiny.json": json.dumps(TINY).encode(),
-        "moe.json": json.dumps(MOE).encode(),
-        "tiny.ir": (IR / "tiny-llama.ir").read_bytes(),
-        "plan.yaml": _plans()[0],
-        "device.yaml": DEVICE,
-        "gemm.csv": _tables()[0],
-        "chat.csv": _tables()[-1],
-        "model.safetensors": _headers()[-1],
-    }
-
-
-def _state() -> dict[str, tuple[int, int]]:
-    return {p.name: ((s := p.lstat()).st_size, s.st_mtime_ns) for p in Path().iterdir()}
-
-
-@reader(".txt", _lines)
-def read_command(data: bytes) -> None:
-    """A command line: it ends with 0, 1, 2 or 3, the last two with one line and no file left behind."""
-    arguments = data.replace(b"\x00", b"").decode("utf-8", "surrogateescape").split("\n")
-    # Nothing outside of this folder is touched, nothing is measured, and no plugin is run: anybody's code.
-    if any(x in a for a in arguments for x in ("..", "~", "=/", "--plugin", "--run", "--traceback")) or any(
-        a.startswith("/") for a in arguments
-    ):
-        return
-    for path in Path().iterdir():
-        if path.name not in _folder():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name, content in _folder().items():
-        _file(content, name)
-    before = _state()
-    code, _, err = _ran(arguments)
-    if code not in (0, 1, 2, 3):
-        raise BrokenError(f"ends with {code}: {err.strip()[-200:]}")
-    if code > 1:
-        if not re.fullmatch(r"error: [^\n]+\n", err):
-            raise BrokenError(f"{code} and not one line: {err[-300:]!r}")
-        if _state() != before:
-            raise BrokenError(f"ends with {code} and leaves files changed")
-        raise InputError(err.strip())
-
-
-def _ran(arguments: list[str]) -> tuple[int, str, str]:
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(err), suppress_input():
-        try:
-            cli.main(arguments)
-        except SystemExit as ended:
-            code = ended.code
-    texts = [f.buffer.getvalue().decode("utf-8", "replace") for f in (out, err)]  # type: ignore[attr-defined]
-    return (code if isinstance(code, int) else 0 if code is None else 1), *texts
-
-
-@contextmanager
-def suppress_input() -> Iterator[None]:
-    """An empty stdin."""
-    old, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO())
-    try:
-        yield
-    finally:
-        sys.stdin = old
+@reader(".txt", traces)
+def read_trace(data: bytes) -> None:
+    """A trace of requests, up to their latencies."""
+    path = file(data, "trace.jsonl" if data[:1] == b"{" else "trace.csv")
+    load = trace(path)
+    if load.written.sum() < 1e5:
+        found = llmir.simulate(_tiny(), "h100", trace=path)
+        if not (found.ttft_s >= 0).all():
+            raise BrokenError("a first token before its request")

@@ -14,7 +14,7 @@ from pathlib import Path
 from . import child
 from .child import Outcome, attempt
 from .mutate import LARGEST, Mutator
-from .readers import ROOT, Reader
+from .reader import ROOT, Reader
 
 FINDS = ROOT / "tests" / "data" / "finds"
 _ROUND = 3000  # inputs of one process, after which it starts anew: caches grow

@@ -37,7 +37,8 @@ class Sglang(Policy):
             return True
         to_come = sum(min(end - server.step + server.more[one], CLIP) for end, one in server.ends)
         reserved = sum(
-            one.tokens - one.done + min(self._left(server, one.request), CLIP) for one in server.reading
+            server.to_read[one] - done + min(self._left(server, one), CLIP)
+            for one, done in server.reading.items()
         )
         free = server.blocks.free * size - SHARE * to_come - reserved
         unread = server.to_read[request] - server.cached[request]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from llmir.backends.simulation.policy import POLICIES, Chunk, Policy
+from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ class Trtllm(Policy):
     patience: int = 0
     enough: float = 0.0
 
-    def chunks(self, server: Server, preempted: bool) -> list[Chunk]:
+    def fill(self, server: Server, preempted: bool) -> None:
         """None for some steps, or all that have come."""
         if self.patience and server.decoding and server.waiting:
             tokens = server.decoding + sum(server.to_read[one] - server.cached[one] for one in server.waiting)
             if tokens < self.enough * server.capacity.tokens:
                 server.held = server.step + self.patience if server.held is None else server.held
                 if server.step < server.held:
-                    return []
+                    return
         server.held = None
-        return super().chunks(server, preempted)
+        super().fill(server, preempted)
 
     def admits(self, server: Server, request: int, new: int) -> bool:
         """If nobody that runs will need its blocks."""

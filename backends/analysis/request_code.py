@@ -1,0 +1,180 @@
+"""Requests of a program on a device as functions for other languages: seconds, bytes, rows of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
+
+from llmir.backends import cost
+from llmir.backends.analysis.asked import checked, running
+from llmir.backends.analysis.caches import policy
+from llmir.backends.analysis.code import SIZES, recorded
+from llmir.backends.analysis.costs import Priced, named
+from llmir.backends.analysis.liveness import reserved
+from llmir.backends.analysis.plan import Plan, plan
+from llmir.backends.analysis.pool import Pool
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import Model
+from llmir.backends.cost.kernels.base import DRAFTS
+from llmir.backends.cost.tape import Function
+from llmir.dim import Number, falls
+from llmir.errors import InputError
+from llmir.graph import Program
+
+USUAL = 2048, 128  # tokens in and out by which an engine's memory is looked up; it is that of any others
+_MANY = 1 << 20  # sequences, of which a sampler takes more than a forward pass
+
+
+class Base(NamedTuple):
+    """What a time may be made of: its basis, the error known of such, and that of what is lent."""
+
+    basis: str
+    error: float | None
+    lent: float
+
+
+class Op(NamedTuple):
+    """A row: what is fixed of it, where its price and its amounts begin, and its `bases` by which one holds.
+
+    `moment` is where `Phase.moments` has what activations take while it runs.
+    """
+
+    fixed: dict[str, Any]
+    priced: int
+    amounts: int
+    bases: tuple[Base, ...]
+    moment: int
+
+
+class Phase:
+    """Steps of one phase as functions of B, T and C.
+
+    Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), its `parts`
+    (ops alone, in a graph, as launched, whole), by the roofline (`ideal`), and bytes of weights, caches and
+    activations (`memory`). Of ops: `times` as `Priced` has them, `amounts`, and activations at its `moments`.
+    """
+
+    def __init__(self, steps: Plan, ideal: Plan, name: str = "") -> None:
+        tape, at = recorded()
+        self.plan, self.name = steps, name
+        values, seconds = steps.figures(at), steps.seconds(at)
+        stage = Function.of(tape, SIZES, seconds.whole)
+        self.early, self.late = stage.parted(("C",))
+        memories = ((at(m.weights), at(m.caches), m.transient(at)) for m in steps.memories)
+        moments = chain.from_iterable(m.lifetimes.moments for m in steps.memories)
+        self._moments = {moment.op: i for i, moment in enumerate(moments)}
+        sizes = (at(m.bytes) for memory in steps.memories for m in memory.lifetimes.moments)
+        found: dict[str, Iterable[Number]] = {
+            "parts": chain(*seconds),
+            "ideal": ideal.timing(at).stages,
+            "memory": chain.from_iterable(memories),
+            "times": chain.from_iterable(values[start] for start in self._starts),
+            "amounts": chain.from_iterable(values[kind.amounts] for kind in steps.kinds),
+            "moments": sizes,
+        }
+        self.functions = {name: Function.of(tape, SIZES, outputs) for name, outputs in found.items()}
+
+    @property
+    def _starts(self) -> list[slice]:
+        return list({kind.priced.start: kind.priced for kind in self.plan.kinds}.values())
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """The rows, in schedule order."""
+        found: dict[int, Op] = {}
+        starts = {place.start: i * len(Priced._fields) for i, place in enumerate(self._starts)}
+        amounts = 0
+        for kind in self.plan.kinds:
+            repeat = kind.row.repeat * self.plan.program.micro_batches
+            price = kind.price
+            held = [price.held(i) for i in range(len(getattr(price, "prices", (price,))))]
+            bases = tuple(Base(str(one.basis), one.error, float(getattr(one, "lent", 0.0))) for one in held)
+            for number, called in ((kind.first, named(kind.row)), *kind.others):
+                fixed = dict(called, repeat=repeat)
+                moment = self._moments.get(str(called["name"]), -1)
+                found[number] = Op(fixed, starts[kind.priced.start], amounts, bases, moment)
+            amounts += len(kind.row.amounts)
+        return tuple(found[number] for number in sorted(found))
+
+
+class RequestCode:
+    """A program on a device, for those who price requests elsewhere: `phases` by name, caches, and limits.
+
+    A program that does not tell decode from prefill has one phase, `step`. `InputError` for what is no
+    function of three sizes: images, prompts of which layers see a part, and cost models that symbols do not
+    go through; and for engines whose memory depends on the longest request.
+    """
+
+    def __init__(self, program: Program, model: Model, cache_policy: str = "exact") -> None:
+        if not model.symbolic:
+            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+        if program.patches or program.image_tokens:
+            raise InputError(f"report: {program.name} reads images, and a page has tokens alone")
+        if "prompt" in program.facts:
+            raise InputError(f"report: layers of {program.name} see fewer tokens of one prompt alone")
+        self.program, self.model, self.cache_policy = program, model, policy(cache_policy).name
+        self.drafts = DRAFTS if program.splits else 1
+        prompt, generate = USUAL
+        self.job = Workload(program, model.device, program.micro_batches, prompt, generate, model=model)
+        self.pool: Pool | None = self.job.pool
+        if self.pool and self.pool.whole:
+            runs = f"{model.runs} reads prompts whole"
+            raise InputError(f"report: {runs}, so that its memory depends on them; choose another engine")
+
+    @cached_property
+    def phases(self) -> dict[str, Phase]:
+        """The steps of each phase: of all, or of `decode` and `prefill`."""
+        names = ("decode", "prefill") if self.program.splits else ("",)
+        return {name or "step": self._phase(name) for name in names}
+
+    def _phase(self, name: str) -> Phase:
+        program, _, _ = running(self.program, [checked(self.program.micro_batches)], name)
+        ideal = cost.model(self.model.device, "ideal")
+        steps, least = (plan(program, model, self.cache_policy) for model in (self.model, ideal))
+        return Phase(steps, least, name)
+
+    @cached_property
+    def held(self) -> Function:
+        """Bytes of the caches of each stage as they are reserved: by an engine in pages."""
+        tape, at = recorded(1)
+        by = policy(self.cache_policy)
+        if self.pool:
+            paged = "paged" if self.cache_policy == "exact" else self.cache_policy
+            by = policy(paged, self.pool.rule.block)
+        return Function.of(tape, SIZES, [at(size) for size in reserved(self.program.phase("decode"), by)])
+
+    @cached_property
+    def falls(self) -> bool:
+        """Whether caches may take less after a token more."""
+        return any(map(falls, reserved(self.program.phase("decode"), policy(self.cache_policy))))
+
+    @cached_property
+    def limits(self) -> dict[str, Any]:
+        """What may be used: of an engine the room of each stage, how what it samples grows; else bytes."""
+        if self.pool is None:
+            return {"usable": float(self.job.capacity_bytes)}
+        pool, program = self.pool, self.program
+        rooms = pool.rooms()
+        more, most = ([room.activations for room in pool.rooms(n)] for n in (_MANY, _MANY + 1))
+        each = [b - a for a, b in zip(more, most, strict=True)]
+        return {
+            "rule": pool.rule.rule,
+            "share": pool.share,
+            "physical": pool.device.capacity_bytes,
+            "tightest": pool.tightest,
+            "tokens": pool.tokens,
+            "sequences": pool.sequences,
+            "kv_tokens": pool.kv_tokens,
+            "stages": [room._asdict() | {"fullest": str(room.fullest)} for room in rooms],
+            "reserve": pool.reserve_bytes,
+            "grows": {"each": each, "fixed": [a - _MANY * n for a, n in zip(more, each, strict=True)]},
+            "dp": program.parallelism.dp,
+        }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know, as a report has it."""
+        plans = (phase.plan for phase in self.phases.values())
+        return tuple(dict.fromkeys((*self.program.notes, *(note for p in plans for note in p.notes))))

@@ -1,0 +1,163 @@
+// The set-up on top, and the sliders.
+import { whole, tokens } from "./format.js";
+import { $, h, mark, say } from "./dom.js";
+import { SIZES } from "./state.js";
+
+const ORDER = ["device", "split", "weights", "activations", "KV cache", "collectives", "engine", "times"];
+const SLIDERS = {
+  batch: { title: "batch", more: "sequences at once", low: 1, high: 256, ticks: [1, 4, 16, 64, 256] },
+  prompt: { title: "prompt", more: "tokens in", low: 128, high: 131072, ticks: [128, 1024, 8192, 32768, 131072] },
+  generate: { title: "generate", more: "tokens out", low: 1, high: 8192, ticks: [1, 16, 128, 1024, 8192] },
+};
+
+// Numbers from low to high, eight an octave and those that the marks name.
+function steps(low, high, own) {
+  const found = new Set([low, high, ...own]);
+  for (let octave = 1; octave <= high; octave *= 2) {
+    for (let i = 0; i < 8; i++) found.add(Math.round(octave * (1 + i / 8)));
+  }
+  return [...found].filter((n) => n >= low && n <= high).sort((a, b) => a - b);
+}
+
+export class Controls {
+  constructor(state, told, changed) {
+    Object.assign(this, { state, told, changed, menus: new Map(), sliders: new Map() });
+    this.setup($("setup"));
+    for (const name of SIZES) this.slider(name);
+  }
+
+  // Menus of what several set-ups differ in, and the rest as words.
+  setup(place) {
+    const { setups } = this.state;
+    place.append(this.chip("model", h("strong", {}, this.told.model)));
+    for (const menu of ORDER) {
+      const labels = [...new Set(setups.map(({ choices }) => choices[menu]).filter(Boolean))];
+      if (labels.length > 1) {
+        const select = h("select", { id: `menu-${menu.replace(" ", "-")}`, onchange: () => this.choose(menu, select.value) });
+        for (const label of labels) select.append(h("option", { value: label }, label));
+        this.menus.set(menu, select);
+        place.append(this.chip(menu, select, true));
+      } else {
+        const text = h("strong", {});
+        this.menus.set(menu, text);
+        place.append(this.chip(menu, text));
+      }
+    }
+  }
+
+  chip(title, what, labels = false) {
+    const small = h("span", { class: "small" }, title);
+    return h(labels ? "label" : "div", { class: "chip", "data-menu": title }, small, what);
+  }
+
+  // The set-up that differs from this one in one menu alone.
+  other(menu, label) {
+    const { setups, setup } = this.state, wanted = { ...setups[setup].choices, [menu]: label };
+    return setups.findIndex(({ choices }) => Object.keys(wanted).every((key) => choices[key] === wanted[key]));
+  }
+
+  choose(menu, label) {
+    const found = this.other(menu, label), { setups } = this.state;
+    if (found < 0 || setups[found].why) return this.draw();
+    const { parts } = setups[found], { batch } = this.state;
+    this.changed({ setup: found, batch: Math.max(parts, Math.round(batch / parts) * parts) });
+  }
+
+  slider(name) {
+    const { title, more, low, high, ticks } = SLIDERS[name], start = this.state[name];
+    const values = steps(Math.min(low, start), Math.max(high, start), [start]);
+    const range = h("input", {
+      type: "range", min: 0, max: values.length - 1, step: 1, id: `range-${name}`, "aria-label": `${title}, ${more}`,
+      oninput: () => this.move(name, this.fitting(name, values[range.value])),
+    });
+    const box = h("input", {
+      type: "text", inputmode: "numeric", id: name, autocomplete: "off", "aria-label": `${title}, a number`,
+      "aria-describedby": `${name}-why`, onchange: () => this.typed(name), oninput: () => this.typed(name),
+    });
+    const why = h("span", { class: "why", id: `${name}-why` });
+    const marks = h("div", { class: "ticks", "aria-hidden": "true" });
+    for (const tick of ticks) {
+      const mark = h("span", {}, name === "batch" ? whole(tick) : kilo(tick));
+      mark.style.left = `${(100 * nearest(values, tick)) / (values.length - 1)}%`;
+      marks.append(mark);
+    }
+    $("sliders").append(h("div", { class: "card slider" },
+      h("div", { class: "line" }, h("label", { for: `range-${name}` }, title, h("span", { class: "more" }, `, ${more}`)), box),
+      range, marks, why));
+    this.sliders.set(name, { range, box, why, values });
+  }
+
+  fitting(name, value) {
+    const { parts } = this.state.setups[this.state.setup];
+    return name === "batch" ? Math.max(parts, Math.round(value / parts) * parts) : value;
+  }
+
+  move(name, value) {
+    this.sliders.get(name).box.value = whole(value);
+    this.wrong(name, "");
+    this.changed({ [name]: value });
+  }
+
+  typed(name) {
+    const { box } = this.sliders.get(name), said = box.value.replace(/[\s,]/g, "");
+    const value = /^\d+$/.test(said) ? Number(said) : NaN, why = this.state.wrong(name, value);
+    this.wrong(name, why);
+    if (!why) this.changed({ [name]: value });
+  }
+
+  wrong(name, why) {
+    const { box, why: place } = this.sliders.get(name);
+    mark(box, "aria-invalid", why ? "true" : null);
+    say(place, why && `expected ${why}`);
+  }
+
+  draw() {
+    const { state } = this, own = state.setups[state.setup];
+    for (const [menu, node] of this.menus) {
+      const label = own.choices[menu];
+      if (node.tagName === "SELECT") {
+        for (const option of node.options) {
+          const other = this.other(menu, option.value), why = other < 0 ? "not in this page" : state.setups[other].why;
+          option.disabled = Boolean(why);
+          mark(option, "title", why || null);
+        }
+        node.value = label;
+        const small = node.parentNode.firstChild;
+        if (menu === "device") say(small, own.devices > 1 ? `${own.devices} devices` : "device");
+      } else {
+        say(node, label ?? facts(own)[menu] ?? "");
+        node.parentNode.hidden = !node.textContent;
+      }
+    }
+    for (const [name, { range, box, values }] of this.sliders) {
+      const value = state[name];
+      range.value = nearest(values, value);
+      mark(range, "aria-valuetext", whole(value));
+      range.style.setProperty("--at", `${(100 * range.value) / (values.length - 1)}%`);
+      if (document.activeElement !== box) box.value = whole(value);
+      if (!this.state.wrong(name, value) && document.activeElement !== box) this.wrong(name, "");
+    }
+  }
+}
+
+// 1,024 tokens as users say it.
+const kilo = (n) => (n % 1024 ? tokens(n) : `${n / 1024}k`);
+
+function nearest(values, value) {
+  const at = values.findIndex((n) => n >= value);
+  return at < 0 ? values.length - 1 : at;
+}
+
+// What a set-up is where no menu says it.
+function facts(own) {
+  const { weights, activations, kv_cache } = own.precision;
+  return {
+    device: `${own.devices > 1 ? `${own.devices} × ` : ""}${own.device}`,
+    split: own.devices > 1 ? "" : "one device",
+    weights: weights ?? "",
+    activations: activations && activations !== weights ? activations : "",
+    "KV cache": kv_cache ?? "",
+    engine: own.engine ?? "",
+    times: own.cost,
+  };
+}

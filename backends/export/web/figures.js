@@ -1,0 +1,75 @@
+// The strip of figures, and the memory of a GPU beside what it has.
+import { bytes, digits, ratio, time, whole, within } from "./format.js";
+import { $, h, mark, say } from "./dom.js";
+
+const CARDS = [
+  { key: "ttft_s", title: "TTFT, first token", show: time, error: "prefill" },
+  { key: "tpot_s", title: "TPOT, each later token", show: time, error: "decode" },
+  { key: "output_tokens_per_s", title: "output tokens/s", show: digits, more: true, rises: true },
+  { key: "user", title: "tokens/s a user", show: digits, rises: true },
+  { key: "e2e_s", title: "end to end", show: time },
+];
+const PARTS = [["weights", "weights"], ["caches", "KV cache"], ["rest", "activations"]];
+
+export class Figures {
+  constructor() {
+    const place = $("figures");
+    this.cards = CARDS.map((card) => {
+      const [value, beside, pinned] = [h("strong", { class: "value" }), h("span", { class: "beside" }), h("div", { class: "pinned" })];
+      place.append(h("div", { class: "card figure", id: card.key }, h("div", { class: "title" }, card.title),
+        h("div", {}, value, " ", beside), pinned));
+      return { ...card, value, beside, pinned };
+    });
+    this.memory = { value: h("strong", { class: "value" }), fits: h("span", { class: "fits" }), bar: h("div", { class: "bar" }) };
+    this.memory.parts = PARTS.map(([key, title]) => {
+      const [block, label] = [h("div", { class: `part ${key}` }), h("span", { class: `label ${key}` })];
+      this.memory.bar.append(block);
+      return { key, title, block, label };
+    });
+    this.memory.limit = h("div", { class: "limit" });
+    this.memory.usable = h("span", { class: "label usable" });
+    this.memory.bar.append(this.memory.limit);
+    place.append(h("div", { class: "card figure memory", id: "memory-card" },
+      h("div", { class: "line" }, h("span", { class: "title" }, "peak memory of a device"), this.memory.fits),
+      h("div", { class: "line" }, this.memory.value, this.memory.bar),
+      h("div", { class: "labels" }, ...this.memory.parts.map(({ label }) => label), this.memory.usable)));
+  }
+
+  draw({ figures, memory, steps, setup, pinned }) {
+    for (const { key, show, error, more, rises, value, beside, pinned: place } of this.cards) {
+      const now = figures[key];
+      say(value, now === null ? "–" : show(now));
+      const each = more && setup.devices > 1 && now !== null ? `${digits(now / setup.devices)} a device` : "";
+      say(beside, error && steps[error] ? within(steps[error].error) : each);
+      this.against(place, now, pinned?.figures[key], show, rises);
+    }
+    this.bar(memory, setup, pinned);
+  }
+
+  against(place, now, then, show, rises) {
+    const known = typeof then === "number" && typeof now === "number";
+    mark(place, "hidden", known ? null : "");
+    if (!known) return say(place, "");
+    const sign = Math.abs(now / then - 1) < 5e-4 ? "=" : now > then ? "▲" : "▼";
+    const better = sign === "=" ? "" : (now > then) === Boolean(rises) ? "better" : "worse";
+    place.replaceChildren(`A ${show(then)} `, h("b", { class: better }, `${sign} ${ratio(now, then)}`),
+      h("span", { class: "unseen" }, better && `, ${better}`));
+  }
+
+  bar(memory, setup, pinned) {
+    const { value, fits, parts, limit, usable } = this.memory, all = Math.max(setup.capacity, memory.bytes);
+    const sizes = { weights: memory.weights, caches: memory.caches };
+    sizes.rest = memory.bytes - sizes.weights - sizes.caches;
+    say(value, bytes(memory.bytes));
+    const most = memory.largest >= 2 ** 40 ? "any batch does" : memory.largest ? `batch ${whole(memory.largest)} does` : "no batch does";
+    const then = pinned ? ` (A: ${whole(pinned.memory.largest)})` : "";
+    say(fits, memory.fits ? `✓ fits, to batch ${whole(memory.largest)}${then}` : `✗ does not fit, ${most}${then}`);
+    mark(fits, "data-fits", memory.fits ? "yes" : "no");
+    for (const { key, title, block, label } of parts) {
+      block.style.width = `${(100 * Math.max(0, sizes[key])) / all}%`;
+      say(label, `${key === "rest" && memory.overhead ? "activations, engine" : title} ${bytes(sizes[key])}`);
+    }
+    limit.style.left = `${(100 * memory.capacity) / all}%`;
+    say(usable, `${bytes(memory.capacity)} usable of ${bytes(setup.capacity)}`);
+  }
+}

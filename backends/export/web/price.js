@@ -1,0 +1,319 @@
+// What requests take: the rules of llmir.workload over the functions of a set-up. No drawing here.
+
+const UNLIMITED = 2 ** 40, CHUNK = 1 << 16;
+const PRICED = 4;
+
+const sum = (list) => list.reduce((a, b) => a + b, 0);
+
+// A step that goes through pipeline stages: seconds of a micro-batch on each, and how many there are.
+function timing(stages, parts) {
+  const all = sum(stages), slowest = Math.max(...stages);
+  return {
+    step: parts === 1 ? all : all + (parts - 1) * slowest,
+    interval: parts * slowest,
+    period: Math.max(all, parts * slowest),
+  };
+}
+
+// The functions of a set-up, by name.
+export class Setup {
+  constructor(told, tables, functions, names) {
+    Object.assign(this, told);
+    this.names = names;
+    this.stages = told.prefix.length;
+    this.phases = Object.fromEntries(
+      Object.entries(told.phases).map(([name, phase]) => {
+        const of = (key) => functions[phase[key]];
+        const rows = tables[phase.rows].map(([name, stage, kind, block, repeat, priced, amounts, moment], i) => {
+          const [bases, about] = [tables[phase.bases][i], tables[phase.described][i]];
+          return { index: i, name, stage, kind, block, repeat, priced, amounts, moment, bases, about };
+        });
+        const keys = ["early", "late", "parts", "ideal", "memory", "times", "amounts", "moments"];
+        return [name, { name, graph: phase.graph, rows, ...Object.fromEntries(keys.map((key) => [key, of(key)])) }];
+      }),
+    );
+    this.held = functions[told.held];
+    this.roofs = tables[told.roofs];
+    this.lanes = this.dp * this.parts;
+  }
+
+  // The phase that runs for so many new tokens after cached ones.
+  phase(fresh, context) {
+    if (this.phases.step) return this.phases.step;
+    return fresh === 1 || (fresh <= this.drafts && context > 0) ? this.phases.decode : this.phases.prefill;
+  }
+
+  timing(batch, fresh, context) {
+    const each = batch / this.parts, { early, late } = this.phase(fresh, context);
+    return timing(late(context, ...early(each, fresh)), this.parts);
+  }
+
+  // The sums of periods and intervals over decode steps from one context to another.
+  decoding(batch, first, count) {
+    const { early, late } = this.phase(1, first), known = early(batch / this.parts, 1);
+    let period = 0, interval = 0;
+    if (this.stages === 1 && this.parts === 1) {
+      for (let context = first; context < first + count; context++) period += late(context, ...known)[0];
+      return { period, interval: period };
+    }
+    for (let context = first; context < first + count; context++) {
+      const step = timing(late(context, ...known), this.parts);
+      period += step.period;
+      interval += step.interval;
+    }
+    return { period, interval };
+  }
+
+  chunks(batch, prompt) {
+    return chunks(batch, prompt, this.budget, this.lanes);
+  }
+
+  reading(batch, prompt) {
+    const steps = this.chunks(batch, prompt);
+    const seconds = steps.map(({ prompts, fresh, cached, times }) =>
+      times * sum(cached.map((context) => this.timing(prompts, fresh, context).interval)));
+    const last = steps.at(-1), end = this.timing(last.prompts, last.fresh, last.cached.at(-1));
+    const whole = sum(seconds), way = end.step - end.interval;
+    return { time: whole + way, mean: mean(steps, seconds) + way, interval: whole };
+  }
+
+  // The figures of requests, as `llmir.workload` has them.
+  request({ batch, prompt, generate }) {
+    const reading = this.reading(batch, prompt), later = generate - 1;
+    const decoding = later ? this.decoding(batch, prompt, later) : { period: 0, interval: 0 };
+    const tpot = later ? decoding.period / later : null;
+    const e2e = reading.time + later * (tpot ?? 0);
+    return {
+      ttft_s: reading.time,
+      ttft_mean_s: reading.mean,
+      tpot_s: tpot,
+      e2e_s: e2e,
+      output_tokens_per_s: e2e ? (batch * generate) / e2e : Infinity,
+      busy_output_tokens_per_s: (batch * generate) / (reading.interval + decoding.interval),
+    };
+  }
+
+  // The steps that stand for a request: the largest that reads prompts, and the last that decodes.
+  steps({ batch, prompt, generate }) {
+    const most = largest(this.chunks(batch, prompt));
+    const read = this.step(most.prompts, most.fresh, most.cached.at(-1));
+    return { prefill: read, decode: generate > 1 ? this.step(batch, 1, prompt + generate - 2) : null };
+  }
+
+  step(batch, fresh, context) {
+    const at = [batch / this.parts, fresh, context], phase = this.phase(fresh, context), { parts } = this;
+    const seconds = phase.parts(...at), n = this.stages;
+    const [alone, busy, launched, whole] = [0, 1, 2, 3].map((i) => seconds.slice(i * n, (i + 1) * n));
+    const { step, interval, period } = timing(whole, parts), ideal = timing(phase.ideal(...at), parts);
+    const times = phase.times(...at), amounts = phase.amounts(...at);
+    const ops = phase.rows.map((row) => this.op(row, times, amounts, n * step));
+    const overheads = whole.map((time, i) => ({
+      host: time - launched[i], launching: launched[i] - busy[i], hidden: busy[i] - alone[i],
+      all: time - launched[i] + (launched[i] - busy[i]) + (busy[i] - alone[i]),
+    }));
+    const added = this.served ? overheads.map((o, i) => this.extra("engine_overhead", i, parts, o.all, n * step)) : [];
+    const bubbles = n > 1
+      ? whole.map((time, i) => this.extra("bubble", i, 1, step - parts * time, n * step))
+      : [];
+    return {
+      phase, batch, fresh, context, at, ops, extras: [...added, ...bubbles], overheads,
+      time_s: step, interval_s: interval, period_s: period, ideal_time_s: ideal.step, stages: whole,
+      error: this.error(ops), moments: phase.moments(...at), memory: stages(phase.memory(...at)),
+    };
+  }
+
+  op(row, times, amounts, step) {
+    const { priced, amounts: first, bases, repeat } = row;
+    const [time_s, bound, ideal_time_s, which] = times.slice(priced, priced + PRICED);
+    const [basis, error, lent] = bases[which];
+    const own = Object.fromEntries(this.names.amounts.map((name, i) => [name, amounts[first + i]]));
+    const moved = own.read_bytes + own.write_bytes;
+    return {
+      row, name: row.name, kind: row.kind, stage: row.stage, repeat, time_s, ideal_time_s, basis, error, lent, which,
+      bound: this.names.bounds[bound], total_s: repeat * time_s, share: step ? (repeat * time_s) / step : NaN,
+      ...own, intensity: moved ? own.flops / moved : NaN, bytes: moved,
+    };
+  }
+
+  // A row that is no op.
+  extra(name, stage, repeat, time_s, step) {
+    const bound = name === "bubble" ? "bubble" : "overhead", total_s = repeat * time_s;
+    const none = { flops: 0, bytes: 0, read_bytes: 0, write_bytes: 0, comm_bytes: 0, intensity: NaN };
+    return {
+      row: null, name: this.prefix[stage] + name, kind: "overhead", stage, repeat, time_s, total_s, bound,
+      ideal_time_s: 0, share: step ? total_s / step : NaN, error: name === "bubble" ? null : this.hostError, ...none,
+    };
+  }
+
+  // The mean relative error of a step of these ops, by those that it is known of.
+  error(ops) {
+    let own = 0, others = 0, whole = 0;
+    for (const op of ops) {
+      if (op.error === null) continue;
+      const lent = Math.min(op.lent, op.error);
+      own += op.share * Math.sqrt(op.error ** 2 - lent ** 2);
+      others += op.share * lent;
+      whole += op.share;
+    }
+    if (!ops.some((op) => op.error !== null)) return null;
+    const host = this.hostError ?? 0;
+    [own, others] = whole ? [own / whole, others / whole] : [NaN, NaN];
+    return this.lentInHost ? Math.max(Math.hypot(own, others), host) : Math.hypot(Math.max(own, host), others);
+  }
+
+  get capacity_bytes() {
+    const { limits } = this;
+    return limits.usable ?? limits.stages[limits.tightest].usable;
+  }
+
+  // The most bytes that a rank holds, and of what.
+  peak(batch, prompt, generate) {
+    const each = Math.floor(batch / this.parts);
+    return this.limits.usable === undefined
+      ? this.pooled(each, prompt + generate - 2)
+      : this.stepped(each, prompt, generate);
+  }
+
+  pooled(sequences, last) {
+    const { limits } = this, { sequences: usual, grows, dp } = limits;
+    const asked = Math.max(usual, Math.ceil((sequences * this.parts) / dp));
+    const held = this.fullest(sequences, last);
+    let found = null;
+    limits.stages.forEach((stage, i) => {
+      const sampled = asked > usual ? grows.each[i] * asked + grows.fixed[i] : 0;
+      const activations = Math.max(stage.activations, sampled);
+      const [usable, taken] = RULES[limits.rule](limits, stage.weights, activations, stage.overhead);
+      const short = held[i] - (usable - limits.reserve - taken);
+      const bytes = Math.ceil(this.capacity_bytes + short), { weights, overhead } = stage;
+      if (!found || short > found.short) found = { short, bytes, weights, caches: held[i], activations, overhead, stage: i };
+    });
+    return found;
+  }
+
+  // The most that caches of each stage take up to a last context.
+  fullest(sequences, last) {
+    const most = this.held(sequences, 1, last);
+    if (!this.falls) return most;
+    for (let context = Math.max(0, last - CHUNK); context < last; context++) {
+      this.held(sequences, 1, context).forEach((bytes, i) => (most[i] = Math.max(most[i], bytes)));
+    }
+    return most;
+  }
+
+  stepped(sequences, prompt, generate) {
+    const { parts } = this, chunk = largest(this.chunks(sequences * parts, prompt));
+    const ends = [[Math.floor(chunk.prompts / parts), chunk.fresh, chunk.cached.at(-1)]];
+    for (const context of this.contexts(prompt, generate)) ends.push([sequences, 1, context]);
+    const last = prompt + Math.max(generate - 2, 0);
+    let found = null;
+    for (const [count, fresh, context] of ends) {
+      const { memory } = this.phase(fresh, context), others = sequences - count;
+      const more = others > 0 ? stages(memory(others, 1, last)) : null;
+      stages(memory(count, fresh, context)).forEach(({ weights, caches, activations }, i) => {
+        const kept = caches + (more ? more[i].caches : 0), bytes = Math.trunc(weights + kept + activations);
+        if (!found || bytes > found.bytes) found = { bytes, weights, caches: kept, activations, overhead: 0, stage: i };
+      });
+    }
+    return found;
+  }
+
+  // The contexts of the decode steps that may hold most.
+  contexts(prompt, generate) {
+    if (generate === 1) return [];
+    const last = prompt + generate - 2;
+    if (!this.falls) return [last];
+    const key = `${prompt} ${generate}`;
+    if (this.known?.key !== key) {
+      const { memory } = this.phase(1, last), most = [];
+      for (let context = Math.max(prompt, last - CHUNK); context <= last; context++) {
+        stages(memory(1, 1, context)).forEach(({ weights, caches, activations }, i) => {
+          const bytes = weights + caches + activations;
+          if (!most[i] || bytes > most[i].bytes) most[i] = { bytes, context };
+        });
+      }
+      this.known = { key, found: [...new Set([last, ...most.map(({ context }) => context)])] };
+    }
+    return this.known.found;
+  }
+
+  // What a request takes of memory, whether it fits, and the largest batch that does.
+  memory({ batch, prompt, generate }) {
+    const peak = this.peak(batch, prompt, generate), capacity = this.capacity_bytes, { parts } = this;
+    const most = largestThat((n) => this.peak(n * parts, prompt, generate).bytes <= capacity);
+    const largestBatch = Math.min(most >= UNLIMITED ? most : most * parts, Math.floor(UNLIMITED / parts) * parts);
+    return { ...peak, capacity, fits: peak.bytes <= capacity, largest: largestBatch };
+  }
+}
+
+// Of physical bytes what may be used, and what of that is taken.
+const RULES = {
+  physical: ({ physical, share }, ...taken) => [share * physical, sum(taken)],
+  static({ physical, share }, weights, activations, overhead) {
+    const free = physical - overhead;
+    return [share * free, weights + Math.max(0, activations - (1 - share) * free)];
+  },
+  free({ physical, share }, ...taken) {
+    const held = sum(taken);
+    return [Math.min(physical, held + share * (physical - held)), held];
+  },
+};
+
+function stages(bytes) {
+  const found = [];
+  for (let i = 0; i < bytes.length; i += 3) {
+    found.push({ weights: bytes[i], caches: bytes[i + 1], activations: bytes[i + 2] });
+  }
+  return found;
+}
+
+function largestThat(fits) {
+  let low = 0, high = 1;
+  while (high < UNLIMITED && fits(high)) [low, high] = [high, 2 * high];
+  if (high >= UNLIMITED) return UNLIMITED;
+  while (high - low > 1) {
+    const middle = Math.floor((low + high) / 2);
+    if (fits(middle)) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+// The steps that read prompts: together as far as a budget goes, longer ones in chunks of it.
+function chunks(prompts, fresh, budget, lanes) {
+  const found = [], most = budget ?? prompts * fresh, wide = Math.min(lanes, prompts);
+  let cached = 0, rest = fresh;
+  const whole = Math.floor(fresh / most);
+  const add = (cached, fresh, together) => {
+    const full = Math.floor(prompts / together), left = prompts % together;
+    if (full) found.push({ prompts: together, fresh, cached, times: full });
+    if (left) found.push({ prompts: left, fresh, cached, times: 1 });
+  };
+  if (whole && fresh > most) {
+    add(Array.from({ length: whole }, (_, i) => i * most), most, wide);
+    [rest, cached] = [fresh % most, whole * most];
+  }
+  if (rest) add([cached], rest, Math.floor(most / rest) * wide);
+  return found;
+}
+
+function largest(steps) {
+  const size = ({ prompts, fresh }) => prompts * fresh;
+  return steps.reduce((best, step) =>
+    size(step) > size(best) || (size(step) === size(best) && step.cached.at(-1) > best.cached.at(-1)) ? step : best);
+}
+
+// When a prompt is read on average.
+function mean(steps, seconds) {
+  const start = steps[0].cached[0];
+  if (steps.some(({ cached }) => cached.at(-1) !== start)) {
+    const turns = sum(steps.filter(({ cached }) => cached[0] === start).map(({ times }) => times));
+    return (sum(seconds) * (turns + 1)) / (2 * turns);
+  }
+  let at = 0, waited = 0, all = 0;
+  steps.forEach(({ prompts, times }, i) => {
+    waited += prompts * (times * at + (seconds[i] * (times + 1)) / 2);
+    at += seconds[i];
+    all += prompts * times;
+  });
+  return waited / all;
+}

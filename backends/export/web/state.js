@@ -1,0 +1,55 @@
+// What the page shows, and how the address holds it.
+
+export const SIZES = ["batch", "prompt", "generate"];
+const WHOLE = { least: 1, most: 10_000_000 };
+
+export class State {
+  constructor(told, setups) {
+    this.setups = setups;
+    const first = setups.findIndex((setup) => !setup.why);
+    Object.assign(this, { setup: first, ...told.start, phase: "decode", op: null, pin: null, theme: "auto" });
+    this.read();
+  }
+
+  get at() {
+    return { batch: this.batch, prompt: this.prompt, generate: this.generate };
+  }
+
+  // Why a size cannot be, or nothing.
+  wrong(name, value, setup = this.setup) {
+    const { least, most } = WHOLE, { parts } = this.setups[setup];
+    if (!Number.isInteger(value) || value < least || value > most) {
+      return `a whole number from ${least} to ${most.toLocaleString("en-US")}`;
+    }
+    return name === "batch" && value % parts ? `a multiple of the ${parts} micro-batches` : "";
+  }
+
+  valid(at) {
+    const setup = this.setups[at.setup];
+    return Boolean(setup && !setup.why) && SIZES.every((name) => !this.wrong(name, at[name], at.setup));
+  }
+
+  read() {
+    const said = new URLSearchParams(location.hash.slice(1)), number = (name) => Number(said.get(name));
+    const asked = { setup: this.setup, ...this.at };
+    for (const name of Object.keys(asked)) if (said.has(name)) asked[name] = number(name);
+    if (this.valid(asked)) Object.assign(this, asked);
+    if (["prefill", "decode"].includes(said.get("phase"))) this.phase = said.get("phase");
+    if (["light", "dark"].includes(said.get("theme"))) this.theme = said.get("theme");
+    if (said.has("op")) this.op = said.get("op");
+    this.pin = null;
+    if (said.has("pin")) {
+      const [setup, batch, prompt, generate] = said.get("pin").split(",").map(Number);
+      const pin = { setup, batch, prompt, generate };
+      if (this.valid(pin)) this.pin = pin;
+    }
+  }
+
+  get hash() {
+    const said = new URLSearchParams({ setup: this.setup, ...this.at, phase: this.phase });
+    if (this.op) said.set("op", this.op);
+    if (this.pin) said.set("pin", [this.pin.setup, this.pin.batch, this.pin.prompt, this.pin.generate].join(","));
+    if (this.theme !== "auto") said.set("theme", this.theme);
+    return `#${said}`;
+  }
+}

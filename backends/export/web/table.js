@@ -1,0 +1,114 @@
+// All ops of both steps: sorted by any column, found by their names, one of them chosen.
+import { bytes, digits, flops, percent, time, within } from "./format.js";
+import { $, badge, h, mark, roving, say } from "./dom.js";
+
+export const COLUMNS = [
+  { key: "name", title: "op", of: (op) => op.name, show: (op) => op.name },
+  { key: "repeat", title: "×", of: (op) => op.repeat, show: (op) => `${op.repeat}` },
+  { key: "time", title: "time of one", of: (op) => op.time_s, show: (op) => time(op.time_s) },
+  { key: "error", title: "±", of: (op) => op.error ?? 0, show: (op) => within(op.error) },
+  { key: "share", title: "share", of: (op) => op.share, show: (op) => percent(op.share) },
+  { key: "flops", title: "FLOPs", of: (op) => op.flops, show: (op) => (op.flops ? flops(op.flops) : "–") },
+  { key: "bytes", title: "bytes", of: (op) => op.bytes, show: (op) => (op.bytes ? bytes(op.bytes) : "–") },
+  { key: "intensity", title: "FLOP/B", of: (op) => op.intensity || 0, show: (op) => digits(op.intensity) },
+  { key: "bound", title: "bound", of: (op) => op.bound, show: (op) => op.bound },
+  { key: "ideal", title: "of roofline", of: (op) => op.ideal_time_s / op.time_s, show: (op) => percent(op.ideal_time_s / op.time_s) },
+];
+
+export class Table {
+  constructor(choose) {
+    this.choose = choose;
+    this.sort = { column: null, down: true };
+    this.filter = "";
+    this.place = $("table");
+    this.settle = roving(this.place, "tbody button");
+    $("filter").addEventListener("input", ({ target }) => {
+      this.filter = target.value.toLowerCase();
+      this.draw(this.last);
+    });
+  }
+
+  build(step) {
+    const heads = COLUMNS.map((column) => {
+      const button = h("button", { type: "button", onclick: () => this.by(column) }, column.title);
+      return h("th", { scope: "col", class: column.key }, button);
+    });
+    const caption = h("caption", {});
+    const body = h("tbody", {}), all = [...step.ops, ...step.extras];
+    const rows = all.map((op) => {
+      const name = op.row
+        ? h("button", { type: "button", onclick: () => this.choose(op.name) }, op.name)
+        : h("span", {}, op.name);
+      const letter = h("span", { class: "badge", "aria-hidden": "true" }), word = h("span", {});
+      const cells = COLUMNS.map(({ key }) => {
+        if (key === "name") return h("th", { scope: "row" }, name);
+        return key === "bound" ? h("td", { class: key }, letter, " ", word) : h("td", { class: key });
+      });
+      const line = h("tr", {}, ...cells);
+      body.append(line);
+      return { line, cells, letter, word, name };
+    });
+    const foot = h("tfoot", {});
+    this.place.replaceChildren(h("table", {}, caption, h("thead", {}, h("tr", {}, ...heads)), body, foot));
+    Object.assign(this, { heads, rows, body, caption, foot, built: step.phase, size: all.length });
+    this.order = null;
+  }
+
+  by(column) {
+    const { sort } = this, again = sort.column === column;
+    this.sort = again && sort.down !== (column.key !== "name") ? { column: null } : { column, down: again ? !sort.down : column.key !== "name" };
+    this.draw(this.last);
+  }
+
+  draw(view) {
+    this.last = view;
+    const { step, state } = view, all = [...step.ops, ...step.extras];
+    if (this.built !== step.phase || this.size !== all.length) this.build(step);
+    const error = step.error === null ? "" : ` ${within(step.error)}`;
+    say(this.caption, `${view.title}: ${time(step.time_s)}${error}`);
+    all.forEach((op, i) => {
+      const { line, cells, letter, word } = this.rows[i];
+      COLUMNS.forEach(({ key, show }, c) => {
+        if (key === "bound") say(word, op.bound);
+        else if (key !== "name") say(cells[c], show(op));
+      });
+      say(letter, badgeLetter(op.bound));
+      mark(letter, "class", `badge ${op.bound}`);
+      mark(line, "class", op.name === state.op ? "chosen" : null);
+      mark(line, "aria-selected", op.name === state.op ? "true" : null);
+      mark(line, "hidden", op.name.toLowerCase().includes(this.filter) ? null : "");
+    });
+    this.arrange(all);
+    this.settle();
+  }
+
+  arrange(all) {
+    const { column, down } = this.sort, order = all.map((_, i) => i);
+    if (column) {
+      const values = all.map(column.of), compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+      order.sort((a, b) => (down ? -1 : 1) * compare(values[a], values[b]) || a - b);
+    }
+    const key = order.join();
+    if (key !== this.order) this.body.append(...order.map((i) => this.rows[i].line));
+    this.order = key;
+    this.heads.forEach((head, i) => {
+      const own = COLUMNS[i] === column;
+      mark(head, "aria-sort", own ? (down ? "descending" : "ascending") : null);
+    });
+  }
+}
+
+const badgeLetter = (bound) => badge(bound).textContent;
+
+// A table as CSV, in SI units; what a spreadsheet would take for a formula is text.
+export function csv(steps) {
+  const names = ["phase", "op", "repeat", "time_s", "ideal_time_s", "error", "share", "flops", "read_bytes", "write_bytes", "comm_bytes", "bound", "basis"];
+  const cell = (value) => {
+    const text = value === null || value === undefined || Number.isNaN(value) ? "" : String(value);
+    const safe = /^[=+\-@\t\r]/.test(text) && !/^-?[\d.]+(e[+-]?\d+)?$/i.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const lines = Object.entries(steps).flatMap(([phase, step]) =>
+    step ? [...step.ops, ...step.extras].map((op) => names.map((name) => cell({ ...op, phase, op: op.name }[name])).join()) : []);
+  return [names.join(), ...lines, ""].join("\n");
+}

@@ -1,0 +1,248 @@
+"""Pages in a real browser: they compute what `workload` says, ask nobody, and run no name."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir.backends.export import units
+from llmir.errors import InputError
+
+from . import browser
+from .commands import Run, runner
+
+LACKS = browser.missing()
+if LACKS and browser.REQUIRED:
+    raise RuntimeError(f"LLMIR_REQUIRE_BROWSER=1, and {LACKS}")
+real = pytest.mark.skipif(bool(LACKS), reason=LACKS or "there is a browser")
+
+AXES: dict[str, Any] = {"hw": ("h100-sxm", "h200"), "tp": (1, 2, 3), "weights": ("bf16", "fp8")}
+START = {"batch": 32, "prompt": 4000, "generate": 500}
+OFF = 1e-12
+FIGURES = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
+
+# The figures of a set-up at some sizes, by the code of the page, as its strip has them.
+PRICED = """
+const [setup, batch, prompt, generate] = arguments;
+const { figures, memory, steps } = llmirPage.priced({ setup, batch, prompt, generate });
+const ops = (step) => step && { time_s: step.time_s, ideal_time_s: step.ideal_time_s, error: step.error,
+  ops: step.ops.map(({ name, time_s, ideal_time_s, flops, read_bytes, write_bytes, bound, basis, error }) =>
+    ({ name, time_s, ideal_time_s, flops, read_bytes, write_bytes, bound, basis, error })) };
+return { figures, memory, prefill: ops(steps.prefill), decode: ops(steps.decode) };
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(llmir.page("qwen3-32b", AXES, **START), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser.browser() as driver:
+        yield driver
+
+
+def off(found: Any, expected: Any) -> float:
+    if found is None or expected is None or isinstance(expected, (str, bool)):
+        return 0.0 if found == expected else math.inf
+    return abs(found - expected) / max(abs(expected), 1e-30)
+
+
+def compared(priced: Any, job: Any) -> float:
+    """The largest relative difference of a page's figures to a workload's."""
+    pairs = [(priced["figures"][name], getattr(job, name)) for name in FIGURES]
+    memory = priced["memory"]
+    pairs += [(memory["bytes"], job.peak_bytes(job.batch)), (memory["fits"], job.fits)]
+    pairs += [(memory["largest"], job.max_batch), (memory["capacity"], job.capacity_bytes)]
+    for name in ("prefill", "decode"):
+        step, own = getattr(job, name), priced[name]
+        assert (step is None) == (own is None)
+        if step is None:
+            continue
+        pairs += [(own[key], getattr(step, key)) for key in ("time_s", "ideal_time_s", "error")]
+        assert [op["name"] for op in own["ops"]] == [op.name for op in step.work]
+        for one, op in zip(own["ops"], step.work, strict=True):
+            pairs += [
+                (value, str(op.basis) if key == "basis" else getattr(op, key)) for key, value in one.items()
+            ]
+    return max(off(found, expected) for found, expected in pairs)
+
+
+def program_of(model: str, setup: dict[str, Any]) -> llmir.Program:
+    """A program by the passes themselves, in the order that the command line has."""
+    passes = [f"quantize{{weights={setup['weights']}}}"] if "weights" in setup else []
+    passes += [llmir.pipeline_of("vllm")]
+    passes += [f"shard{{tp={setup['tp']}}}"] if setup.get("tp", 1) > 1 else []
+    return llmir.run(llmir.load(model), ",".join(passes))
+
+
+@real
+def test_figures_are_those_of_workload(page: Path, chromium: Any) -> None:
+    browser.opened(chromium, page)
+    setups = chromium.execute_script("return llmirPage.setups.map(({ values, why }) => ({ values, why }))")
+    draw, worst = random.Random(0), 0.0
+    legal = [i for i, setup in enumerate(setups) if not setup["why"]]
+    assert len(setups) == 12
+    assert len(legal) == 8
+    programs = {i: program_of("qwen3-32b", setups[i]["values"]) for i in legal}
+    for _ in range(50):
+        setup = draw.choice(legal)
+        at = (
+            draw.choice((1, 2, 7, 32, 100, 256, 1500)),
+            int(2 ** draw.uniform(0, 17)),
+            draw.choice((1, 2, 9, 300)),
+        )
+        job = llmir.workload(
+            programs[setup], setups[setup]["values"]["hw"], batch=at[0], prompt=at[1], generate=at[2]
+        )
+        worst = max(worst, compared(chromium.execute_script(PRICED, setup, *at), job))
+    assert worst < OFF
+
+
+@real
+@pytest.mark.parametrize(
+    ("model", "axes"),
+    [
+        ("llama3.1-405b", {"tp": 8, "pp": 2, "micro_batches": (1, 2)}),
+        ("deepseek-v3", {"hw": "h200", "tp": 8, "ep": 8}),
+        ("gpt-oss-20b", {"hw": "a100", "engine": ("sglang", "trtllm")}),
+        ("llama-4-scout-17b-16e", {"hw": "h200", "tp": 8, "cost": "ideal"}),
+        ("gemma-3-4b", {"hw": ("mi300x", "l4"), "cost": "ideal"}),
+        ("mamba-1.4b", {}),
+    ],
+)
+def test_figures_of_other_families(model: str, axes: dict[str, Any], chromium: Any, tmp_path: Path) -> None:
+    from llmir import hw
+    from llmir.reported import setups
+
+    (tmp_path / "page.html").write_text(llmir.page(model, axes), encoding="utf-8")
+    browser.opened(chromium, tmp_path / "page.html")
+    for number, setup in enumerate(setups(model, axes)):
+        assert setup.program is not None
+        parts = setup.program.micro_batches
+        for batch, prompt, generate in ((1, 1, 1), (8, 3000, 40), (48, 20_001, 2)):
+            how = {name: setup.values[name] for name in ("engine", "cost") if name in setup.values}
+            at = {"batch": batch * parts, "prompt": prompt, "generate": generate}
+            job = llmir.workload(setup.program, hw.load(setup.values["hw"]), **at, **how)
+            assert compared(chromium.execute_script(PRICED, number, *at.values()), job) < OFF
+
+
+@real
+def test_it_says_nothing_and_asks_nobody(page: Path, chromium: Any) -> None:
+    browser.console(chromium)
+    browser.requests(chromium)
+    browser.opened(chromium, page)
+    assert browser.console(chromium) == []
+    assert browser.requests(chromium) == [page.as_uri()]
+
+
+@real
+def test_the_strip_says_what_the_sliders_ask_for(page: Path, chromium: Any) -> None:
+    browser.opened(chromium, page, "#setup=0&batch=8&prompt=1000&generate=100")
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    chromium.find_element(By.ID, "range-batch").send_keys(Keys.ARROW_RIGHT)
+    chromium.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    batch = int(chromium.execute_script("return llmirPage.state.batch"))
+    assert batch > 8
+    job = llmir.workload(
+        program_of("qwen3-32b", {"weights": "bf16"}), "h100-sxm", batch=batch, prompt=1000, generate=100
+    )
+    said = chromium.find_element(By.ID, "tpot_s").text
+    assert units.time(float(job.tpot_s or 0)) in said
+    assert chromium.find_element(By.ID, "batch").get_attribute("value") == str(batch)
+
+
+@real
+def test_a_bad_number_is_marked_and_the_picture_stays(page: Path, chromium: Any) -> None:
+    from selenium.webdriver.common.by import By
+
+    browser.opened(chromium, page)
+    box, before = chromium.find_element(By.ID, "prompt"), chromium.find_element(By.ID, "ttft_s").text
+    typed = "const [box, said] = arguments; box.value = said; box.dispatchEvent(new Event('input'))"
+    for bad in ("", "0", "-5", "1.5", "x", "1e3", "99999999"):
+        chromium.execute_script(typed, box, bad)
+        assert box.get_attribute("aria-invalid") == "true"
+        assert "whole number" in chromium.find_element(By.ID, "prompt-why").text
+    assert chromium.find_element(By.ID, "ttft_s").text == before
+    box.clear()
+    box.send_keys("2,000")
+    assert box.get_attribute("aria-invalid") is None
+    assert chromium.execute_script("return llmirPage.state.prompt") == 2000
+
+
+@real
+def test_a_split_that_cannot_be_is_greyed_with_the_reason(page: Path, chromium: Any) -> None:
+    browser.opened(chromium, page)
+    script = (
+        "return [...document.getElementById('menu-split').options].map((o) => [o.value, o.disabled, o.title])"
+    )
+    found = {value: (disabled, why) for value, disabled, why in chromium.execute_script(script)}
+    assert [value for value, (disabled, _) in found.items() if disabled] == ["tp 3"]
+    assert "cannot be split 3 ways" in found["tp 3"][1]
+
+
+@real
+def test_the_address_holds_what_is_shown(page: Path, chromium: Any) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    browser.opened(chromium, page, "#batch=16&prompt=777&generate=9")
+    Select(chromium.find_element("id", "menu-split")).select_by_visible_text("tp 2")
+    chromium.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    figures = chromium.find_element("id", "figures").text
+    hash = chromium.execute_script("return location.hash")
+    browser.opened(chromium, page, hash)
+    assert chromium.find_element("id", "figures").text == figures
+    assert chromium.execute_script("return [llmirPage.state.batch, llmirPage.state.prompt]") == [16, 777]
+    for bad in ("#batch=0", "#setup=99", "#setup=x&batch=-1", "#pin=1,2", "#op=%00&phase=z", "#%%%"):
+        browser.opened(chromium, page, bad)
+    assert browser.console(chromium) == []
+
+
+def test_pages_are_small_and_alike_each_time() -> None:
+    made = llmir.page("llama3.1-8b")
+    assert len(made.encode()) < 250_000
+    assert made == llmir.page("llama3.1-8b")
+    axes = {"hw": "h100-sxm,h200", "tp": (1, 2, 4, 8), "weights": "bf16,fp8"}
+    assert len(llmir.page("qwen3-32b", axes).encode()) < 300_000
+
+
+@pytest.mark.parametrize(
+    ("axes", "more", "why"),
+    [
+        ({"batch": 8}, {}, "batch: is a slider"),
+        ({"tp": "1:65"}, {}, "65 set-ups; a page has 64 at most"),
+        ({"tp": 3}, {}, "no set-up can be"),
+        ({}, {"max_size": 1000}, "more than 1,000; ask for fewer set-ups than 1, or raise --max-size"),
+        ({}, {"batch": 0}, "batch"),
+    ],
+)
+def test_what_is_refused(axes: dict[str, Any], more: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        llmir.page("llama3.2-1b", axes, **more)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+def test_the_command_writes_the_page(run: Run, tmp_path: Path) -> None:
+    done = run("report", "llama3.2-1b", "--tp", "1,2", "-o", "l.html")
+    assert (done.code, done.out) == (0, "")
+    assert (tmp_path / "l.html").read_text("utf-8") == llmir.page("llama3.2-1b", {"tp": (1, 2)})
+    assert run("report", "llama3.2-1b", "-o", "l.pdf").code == 2
+    done = run("report", "llama3.2-1b", "--max-size", "1kB", "-o", "m.html")
+    assert done.code == 2
+    assert "raise --max-size" in done.err
+    assert not (tmp_path / "m.html").exists()

@@ -1,0 +1,52 @@
+"""What the table of plans says of limits, misses and requests that are refused."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import llmir
+from llmir.cli import cli
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["plan", *arguments])
+
+
+def test_a_limit_stands_in_the_table_by_what_it_is_of() -> None:
+    """Of the mean and of the p90 of requests, each beside the p99."""
+    limits = {"max_ttft": "mean:0.5s", "max_tpot": "p90:15ms"}
+    found = llmir.plan("llama3.1-8b", rate=10, prompt=500, generate=50, gpus=1, requests=300, **limits)
+    best = found.best
+    assert best is not None
+    lines = str(found).splitlines()
+    head = next(line for line in lines if line.startswith("  plan"))
+    assert re.split(r" {1,}(?=TTFT|TPOT|p99|within)", head.strip())[1:6] == [
+        *("TTFT mean", "p99", "TPOT p90", "p99", "within")
+    ]
+    tpot = np.mean([run.limited[1] for run in best.trial.runs])
+    first = next(line for line in lines if line.startswith("✓"))
+    expected = [best.trial.ttft_s.mean, best.trial.ttft_s.p99, tpot, best.trial.tpot_s.p99]
+    shown = [float(number) for number in re.findall(r"([\d.]+) ms", first)]
+    assert shown == pytest.approx([1e3 * time_s for time_s in expected], rel=6e-3)
+    assert best.to_dict()["simulated"]["limited"]["tpot_s"] == pytest.approx(tpot)
+
+
+def test_the_closest_miss_is_the_one_that_lacks_least() -> None:
+    """An L4 has room for Llama 3.1 8B, and a T4 has not; a larger model fits on neither, on the L4 rather."""
+    asked = ("--rate", "5", "--gpus", "1", "--hw", "t4,l4")
+    assert "violated: closest is L4 tp 1: needs " in run("llama3.1-8b", *asked).output
+    large = run("llama3.1-70b", *asked).output
+    assert "violated: closest is L4 tp 1: does not fit: needs 143 of 22" in large
+    assert "precision: ," not in large
+
+
+def test_requests_longer_than_the_model_are_counted() -> None:
+    found = llmir.plan("gpt2", rate=1, prompt="lognormal:300,1", generate=50, requests=200, gpus=1)
+    draws = llmir.traffic(rate=1, prompt="lognormal:300,1", generate=50, requests=4000)
+    share = float((draws.prompt + 50 > 1024).mean())
+    assert 0.05 < share < 0.2 and found.traffic.refused == pytest.approx(share)
+    assert any(f"{100 * share:.3g}% of requests" in note for note in found.notes)
