@@ -164,7 +164,6 @@ def test_results_are_saved_as_pictures_that_are_the_same_each_time(
 
 
 def test_a_plan_is_a_picture_of_its_front_and_of_latencies(tmp_path: Path) -> None:
-    assert llmir.save(plans(), tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     text = llmir.save(plans(), tmp_path / "plan.svg").read_text("utf-8")
     assert text.count('id="axes_') == 3
 

@@ -93,7 +93,11 @@ def _wide(ax: Any) -> int:
 
 def settle(ax: Any) -> None:
     """Lay the figure out, so that axes are where they will be."""
-    getattr(ax.figure, "figure", ax.figure).draw_without_rendering()  # the whole one of a part
+    figure = getattr(ax.figure, "figure", ax.figure)  # the whole one of a part
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+    else:
+        figure.draw_without_rendering()
 
 
 def _lines(text: str, most: int) -> list[str]:
@@ -146,13 +150,13 @@ def notes(ax: Any, handles: Sequence[Any] = (), *lines: str, down: float = 34) -
 
 def unit(axis: Any, symbol: str = "") -> None:
     """SI prefixes on an axis, before a unit; a short logarithmic one has marks between its powers of ten."""
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
     if axis.get_scale() == "log":
         low, high = sorted(axis.get_view_interval())
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 500 * low else (1.0,)))
     axis.set_major_formatter(EngFormatter(unit=symbol))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def counts(axis: Any, values: Iterable[float]) -> None:

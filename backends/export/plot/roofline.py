@@ -87,6 +87,7 @@ def roofline(data: Workload | Report, ax: Any = None) -> Any:
         _marks(ax, found, shapes[phase], phase)
     plain(ax)
     unit(ax.yaxis)
+    unit(ax.xaxis)
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
     ax.set_xlabel("arithmetic intensity, FLOP per byte moved", fontsize=TEXT)
     ax.set_ylabel("FLOP/s reached by a rank", fontsize=TEXT)
@@ -154,7 +155,7 @@ def _marks(ax: Any, found: Sequence[Op], shape: str, phase: str) -> None:
             fontweight="bold",
             color=paint.ink,
             zorder=3,
-        )
+        ).set_in_layout(False)
 
 
 def area(share: float) -> float:
