@@ -36,6 +36,7 @@ def plan(
     price: Mapping[str, float] | None = None,
     engine: str | None = None,
     emit: str | None = None,
+    link: str | None = None,
     requests: int = 1000,
     seed: int = 0,
 ) -> Plans:
@@ -46,8 +47,9 @@ def plan(
     `30ms`, and of the 99th percentile of requests unless it says `mean:30ms` or `p50:30ms`. `weights` are the
     types that the checkpoint may be quantized to, `chunk` and `batch` tokens and requests of a step, by
     default all that the engine takes. With `emit`, plans are those that a command of that engine (vllm,
-    sglang, trtllm) is known to start. `price` has dollars an hour of a device, by name. If all devices have
-    a price, cost decides, else their number.
+    sglang, trtllm) is known to start. With a `link` (nvlink, network, or a rate such as `25GBps,5us`) there
+    are plans of prefill servers and decode servers too, between which caches go over it. `price` has dollars
+    an hour of a device, by name. If all devices have a price, cost decides, else their number.
 
     Every split of the model is priced by closed forms; those on the front are then simulated on the traffic,
     by five seeds of so many `requests`, and that decides. InputError for what means nothing.
@@ -57,6 +59,7 @@ def plan(
     >>> found.best.devices, found.best.meets
     (1, True)
     """
+    from .backends.cost.channel import between
     from .backends.search.limit import limit
     from .backends.search.search import search
     from .backends.search.traffic import Traffic
@@ -73,6 +76,8 @@ def plan(
         None if max_ttft is None else limit("max_ttft", max_ttft),
         None if max_tpot is None else limit("max_tpot", max_tpot),
     )
+    if emit is not None and link is not None:
+        raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
@@ -90,8 +95,10 @@ def plan(
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
+        if link is not None:
+            between(structure.model, link)
         policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
-    return search(structures, traffic, most, chunks, batches, convert.integer("seed", seed), refused)
+    return search(structures, traffic, most, chunks, batches, convert.integer("seed", seed), refused, link)
 
 
 def _names(name: str, said: Any) -> tuple[str, ...]:

@@ -92,6 +92,8 @@ def _setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mappi
         own = {f.name: structure[f.name] for f in fields(Deployment) if structure.get(f.name) is not None}
         deployed: Any = Deployment(**own)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline
-        return Setup(structure, run(program, deployed.around(*passes, runs=priced.runs)), priced)
+        steps = deployed.around(*passes, runs=priced.runs)
+        said = ",".join(filter(None, map(str, steps)))
+        return Setup(structure, run(program, steps), priced, passes=said)
     except LlmirError as error:
         return Setup(structure, why=str(error.__cause__ or error if pipeline is None else error))

@@ -1,13 +1,18 @@
-"""Chromium without a window and without a network, for the tests of pages."""
+"""Chromium without a window and without a network, and what tests of pages compare."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+import llmir
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
@@ -21,6 +26,19 @@ def missing() -> str:
     except ImportError:
         return "selenium is not installed"
     return "" if CHROMIUM and DRIVER else "chromium or chromedriver is not installed"
+
+
+LACKS = missing()
+if LACKS and REQUIRED:
+    raise RuntimeError(f"LLMIR_REQUIRE_BROWSER=1, and {LACKS}")
+real = pytest.mark.skipif(bool(LACKS), reason=LACKS or "there is a browser")
+
+# What the page has that most tests open, by the fixture `page`.
+MODEL = "qwen3-32b"
+AXES: dict[str, Any] = {"hw": ("h100-sxm", "h200"), "tp": (1, 2, 3), "weights": ("bf16", "fp8")}
+START = {"batch": 32, "prompt": 4000, "generate": 500}
+OFF = 1e-12
+SETTLED = "setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(arguments[0])), 450)"
 
 
 @contextmanager
@@ -72,3 +90,22 @@ def requests(driver: Any) -> list[str]:
     events = (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))
     sent = (e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent")
     return [url for url in sent if not url.startswith("data:") and url != "about:blank"]
+
+
+def settled(driver: Any) -> None:
+    """Waits until all is drawn, and the address is that of what is shown."""
+    driver.execute_async_script(SETTLED)
+
+
+def off(found: Any, expected: Any) -> float:
+    if found is None or expected is None or isinstance(expected, (str, bool)):
+        return 0.0 if found == expected else math.inf
+    return abs(found - expected) / max(abs(expected), 1e-30)
+
+
+def program_of(model: str, setup: dict[str, Any]) -> llmir.Program:
+    """A program by the passes themselves, in the order that the command line has."""
+    passes = [f"quantize{{weights={setup['weights']}}}"] if "weights" in setup else []
+    passes += [llmir.pipeline_of("vllm")]
+    passes += [f"shard{{tp={setup['tp']}}}"] if setup.get("tp", 1) > 1 else []
+    return llmir.run(llmir.load(model), ",".join(passes))

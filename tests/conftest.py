@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,3 +41,24 @@ def _as_it_was() -> Iterator[None]:
         yield
         after = surroundings()
         assert before == after
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of several set-ups, as a file."""
+    import llmir
+
+    from . import browser
+
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(llmir.page(browser.MODEL, browser.AXES, **browser.START), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A browser that reaches no network."""
+    from . import browser
+
+    with browser.browser() as driver:
+        yield driver

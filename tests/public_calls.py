@@ -94,7 +94,8 @@ IDS = {n.name: np.zeros((1, 1), dtype=int) for n in PROGRAM["main"].inputs}
 COUNT = len(fresh())
 PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
-JOB = {"batch": 1, "prompt": 8, "generate": 2, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
+REQUEST = {"batch": 1, "prompt": 8, "generate": 2}
+JOB = {**REQUEST, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
 TRAFFIC: dict[str, Any] = {
     "rate": None,
@@ -206,10 +207,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         llmir.compile,
         {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES, "by": "numpy"},
     ),
-    "emit": (
-        llmir.emit,
-        {"program": PROGRAM, "hw": "h100", "to": "js", "phase": None, **PRICING, **CACHES},
-    ),
+    "emit": (llmir.emit, {"program": PROGRAM, "hw": "h100", "to": "js", "phase": None, **PRICING, **CACHES}),
+    "page": (llmir.page, {"model": PROGRAM, "axes": {}, "pipeline": "", "max_size": 1 << 20, **REQUEST}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "compile slopes": (

@@ -1,10 +1,8 @@
-"""Pages in a real browser: they compute what `workload` says, ask nobody, and run no name."""
+"""Pages in a real browser say what `workload` says, for sliders as for typed numbers."""
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,6 @@ from llmir.errors import InputError
 from . import browser
 from .commands import Run, runner
 
-LACKS = browser.missing()
-if LACKS and browser.REQUIRED:
-    raise RuntimeError(f"LLMIR_REQUIRE_BROWSER=1, and {LACKS}")
-real = pytest.mark.skipif(bool(LACKS), reason=LACKS or "there is a browser")
-
-AXES: dict[str, Any] = {"hw": ("h100-sxm", "h200"), "tp": (1, 2, 3), "weights": ("bf16", "fp8")}
-START = {"batch": 32, "prompt": 4000, "generate": 500}
-OFF = 1e-12
 FIGURES = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
 
 # The figures of a set-up at some sizes, by the code of the page, as its strip has them.
@@ -36,25 +26,6 @@ const ops = (step) => step && { time_s: step.time_s, ideal_time_s: step.ideal_ti
     ({ name, time_s, ideal_time_s, flops, read_bytes, write_bytes, bound, basis, error })) };
 return { figures, memory, prefill: ops(steps.prefill), decode: ops(steps.decode) };
 """
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(llmir.page("qwen3-32b", AXES, **START), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser.browser() as driver:
-        yield driver
-
-
-def off(found: Any, expected: Any) -> float:
-    if found is None or expected is None or isinstance(expected, (str, bool)):
-        return 0.0 if found == expected else math.inf
-    return abs(found - expected) / max(abs(expected), 1e-30)
 
 
 def compared(priced: Any, job: Any) -> float:
@@ -74,18 +45,10 @@ def compared(priced: Any, job: Any) -> float:
             pairs += [
                 (value, str(op.basis) if key == "basis" else getattr(op, key)) for key, value in one.items()
             ]
-    return max(off(found, expected) for found, expected in pairs)
+    return max(browser.off(found, expected) for found, expected in pairs)
 
 
-def program_of(model: str, setup: dict[str, Any]) -> llmir.Program:
-    """A program by the passes themselves, in the order that the command line has."""
-    passes = [f"quantize{{weights={setup['weights']}}}"] if "weights" in setup else []
-    passes += [llmir.pipeline_of("vllm")]
-    passes += [f"shard{{tp={setup['tp']}}}"] if setup.get("tp", 1) > 1 else []
-    return llmir.run(llmir.load(model), ",".join(passes))
-
-
-@real
+@browser.real
 def test_figures_are_those_of_workload(page: Path, chromium: Any) -> None:
     browser.opened(chromium, page)
     setups = chromium.execute_script("return llmirPage.setups.map(({ values, why }) => ({ values, why }))")
@@ -93,7 +56,7 @@ def test_figures_are_those_of_workload(page: Path, chromium: Any) -> None:
     legal = [i for i, setup in enumerate(setups) if not setup["why"]]
     assert len(setups) == 12
     assert len(legal) == 8
-    programs = {i: program_of("qwen3-32b", setups[i]["values"]) for i in legal}
+    programs = {i: browser.program_of("qwen3-32b", setups[i]["values"]) for i in legal}
     for _ in range(50):
         setup = draw.choice(legal)
         at = (
@@ -105,10 +68,10 @@ def test_figures_are_those_of_workload(page: Path, chromium: Any) -> None:
             programs[setup], setups[setup]["values"]["hw"], batch=at[0], prompt=at[1], generate=at[2]
         )
         worst = max(worst, compared(chromium.execute_script(PRICED, setup, *at), job))
-    assert worst < OFF
+    assert worst < browser.OFF
 
 
-@real
+@browser.real
 @pytest.mark.parametrize(
     ("model", "axes"),
     [
@@ -133,10 +96,10 @@ def test_figures_of_other_families(model: str, axes: dict[str, Any], chromium: A
             how = {name: setup.values[name] for name in ("engine", "cost") if name in setup.values}
             at = {"batch": batch * parts, "prompt": prompt, "generate": generate}
             job = llmir.workload(setup.program, hw.load(setup.values["hw"]), **at, **how)
-            assert compared(chromium.execute_script(PRICED, number, *at.values()), job) < OFF
+            assert compared(chromium.execute_script(PRICED, number, *at.values()), job) < browser.OFF
 
 
-@real
+@browser.real
 def test_it_says_nothing_and_asks_nobody(page: Path, chromium: Any) -> None:
     browser.console(chromium)
     browser.requests(chromium)
@@ -145,7 +108,7 @@ def test_it_says_nothing_and_asks_nobody(page: Path, chromium: Any) -> None:
     assert browser.requests(chromium) == [page.as_uri()]
 
 
-@real
+@browser.real
 def test_the_strip_says_what_the_sliders_ask_for(page: Path, chromium: Any) -> None:
     browser.opened(chromium, page, "#setup=0&batch=8&prompt=1000&generate=100")
     from selenium.webdriver.common.by import By
@@ -155,15 +118,14 @@ def test_the_strip_says_what_the_sliders_ask_for(page: Path, chromium: Any) -> N
     chromium.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     batch = int(chromium.execute_script("return llmirPage.state.batch"))
     assert batch > 8
-    job = llmir.workload(
-        program_of("qwen3-32b", {"weights": "bf16"}), "h100-sxm", batch=batch, prompt=1000, generate=100
-    )
+    program = browser.program_of("qwen3-32b", {"weights": "bf16"})
+    job = llmir.workload(program, "h100-sxm", batch=batch, prompt=1000, generate=100)
     said = chromium.find_element(By.ID, "tpot_s").text
     assert units.time(float(job.tpot_s or 0)) in said
     assert chromium.find_element(By.ID, "batch").get_attribute("value") == str(batch)
 
 
-@real
+@browser.real
 def test_a_bad_number_is_marked_and_the_picture_stays(page: Path, chromium: Any) -> None:
     from selenium.webdriver.common.by import By
 
@@ -181,7 +143,7 @@ def test_a_bad_number_is_marked_and_the_picture_stays(page: Path, chromium: Any)
     assert chromium.execute_script("return llmirPage.state.prompt") == 2000
 
 
-@real
+@browser.real
 def test_a_split_that_cannot_be_is_greyed_with_the_reason(page: Path, chromium: Any) -> None:
     browser.opened(chromium, page)
     script = (
@@ -192,13 +154,13 @@ def test_a_split_that_cannot_be_is_greyed_with_the_reason(page: Path, chromium: 
     assert "cannot be split 3 ways" in found["tp 3"][1]
 
 
-@real
+@browser.real
 def test_the_address_holds_what_is_shown(page: Path, chromium: Any) -> None:
     from selenium.webdriver.support.ui import Select
 
     browser.opened(chromium, page, "#batch=16&prompt=777&generate=9")
     Select(chromium.find_element("id", "menu-split")).select_by_visible_text("tp 2")
-    chromium.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    browser.settled(chromium)
     figures = chromium.find_element("id", "figures").text
     hash = chromium.execute_script("return location.hash")
     browser.opened(chromium, page, hash)

@@ -48,6 +48,15 @@ class Channel:
         return self.link.latency_s + payload / self.link.Bps
 
 
+def between(model: Model, link: str) -> Channel:
+    """What `link` names that leads from one server to another: a `channel`, and not `host`."""
+    if link == HOST:
+        raise InputError(
+            "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"
+        )
+    return channel(model, link)
+
+
 def channel(model: Model, link: str) -> Channel:
     """What `link` names on a cost model's device: `host`, one of its links, `network`, or a rate.
 

@@ -9,7 +9,7 @@ from llmir.backends.analysis.precision import precision
 from llmir.backends.export import facts, jsonio, table, units
 from llmir.backends.export.chart import chart
 from llmir.backends.search.limit import USUAL, Limit
-from llmir.backends.search.plan import Candidate, Plans
+from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.structure import Structure
 from llmir.backends.search.why import Why, decode
 from llmir.views import exporter
@@ -36,10 +36,10 @@ def weights(structure: Structure) -> str:
     return structure.weights or precision(structure.program)["weights"] or ""
 
 
-def name(candidate: Candidate) -> str:
-    """`H100-SXM bf16 tp 2 × 16`."""
-    s = candidate.structure
-    return f"{s.device.name} {weights(s)} {s.split} × {candidate.replicas:,}"
+def name(plans: Plans, candidate: Candidate) -> str:
+    """`H100-SXM bf16 tp 2 × 16`; without the type of weights where there is one."""
+    s, several = candidate.structure, len({weights(s) for s in plans.structures}) > 1
+    return " ".join((s.device.name, *([weights(s)] if several else []), candidate.laid))
 
 
 def answer(plans: Plans) -> str:
@@ -48,15 +48,30 @@ def answer(plans: Plans) -> str:
     if best is None:
         few = "one GPU" if most == 1 else f"{most or 0:,} GPUs or fewer"
         return "no plan meets the limits" + ("" if most is None else f" with {few}")
-    replicas = f"{best.replicas:,} replicas" if best.replicas > 1 else "one replica"
     s, decided = best.structure, "least cost" if plans.priced else "fewest GPUs"
-    return f"{decided}: {best.devices:,} × {s.device.name} as {replicas} of {s.split}, weights {weights(s)}"
+    return f"{decided}: {best.devices:,} × {s.device.name} as {_laid(best)}, weights {weights(s)}"
+
+
+def _laid(candidate: Candidate) -> str:
+    """`7 replicas of tp 4`, or of pools their servers."""
+    if not isinstance(candidate, PooledCandidate):
+        count = f"{candidate.replicas:,} replicas" if candidate.replicas > 1 else "one replica"
+        return f"{count} of {candidate.structure.split}"
+    sides = zip(("prefill", "decode"), candidate.servers, (candidate.reads, candidate.structure), strict=True)
+    words = [f"{candidate.replicas * n:,} {side} of {of.split}" for side, n, of in sides]
+    return f"{' and '.join(words)} over {candidate.link}"
 
 
 def basis(plans: Plans) -> str:
     """How the engine is to be started, and what it costs; or why cost does not decide."""
     best = plans.best
-    sizes = f"up to {best.batch:,} requests at once, steps of {best.chunk:,} tokens; " if best else ""
+    sizes = ""
+    if best:
+        pooled = isinstance(best, PooledCandidate)
+        servers = (" a decode server", "prefill ") if pooled else ("", "")
+        sizes = (
+            f"up to {best.batch:,} requests at once{servers[0]}, {servers[1]}steps of {best.chunk:,} tokens; "
+        )
     if not plans.priced:
         names = dict.fromkeys(s.device.name for s in plans.structures if s.device.price_per_hour_usd is None)
         return f"{sizes}not by cost: no price is known of {' and '.join(names) or 'some device'} (--price)"
@@ -158,7 +173,7 @@ def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
     ]
     return (
         "✓" if candidate is plans.best else str(number),
-        name(candidate),
+        name(plans, candidate),
         f"{candidate.devices:,}",
         "–" if hourly is None else units.digits(hourly),
         *(units.time(time_s) for pair in times for time_s in pair),
@@ -197,14 +212,18 @@ def reason(plans: Plans, why: Why, candidate: Candidate) -> str:
         same = "costs as much" if plans.priced else "takes as many GPUs"
         more = f"{same}, and answers {units.digits(candidate.tokens_per_s_user)} tokens/s a user"
         more += f", not {units.digits(best.tokens_per_s_user)}"
-    return f"{more}: {op}, {units.percent(why.than)} in the first plan"
+    if isinstance(best, PooledCandidate) and not isinstance(candidate, PooledCandidate):
+        op = "its decode steps wait for prompts that are read beside them"
+    else:
+        op = f"{op}, {units.percent(why.than)} in the first plan"
+    return f"{more}: {op}"
 
 
 def misses(plans: Plans) -> list[str]:
     """Where no plan meets the limits, the closest and what binds it."""
     if plans.missed:
         closest = plans.missed[0]
-        return [f"closest is {name(closest)}: {reason(plans, plans.why(closest), closest)}"]
+        return [f"closest is {name(plans, closest)}: {reason(plans, plans.why(closest), closest)}"]
     first = [f"closest is {of}: {refusal.why}" for of, refusal in plans.refused.items()][:1]
     return first or ["no plan keeps the limits even with one request at a time, by closed form"]
 

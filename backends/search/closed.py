@@ -50,10 +50,12 @@ class Times(NamedTuple):
     """Seconds of a structure's steps, by lane of its pipeline: what a prompt takes, and a decode step.
 
     Of a prompt in each chunk size the time until it is read alone, and the time that prompts read at once
-    keep the slowest stage busy beside decodes: how many, and how long. Of a decode step by batch.
+    keep the slowest stage busy beside decodes: how many, and how long; and how many are read in a second
+    where nothing else is done. Of a decode step by batch.
     """
 
     reads: dict[int, tuple[float, Array, Array]]
+    alone: dict[int, float]
     decodes: dict[int, float]
 
 
@@ -117,20 +119,22 @@ def times(
         lane, scheduler = lanes.index(s.split.dp), s.model.runs and s.model.runs.section(Scheduler)
         mixes = scheduler.mixes if scheduler else True
         shared = float(interval[i, place[s.split.dp]]) if mixes else 0.0
-        own = {}
+        own, alone = {}, {}
         for chunk in chunks[i]:
             at = [column[pair] for pair in reads[chunk]]
             read = float(busy[i, lane, at].sum())
             latency = read + float(whole[i, lane, at[-1]] - busy[i, lane, at[-1]])
             at_once = packs(prompt, chunk)
-            spent = packed[i, lane, [many.index(n) for n in at_once]] - shared
-            spent[0] = read - len(at) * shared
-            own[chunk] = latency, np.array(at_once, dtype=float), np.maximum(spent, 0.0) / s.split.dp
+            spent = packed[i, lane, [many.index(n) for n in at_once]]
+            spent[0] = read
+            alone[chunk] = float((np.array(at_once) * s.split.dp / spent).max()) if spent.all() else np.inf
+            beside = np.maximum(spent - shared * np.where(np.array(at_once) == 1, len(at), 1), 0.0)
+            own[chunk] = latency, np.array(at_once, dtype=float), beside / s.split.dp
         decodes = {}
         for batch in batches[i]:
             at_batch = place[-(-batch // s.split.pp)]
             decodes[batch] = max(float(period[i, at_batch]), s.split.pp * float(interval[i, at_batch]))
-        found.append(Times(own, decodes))
+        found.append(Times(own, alone, decodes))
     return found
 
 

@@ -29,6 +29,7 @@ class Candidate(Figures):
     """A plan: `replicas` of a structure, of steps of up to `chunk` tokens, and `batch` requests at once.
 
     `ttft_s` and `tpot_s` are means by closed form, at the rate that is asked for; `trial` are simulated runs.
+    All replicas answer `largest_rate` at most, where that was looked for.
     """
 
     structure: Structure
@@ -39,6 +40,12 @@ class Candidate(Figures):
     tpot_s: float
     traffic: Traffic
     trial: Trial
+    largest_rate: float | None = None
+
+    @property
+    def reads(self) -> Structure:
+        """What reads prompts."""
+        return self.structure
 
     @property
     def devices(self) -> int:
@@ -83,6 +90,11 @@ class Candidate(Figures):
         return self.traffic.rate / self.replicas * (self.trial.ttft_s.mean + later)
 
     @property
+    def laid(self) -> str:
+        """How its servers lie on devices: `tp 2 × 16`."""
+        return f"{self.structure.split} × {self.replicas:,}"
+
+    @property
     def decoding(self) -> int:
         """Those of them that decode, one at least."""
         later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
@@ -125,6 +137,58 @@ class Candidate(Figures):
                 "within": self.trial.within,
             },
         }
+
+
+@dataclass(frozen=True, eq=False)
+class PooledCandidate(Candidate):
+    """A plan of pools: `replicas` of so many prefill `servers` and decode servers, joined by a link.
+
+    `prefill` is the structure that reads, in steps of `chunk` tokens, and `structure` the one that goes on,
+    `batch` requests at once.
+    """
+
+    prefill: Structure | None = None
+    servers: tuple[int, int] = (1, 1)
+    link: str = ""
+
+    @property
+    def reads(self) -> Structure:
+        """What reads prompts."""
+        return self.prefill or self.structure
+
+    @property
+    def laid(self) -> str:
+        """How its servers lie on devices: `9 tp 2 → 6 tp 4`, prefill servers first."""
+        sides = zip(self.servers, (self.reads, self.structure), strict=True)
+        return " → ".join(f"{self.replicas * n:,} {of.split}" for n, of in sides)
+
+    @property
+    def devices(self) -> int:
+        """How many devices all servers take."""
+        each = self.reads.split.devices, self.structure.split.devices
+        return self.replicas * sum(n * of for n, of in zip(self.servers, each, strict=True))
+
+    @property
+    def in_flight(self) -> float:
+        """Requests of a decode server that are there at once, on average."""
+        later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
+        return self.traffic.rate / (self.replicas * self.servers[1]) * later
+
+    @property
+    def decoding(self) -> int:
+        """The same, one at least."""
+        return max(1, round(min(self.in_flight, self.batch)))
+
+    @property
+    def carried(self) -> bool:
+        """Whether as much is answered as comes."""
+        return (self.largest_rate or 0.0) >= self.traffic.rate
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it; the split is that of decode servers."""
+        each = zip(("prefill", "decode"), self.servers, (self.reads, self.structure), strict=True)
+        pools = {name: {"servers": n, **of.split._asdict()} for name, n, of in each}
+        return {**super().to_dict(), "pools": {**pools, "link": self.link}}
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from llmir.errors import LlmirError
 
-from .closed import BATCHES, Points, joined, points, times
+from .closed import BATCHES, Points, Times, joined, points, times
 from .fewest import fewest
 from .front import front
 from .plan import Candidate, Plans
@@ -53,6 +53,7 @@ class Search:
     ) -> None:
         self.traffic, self.most, self.seed = traffic, most, seed
         self.refused: dict[str, Refusal] = {}
+        self.times: list[Times] = []  # of each structure
         self.structures, self.points = self._fitting(structures, chunks, batches)
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
@@ -105,6 +106,7 @@ class Search:
                     continue
                 parts.append(points(len(priced), kept[i], found_times, traffic.answer, rooms[i]))
                 priced.append(kept[i])
+                self.times.append(found_times)
         return tuple(priced), joined(parts) if parts else None
 
     def _unfit(self, structure: Structure, why: str) -> Refusal:
@@ -138,6 +140,10 @@ class Search:
 
     def _most(self, number: int) -> float:
         return inf if self.most is None else self.most // self.structures[number].split.devices
+
+    def simulated(self, number: int) -> bool:
+        """Whether simulated steps of a structure are an engine's."""
+        return _simulated(self.structures[number])
 
     def _starts(self) -> Iterator[tuple[int, int]]:
         """Structures on the front of those of their size, and the fewest replicas that may do."""
@@ -193,12 +199,17 @@ class Search:
                 break
             if found := self._least(number, guess, best if enough else (inf, 0)):
                 (met if found.meets else missed).append(found)
-        met.sort(key=lambda c: (*self._costs(c), -c.tokens_per_s_user))
-        missed.sort(key=lambda c: c.trial.over(self.traffic))
+        self.sort(met, missed)
         return met, missed
 
+    def sort(self, met: list[Candidate], missed: list[Candidate]) -> None:
+        """The cheapest first of those that meet the limits, the closest of the others."""
+        met.sort(key=lambda c: (*self._costs(c), -c.tokens_per_s_user))
+        missed.sort(key=lambda c: c.trial.over(self.traffic))
+
     def _costs(self, candidate: Candidate) -> tuple[float, int]:
-        return self._cost(self._number(candidate), candidate.replicas)
+        hourly = candidate.cost_per_hour_usd or 0.0
+        return (hourly if self.priced else candidate.devices, candidate.devices)
 
     def _least(self, number: int, guess: int, below: tuple[float, int]) -> Candidate | None:
         """The fewest replicas that meet the limits, from a guess on; as many as there may be if none do.
@@ -334,10 +345,20 @@ def search(
     batches: Sequence[int] | None,
     seed: int,
     refused: Mapping[str, Refusal],
+    link: str | None = None,
 ) -> Plans:
     """Plans of some structures for some traffic; `refused` says why others cannot be."""
     found = Search(structures, traffic, most, chunks, batches, seed)
     met, missed = found.candidates()
+    refused = {**refused, **found.refused}
+    if link is not None:
+        from .pooling import Pooling
+
+        pooling = Pooling(found, link)
+        for candidate in pooling.candidates():
+            (met if candidate.meets and candidate.carried else missed).append(candidate)
+        found.sort(met, missed)
+        refused |= pooling.refused
     largest, notes = None, []
     if traffic.refused:
         longer = f"more than the {traffic.positions:,} positions of the model"
@@ -346,7 +367,10 @@ def search(
         )
     if met:
         best = met[0]
-        largest = best.replicas * found.replica(found._number(best)).largest_rate(best.chunk, best.batch)
+        largest = best.largest_rate
+        if largest is None:
+            one = found.replica(found._number(best)).largest_rate(best.chunk, best.batch)
+            largest = best.replicas * one
     return Plans(
         traffic=traffic,
         most_devices=most,
@@ -355,7 +379,7 @@ def search(
         points=found.points or Points(*(np.zeros(0, dtype=int),) * 7),
         ranked=tuple(met),
         missed=tuple(missed),
-        refused=dict(sorted({**refused, **found.refused}.items(), key=lambda item: item[1].far)),
+        refused=dict(sorted(refused.items(), key=lambda item: item[1].far)),
         seeds=tuple(range(seed, seed + SEEDS)),
         largest_rate=largest,
         notes=(*notes, *((CLOSED,) if not all(map(_simulated, found.structures)) else ())),

@@ -33,6 +33,11 @@ class Traffic(Record):
     positions: int | None = None
 
     @property
+    def limits(self) -> tuple[Limit | None, Limit | None]:
+        """Of the first token, and of later ones."""
+        return self.ttft, self.tpot
+
+    @property
     def warm_up(self) -> int:
         """Requests of a run that do not count."""
         return self.requests // 10

@@ -31,6 +31,14 @@ class Run(NamedTuple):
     limited: tuple[float, float]
     within: float
 
+    @classmethod
+    def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic) -> Run:
+        """What requests that count were answered in."""
+        good = within(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
+        limited = tuple(map(_limited, traffic.limits, (ttft_s, tpot_s)))
+        figures = spread(ttft_s) or NONE, spread(tpot_s) or NONE
+        return cls(*figures, (limited[0], limited[1]), float(good.mean()))
+
 
 class Trial(NamedTuple):
     """Runs of one plan by different seeds."""
@@ -67,8 +75,7 @@ class Trial(NamedTuple):
 
     def over(self, traffic: Traffic) -> float:
         """The largest part of a limit that is used: above 1 where one is missed."""
-        limits = (traffic.ttft, traffic.tpot)
-        parts = [self.expected(i) / each.seconds for i, each in enumerate(limits) if each]
+        parts = [self.expected(i) / each.seconds for i, each in enumerate(traffic.limits) if each]
         return max(parts, default=0.0)
 
 
@@ -86,10 +93,7 @@ class Replica:
         load = profile.admitted(traffic.load(replicas, seed))
         server = serve(self._prices, profile.policy, profile.capacity(load.longest), load)
         found = Simulation.of(profile, server, load)
-        ttft, tpot = found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :]
-        good = within(ttft, tpot, *(each and each.seconds for each in (traffic.ttft, traffic.tpot)))
-        limited = _limited(traffic.ttft, ttft), _limited(traffic.tpot, tpot)
-        return Run(spread(ttft) or NONE, spread(tpot) or NONE, limited, float(good.mean()))
+        return Run.of(found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :], traffic)
 
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""

@@ -47,7 +47,7 @@ def decode(candidate: Candidate) -> Report:
 
 def prefill(candidate: Candidate) -> Report:
     """The step that reads a prompt, or its last chunk."""
-    s, prompt, chunk = candidate.structure, candidate.traffic.read, candidate.chunk
+    s, prompt, chunk = candidate.reads, candidate.traffic.read, candidate.chunk
     new = min(prompt, chunk)
     return Report(s.program, s.device, batch=1, new=new, context=prompt - new, model=s.model)
 

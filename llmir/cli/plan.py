@@ -16,7 +16,7 @@ from .serve_sim import Lengths
 
 ASKED = (
     *("hw", "gpus", "rate", "prompt", "generate", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
-    *("engine", "emit", "requests", "seed"),
+    *("engine", "emit", "link", "requests", "seed"),
 )
 
 
@@ -70,6 +70,12 @@ class Time(Count):
 @click.option("--batch", metavar="RANGE", help="Requests at once to compare.  [default: all that fit]")
 @options.price
 @click.option("--engine", metavar="NAME[@VERSION]", help="The engine that is priced: vllm, sglang, trtllm …")
+@click.option(
+    "--link",
+    metavar="LINK",
+    help="Plans of prefill and decode servers too, between which caches go over nvlink, network, or what has "
+    "a rate such as 25GBps,5us.",
+)
 @click.option("--requests", type=Whole(100), default=1000, help="Of a simulated run.  [default: 1000]")
 @click.option("--seed", type=Whole(0), default=0, help="The first of five.  [default: 0]")
 @click.option(
@@ -87,7 +93,8 @@ def plan(**given: Any) -> int:
     Every split of the model (tensor, pipeline, data, expert and sequence parallel) on each device is priced
     by closed forms, memory first. Those on the front are simulated as `llmir serve-sim` does, on requests
     that come at random, by five seeds; that decides. A limit is on the 99th percentile of requests unless it
-    says mean: or p50:. Exit 1 if no plan meets the limits.
+    says mean: or p50:. With --link there are plans of prefill and decode servers too. Exit 1 if no plan
+    meets the limits.
 
     \b
     llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\

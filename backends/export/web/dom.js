@@ -31,6 +31,18 @@ export function mark(node, name, value) {
 
 export const LETTERS = { compute: "C", memory: "M", network: "N", overhead: "O", bubble: "B" };
 
+// A name that may break after its underscores and dots.
+export const breaking = (name) => name.split(/(?<=[_.])/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
+
+// Calls with the width of a place whenever that changes; reading it while drawing would lay out all anew.
+export function widths(place, changed) {
+  let known = 0;
+  new ResizeObserver(([{ contentRect }]) => {
+    const now = Math.round(contentRect.width);
+    if (now !== known) changed((known = now));
+  }).observe(place);
+}
+
 // The bound of an op as a letter in its colour; `aria-hidden`, as the word stands beside it.
 export const badge = (bound) => h("span", { class: `badge ${bound}`, "aria-hidden": "true" }, LETTERS[bound]);
 

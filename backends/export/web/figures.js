@@ -4,7 +4,7 @@ import { $, h, mark, say } from "./dom.js";
 
 const CARDS = [
   { key: "ttft_s", title: "TTFT, first token", show: time, error: "prefill" },
-  { key: "tpot_s", title: "TPOT, each later token", show: time, error: "decode" },
+  { key: "tpot_s", title: "TPOT, later tokens", show: time, error: "decode" },
   { key: "output_tokens_per_s", title: "output tokens/s", show: digits, more: true, rises: true },
   { key: "user", title: "tokens/s a user", show: digits, rises: true },
   { key: "e2e_s", title: "end to end", show: time },

@@ -1,4 +1,4 @@
-// The page: what it was told is opened, and each change is computed and drawn.
+// The page: each change is computed and drawn.
 import { Setup } from "./price.js";
 import { $, mark, say } from "./dom.js";
 import { whole, time, digits } from "./format.js";
@@ -6,16 +6,16 @@ import { State } from "./state.js";
 import { Controls } from "./controls.js";
 import { Figures } from "./figures.js";
 import { Table } from "./table.js";
+import { Graph } from "./graph.js";
+import { Roofline } from "./roofline.js";
+import { Op } from "./op.js";
+import { Skyline } from "./skyline.js";
+import { Curves } from "./curves.js";
+import { Against } from "./against.js";
+import { Actions } from "./actions.js";
+import { Tabs, Foot } from "./frame.js";
 
-async function opened() {
-  const packed = Uint8Array.from(atob($("data").textContent.trim()), (c) => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const text = await new Response(stream).text(), end = text.indexOf("\n");
-  const script = document.createElement("script");
-  script.textContent = text.slice(end + 1);  // its hash is in the page's policy
-  document.head.append(script);
-  return JSON.parse(text.slice(0, end));
-}
+const STILL = 300;  // ms
 
 class Page {
   constructor(told) {
@@ -24,7 +24,10 @@ class Page {
     this.state = new State(told, this.setups);
     const choose = (op) => this.changed({ op: this.state.op === op ? null : op });
     this.controls = new Controls(this.state, told, (change) => this.changed(change));
-    this.views = [new Figures(), new Table(choose)];
+    const made = (...views) => views.map((View) => new View(choose, told));
+    this.views = [new Actions(this), new Tabs(), ...made(Figures, Graph, Roofline, Op, Table), new Foot(told)];
+    this.later = made(Skyline, Against, Curves);  // in a turn of their own, so that sliders move freely
+    for (const phase of ["prefill", "decode"]) $(`phase-${phase}`).addEventListener("click", () => this.changed({ phase }));
     this.dims = matchMedia("(prefers-color-scheme: dark)");
     this.dims.addEventListener("change", () => this.changed({}));
     addEventListener("hashchange", () => {
@@ -62,30 +65,28 @@ class Page {
     const dark = state.theme === "dark" || (state.theme === "auto" && this.dims.matches);
     mark(document.documentElement, "data-theme", dark ? "dark" : "light");
     this.controls.draw();
+    for (const name of ["prefill", "decode"]) mark($(`phase-${name}`), "aria-pressed", String(name === phase));
+    mark($("phase-decode"), "disabled", priced.steps.decode ? null : "");
     for (const each of this.views) each.draw(view);
-    history.replaceState(null, "", state.hash);
     this.view = view;
     this.took = performance.now() - began;
+    this.waiting ??= setTimeout(() => {
+      this.waiting = null;
+      for (const each of this.later) each.draw(this.view);
+    });
     clearTimeout(this.saying);
-    this.saying = setTimeout(() => this.say(view), 500);
+    this.saying = setTimeout(() => this.still(view), STILL);
   }
 
-  // The figures for those who hear them, once they stand still.
-  say({ figures, memory }) {
+  // The address, and the figures for those who hear them, once all stands still.
+  still({ figures, memory }) {
+    if (location.hash !== this.state.hash) history.replaceState(null, "", this.state.hash);
     const later = figures.tpot_s === null ? "" : `, TPOT ${time(figures.tpot_s)}`;
     const fits = memory.fits ? "fits" : "does not fit";
     say($("live"), `TTFT ${time(figures.ttft_s)}${later}, ${digits(figures.output_tokens_per_s)} output tokens a second, ${fits}`);
   }
 }
 
-async function main() {
-  if (!("DecompressionStream" in globalThis)) {
-    mark($("old"), "hidden", null);
-    return;
-  }
-  globalThis.llmirPage = new Page(await opened());
-  mark($("main"), "hidden", null);
-  mark(document.documentElement, "data-ready", "");
-}
-
-main();
+mark($("main"), "hidden", null);
+globalThis.llmirPage = new Page(globalThis.llmirTold);
+mark(document.documentElement, "data-ready", "");

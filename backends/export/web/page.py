@@ -18,8 +18,8 @@ from .setups import Setup, document
 
 MOST = 64  # set-ups
 SIZE = 5_000_000  # bytes
-_IMPORT = re.compile(r'^import .*? from "\./([a-z0-9]+\.js)";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export ", re.MULTILINE)
+_IMPORT = re.compile(r'^import (\{.*?\}) from "\./([a-z0-9]+)\.js";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:const|function|class) ([\w$]+))", re.MULTILINE)
 _BUNDLED = "d3.js"
 
 
@@ -32,11 +32,8 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
     if len(setups) > MOST:
         raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
     told, functions = document(setups, start, version)
-    code = functions.source
-    text = f"{json.dumps(told, separators=(',', ':'))}\n{code}"
-    packed = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
-    script, style = _script(), _read("style.css")
-    scripts = " ".join(map(_hash, (script, code)))
+    code, script, opening, style = functions.source, _script(), _read("open.js"), _read("style.css")
+    scripts = " ".join(map(_hash, (opening, code, script)))
     policy = (
         f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -45,8 +42,11 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
         "policy": policy,
         "title": html.escape(f"{told['model']}: llmir"),
         "style": style,
-        "data": packed,
-        "script": script,
+        "data": _packed(json.dumps(told, separators=(",", ":"))),
+        "functions": _packed(code),
+        "page": _packed(script),
+        "notices": _notices(),
+        "script": opening,
     }
     made = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("index.html"))
     if (size := len(made.encode())) > max_size:
@@ -57,6 +57,18 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@lru_cache(maxsize=4)
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+@lru_cache(maxsize=1)
+def _notices() -> str:
+    """The licences of what others wrote, as a comment."""
+    found = re.findall(r"/\*!(.*?)\*/", _read(_BUNDLED), re.DOTALL)
+    return "".join(f"\n{notice.strip()}\n" for notice in found).replace("--", "- -")
 
 
 @lru_cache(maxsize=32)
@@ -70,12 +82,15 @@ def _script() -> str:
     found: dict[str, str] = {}
 
     def add(name: str) -> None:
-        source = _read(name)
-        for other in _IMPORT.findall(source):
+        source = _read(f"{name}.js")
+        for _, other in _IMPORT.findall(source):
             if other not in found:
                 add(other)
-        found[name] = _EXPORT.sub("", _IMPORT.sub("", source))
+        exports = ", ".join(word for _, word in _EXPORT.findall(source))
+        body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = modules.\2;", source))
+        found[name] = f"modules.{name} = (() => {{\n{body}return {{ {exports} }};\n}})();\n"
 
-    add("main.js")
+    add("main")
     own = "".join(found.values())
-    return f'{_read(_BUNDLED)}(() => {{\n"use strict";\n{own}}})();\n'
+    bundled = re.sub(r"/\*!.*?\*/\n", "", _read(_BUNDLED), flags=re.DOTALL)
+    return f'{bundled}(() => {{\n"use strict";\nconst modules = {{}};\n{own}}})();\n'

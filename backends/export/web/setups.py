@@ -32,12 +32,16 @@ _SHORT = {"micro_batches": "micro-batches", "redundant_experts": "redundant expe
 
 @dataclass(frozen=True)
 class Setup:
-    """A program on a device, by the values of the axes that chose it; of one that cannot be, only `why`."""
+    """A program on a device, by the values of the axes that chose it; of one that cannot be, only `why`.
+
+    `passes` are those that made it, as `run` takes them.
+    """
 
     values: Mapping[str, Any]
     program: Program | None = None
     model: Model | None = None
     why: str = ""
+    passes: str = ""
 
 
 def choices(setup: Setup, names: Mapping[str, str]) -> dict[str, str]:
@@ -74,6 +78,7 @@ class Tables:
         device = model.device
         return {
             "why": "",
+            "passes": setup.passes,
             "device": device.name,
             "devices": program.devices,
             "capacity": device.capacity_bytes,

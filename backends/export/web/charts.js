@@ -1,0 +1,37 @@
+// Small charts: axes, lines, and what lies beyond a limit.
+import { svg } from "./dom.js";
+
+export const EDGE = { left: 46, right: 12, top: 22, bottom: 34 };
+
+// An empty chart of a size, with its axes; `x` and `y` are scales.
+export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, high, label }) {
+  x.range([EDGE.left, wide - EDGE.right]);
+  y.range([high - EDGE.bottom, EDGE.top]);
+  const root = svg("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": label });
+  const axis = (at, draw) => {
+    const node = svg("g", { class: "axis", transform: at });
+    d3.select(node).call(draw);
+    return node;
+  };
+  const thin = xTicks?.filter((n) => n >= x.domain()[0] && n <= x.domain()[1]);
+  const bottom = d3.axisBottom(x).tickFormat(xFormat).tickSizeOuter(0);
+  const left = d3.axisLeft(y).ticks(4).tickFormat(yFormat).tickSizeOuter(0).tickSizeInner(-(wide - EDGE.left - EDGE.right));
+  root.append(axis(`translate(0,${high - EDGE.bottom})`, thin ? bottom.tickValues(thin) : bottom.ticks(5)),
+    axis(`translate(${EDGE.left},0)`, left),
+    svg("text", { x: 4, y: 13, class: "head" }, title),
+    svg("text", { x: wide - EDGE.right, y: high - 4, "text-anchor": "end", class: "unit" }, unit));
+  return { root, wide, high };
+}
+
+let hatches = 0;
+
+// From there on it does not fit: hatched, and in words.
+export function beyond(root, from, to, high, words) {
+  if (!(from < to)) return;
+  const id = `hatch-${hatches++ % 8}`;
+  root.append(svg("defs", {}, svg("pattern", { id, width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    svg("line", { x1: 0, x2: 0, y1: 0, y2: 7, class: "hatch" }))),
+    svg("rect", { x: from, y: EDGE.top, width: to - from, height: high - EDGE.top - EDGE.bottom, fill: `url(#${id})` }));
+  const long = words.length * 6.6;
+  if (to - EDGE.left > long) root.append(svg("text", { x: to - 3, y: high - EDGE.bottom - 6, "text-anchor": "end", class: "inside" }, words));
+}

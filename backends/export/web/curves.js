@@ -1,0 +1,75 @@
+// Throughput and TPOT as the batch grows, or the prompt: at the other sizes as the sliders have them.
+import { digits, time, tokens, whole } from "./format.js";
+import { $, mark, svg, widths } from "./dom.js";
+import { beyond, framed } from "./charts.js";
+
+const SAMPLES = 16, HIGH = 190;
+const ALONG = {
+  batch: { values: [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256], unit: "batch", ticks: [1, 4, 16, 64, 256, 1024], show: whole },
+  prompt: { values: [128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072], unit: "prompt tokens", ticks: [128, 1024, 8192, 32768, 131072], show: (n) => (n % 1024 ? tokens(n) : `${n / 1024}k`) },
+};
+
+// Figures of a request, with decode steps at a few contexts in place of all of them: for lines.
+export function sampled(setup, { batch, prompt, generate }) {
+  const reading = setup.reading(batch, prompt), later = generate - 1, few = Math.min(later, SAMPLES);
+  let period = 0;
+  for (let i = 0; i < few; i++) period += setup.timing(batch, 1, prompt + Math.floor(((i + 0.5) * later) / few)).period;
+  const tpot = few ? period / few : null;
+  return { tpot_s: tpot, output_tokens_per_s: (batch * generate) / (reading.time + later * (tpot ?? 0)) };
+}
+
+export class Curves {
+  constructor() {
+    this.along = "batch";
+    for (const name of Object.keys(ALONG)) {
+      $(`along-${name}`).addEventListener("click", () => {
+        this.along = name;
+        this.draw(this.last);
+      });
+    }
+    this.places = [$("curve-rate"), $("curve-tpot")];
+    this.wide = this.places[0].clientWidth;
+    widths(this.places[0], (wide) => {
+      this.wide = wide;
+      if (this.last) this.draw(this.last);
+    });
+  }
+
+  line({ setup, at }) {
+    const { values } = ALONG[this.along], { parts } = setup;
+    const each = this.along === "batch" ? values.filter((n) => n % parts === 0) : values;
+    const all = [...new Set([...each, at[this.along]])].sort((a, b) => a - b);
+    return all.map((value) => {
+      const asked = { ...at, [this.along]: value };
+      return { value, ...sampled(setup, asked), fits: setup.peak(asked.batch, asked.prompt, asked.generate).bytes <= setup.capacity_bytes };
+    });
+  }
+
+  draw(view) {
+    this.last = view;
+    const { unit, ticks, show } = ALONG[this.along];
+    for (const name of Object.keys(ALONG)) mark($(`along-${name}`), "aria-pressed", String(name === this.along));
+    if (!this.wide) return;
+    const own = this.line(view), then = view.pinned ? this.line({ ...view.pinned, at: { ...view.pinned.at, [this.along]: view.at[this.along] } }) : [];
+    const now = view.at[this.along], domain = [own[0].value, own.at(-1).value];
+    const charts = [["output_tokens_per_s", "output tokens/s", digits, 1], ["tpot_s", "TPOT, ms", (s) => time(s), 1e3]];
+    charts.forEach(([key, title, say, scale], i) => {
+      const place = this.places[i], known = [...own, ...then].filter((point) => point[key] !== null);
+      if (!known.length) return place.replaceChildren("One token has no later ones.");
+      const x = d3.scaleLog(domain, [0, 1]), y = d3.scaleLinear([0, Math.max(...known.map((point) => point[key])) * scale * 1.08], [1, 0]);
+      const said = `${title} by ${unit}: ${say(view.figures[key])} at ${show(now)}`;
+      const chart = framed(this.wide, { x, y, title, unit, xFormat: show, yFormat: (n) => (n >= 1000 ? `${n / 1000}k` : `${n}`), xTicks: ticks, high: HIGH, label: said });
+      const { root, wide, high } = chart, first = own.find(({ fits }) => !fits);
+      if (first) beyond(root, Math.max(46, x(first.value)), wide - 12, high, "does not fit");
+      const path = d3.line((point) => x(point.value), (point) => y(point[key] * scale)).defined((point) => point[key] !== null);
+      if (then.length) root.append(svg("path", { d: path(then), class: "then" }));
+      root.append(svg("path", { d: path(own), class: "now" }));
+      if (view.figures[key] !== null) {
+        const [px, py] = [x(now), y(view.figures[key] * scale)], left = px > wide / 2;
+        root.append(svg("line", { x1: px, x2: px, y1: 22, y2: high - 34, class: "here" }), svg("circle", { cx: px, cy: py, r: 5, class: "dot" }),
+          svg("text", { x: px + (left ? -9 : 9), y: Math.max(py - 8, 32), "text-anchor": left ? "end" : "start", class: "here-text" }, say(view.figures[key])));
+      }
+      place.replaceChildren(root);
+    });
+  }
+}

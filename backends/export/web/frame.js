@@ -1,0 +1,46 @@
+// What stands around the views: tabs where there is room for one at a time, and the foot.
+import { LETTERS, $, badge, h, mark } from "./dom.js";
+import { percent } from "./format.js";
+
+const ORDER = ["Roofline", "Graph", "Table", "Memory", "Curves", "A:B"];
+
+export class Tabs {
+  constructor() {
+    this.views = new Map([...document.querySelectorAll("[data-view]")].map((node) => [node.dataset.view, node]));
+    this.tabs = ORDER.map((name) => {
+      const tab = h("button", { type: "button", onclick: () => this.show(name) }, name);
+      $("tabs").append(tab);
+      return [name, tab];
+    });
+    this.show("Roofline");
+  }
+
+  show(name) {
+    this.shown = name;
+    for (const [each, view] of this.views) mark(view, "data-shown", each === name ? "" : null);
+    for (const [each, tab] of this.tabs) mark(tab, "aria-pressed", String(each === name));
+  }
+
+  draw({ pinned }) {
+    const last = this.tabs.at(-1)[1];
+    mark(last, "hidden", pinned ? null : "");
+    if (!pinned && this.shown === "A:B") this.show("Roofline");
+  }
+}
+
+export class Foot {
+  constructor(told) {
+    const words = Object.keys(LETTERS).filter((bound) => bound !== "bubble").map((bound) => h("span", {}, badge(bound), ` ${bound}`));
+    this.notes = h("div", { class: "notes" });
+    this.basis = h("span", {});
+    $("foot").append(h("span", { class: "legend" }, ...words), this.basis,
+      h("span", {}, `llmir ${told.version}; computed in this page, nothing is sent`), this.notes);
+  }
+
+  draw({ setup, steps }) {
+    const errors = [...steps.prefill.ops, ...(steps.decode?.ops ?? [])].map(({ error }) => error).filter((error) => error !== null);
+    const range = errors.length ? `, ±${percent(Math.min(...errors))} to ${percent(Math.max(...errors))} by kernel` : "";
+    this.basis.textContent = `times: ${setup.whose}${range}${errors.length ? "; ± is the mean error of such kernels on shapes left out of their fit" : ""}`;
+    this.notes.replaceChildren(...setup.notes.map((note) => h("p", {}, note)));
+  }
+}

@@ -1,0 +1,108 @@
+// The graph of a step: blocks that fold, ops from top to bottom, what jumps over others dashed beside them.
+import { percent, time } from "./format.js";
+import { $, breaking, h, mark, roving, say, svg } from "./dom.js";
+
+const MANY = 60;  // ops from which blocks begin folded, but for the longest
+const LANE = 7;
+
+export class Graph {
+  constructor(choose, told) {
+    Object.assign(this, { choose, graphs: told.graphs, folded: new Map() });
+    this.place = $("graph-body");
+    this.settle = roving(this.place, "button");
+    new ResizeObserver(() => this.links()).observe(this.place);
+  }
+
+  build(view) {
+    const { setup, step } = view, graph = this.graphs[step.phase.graph];
+    this.built = step.phase;
+    const heavy = graph.sections.map(({ ops }) => this.seconds(ops, step)), most = heavy.indexOf(Math.max(...heavy));
+    const many = step.ops.length > MANY;
+    this.sections = graph.sections.map((section, i) => {
+      const key = `${step.phase.graph} ${i}`, closed = this.folded.get(key) ?? ((many && i !== most) || section.title === "embedding" && i !== most);
+      const [name, cost] = [h("span", { class: "name" }, `${section.title}${section.count > 1 ? ` × ${section.count}` : ""}`), h("span", { class: "cost" })];
+      const head = h("button", { type: "button", class: "fold", "aria-expanded": String(!closed), tabindex: "-1" }, name, cost);
+      const ranks = [], boxes = section.ops.map((op) => {
+        const box = this.box(op);
+        (ranks[op.rank] ??= h("div", { class: op.columns > 1 ? "rank several" : "rank" })).append(box.node);
+        return box;
+      });
+      const lines = svg("svg", { class: "jumps", "aria-hidden": "true" });
+      const body = h("div", { class: "body", hidden: closed }, ...ranks, lines);
+      head.addEventListener("click", () => {
+        body.hidden = !body.hidden;
+        this.folded.set(key, body.hidden);
+        mark(head, "aria-expanded", String(!body.hidden));
+        this.links();
+      });
+      const node = h("section", { class: section.count > 1 ? "block layer" : "block" }, head, body);
+      return { ...section, node, cost, body, lines, boxes };
+    });
+    this.extras = step.extras.map((op) => ({ op, node: h("div", { class: "extra" }) }));
+    this.place.replaceChildren(...this.sections.map(({ node }) => node), ...this.extras.map(({ node }) => node));
+    this.settle();
+    this.links();
+  }
+
+  box(op) {
+    const [name, cost, share, fill] = [h("span", { class: "name" }, breaking(op.name)), h("span", { class: "cost" }), h("span", { class: "share" }), h("i", {})];
+    const node = h("button", { type: "button", tabindex: "-1", class: "op" }, name, cost, h("span", { class: "track", "aria-hidden": "true" }, fill), share);
+    const box = { ...op, node, cost, share, fill };
+    node.addEventListener("click", () => this.choose(box.own.name));
+    return box;
+  }
+
+  seconds(ops, step) {
+    return ops.reduce((all, { rows }) => all + rows.reduce((a, row) => a + step.ops[row].total_s, 0), 0);
+  }
+
+  draw(view) {
+    const { step, state } = view;
+    if (this.built !== step.phase || this.extras.length !== step.extras.length) this.build(view);
+    say($("graph-title"), `${view.title} · ${time(step.time_s)}`);
+    const whole = step.time_s * view.setup.stages;
+    const longest = Math.max(...step.ops.map(({ total_s }) => total_s));
+    for (const { boxes, cost, ops, count } of this.sections) {
+      const all = this.seconds(ops, step);
+      say(cost, `${count > 1 ? `${time(all / count / view.setup.parts)} each · ` : ""}${time(all)} · ${percent(all / whole)}`);
+      for (const box of boxes) {
+        const own = (box.own = step.ops[box.rows[0]]), total = box.rows.reduce((a, row) => a + step.ops[row].total_s, 0);
+        const chosen = box.rows.some((row) => step.ops[row].name === state.op);
+        mark(box.node, "class", `op ${own.bound}${chosen ? " chosen" : ""}`);
+        mark(box.node, "aria-pressed", String(chosen));
+        say(box.cost, time(own.time_s));
+        say(box.share, `${own.bound} · ${percent(total / whole)}`);
+        const width = `${Math.max(0, (100 * total) / longest).toFixed(1)}%`;
+        if (box.fill.style.width !== width) box.fill.style.width = width;
+        const title = box.note ? `${own.name}, ${box.note}` : own.name;
+        mark(box.node, "title", title);
+      }
+    }
+    this.extras.forEach(({ node }, i) => {
+      const op = step.extras[i];
+      say(node, `${op.name.split(".").at(-1) === "bubble" ? `${op.name}, waits` : "overhead of the engine"} · ${time(op.total_s)} · ${percent(op.share)}`);
+    });
+  }
+
+  // What jumps over other rows, as dashed lines at the side.
+  links() {
+    for (const { body, lines, boxes, links } of this.sections ?? []) {
+      if (body.hidden) continue;
+      const jumps = links.filter(([tail, head]) => boxes[head].rank - boxes[tail].rank > 1);
+      const at = body.getBoundingClientRect(), paths = [], lanes = [];
+      for (const [tail, head] of jumps) {
+        const [a, b] = [tail, head].map((i) => boxes[i].node.getBoundingClientRect());
+        const [from, to] = [a.bottom - at.top - 5, b.top - at.top + 5];
+        let lane = lanes.findIndex((end) => end <= from);
+        if (lane < 0) lane = lanes.length;
+        lanes[lane] = to;
+        const side = at.width - 24 + Math.min(lane, 2) * LANE;
+        paths.push(svg("path", { d: `M${a.right - at.left},${from}H${side - 4}q4,0 4,4V${to - 4}q0,4 -4,4H${b.right - at.left + 5}` }),
+          svg("path", { class: "tip", d: `M${b.right - at.left},${to}l7,-3.5v7z` }));
+      }
+      mark(lines, "width", at.width);
+      mark(lines, "height", at.height);
+      lines.replaceChildren(...paths);
+    }
+  }
+}

@@ -1,0 +1,63 @@
+// One op: its equation, what it costs in symbols and here, what bounds it, and where the constants come from.
+import { bytes, flops, percent, rate, time, whole, within } from "./format.js";
+import { $, badge, h } from "./dom.js";
+
+// A size in symbols as it is read: 10,240·B·T.
+const symbols = (text) => text.replaceAll("*", "·").replace(/\d{4,}/g, (n) => whole(Number(n)));
+
+export class Op {
+  constructor() {
+    this.place = $("op-body");
+  }
+
+  draw({ step, state, phase }) {
+    const op = step.ops.find(({ name }) => name === state.op) ?? step.ops.reduce((a, b) => (b.total_s > a.total_s ? b : a));
+    const key = JSON.stringify([step.at, phase, op.name, op.time_s, op.row.about.limits]);
+    if (key === this.key) return;
+    this.key = key;
+    const { about } = op.row, chosen = op.name === state.op;
+    const head = h("div", { class: "line" }, h("h2", {}, op.name, h("span", { class: "more" }, ` ${about.op}${op.repeat > 1 ? ` × ${op.repeat}` : ""}, ${phase}`)),
+      h("span", {}, h("strong", { class: `big ${op.bound}` }, time(op.time_s)), ` ${within(op.error)} `, badge(op.bound), ` ${op.bound}`));
+    const sizes = about.axes.map(([name, size]) => `${name} ${symbols(size)}`).join(", ");
+    this.place.replaceChildren(head,
+      chosen ? "" : h("p", { class: "hint" }, "The longest op of the step; choose another in the graph, the roofline or the table."),
+      h("div", { class: "equation" }, h("code", {}, about.equation), h("span", { class: "more" }, sizes)),
+      this.sizes(op, step), this.bars(op), this.origin(op));
+  }
+
+  sizes(op, { at }) {
+    const { about } = op.row, rows = [];
+    const moved = { "read, weight": op.weight_read_bytes, "read, activation": op.activation_read_bytes, "read, cache": op.kv_cache_read_bytes,
+      "written, activation": op.activation_write_bytes, "written, cache": op.kv_cache_write_bytes };
+    if (op.matmul_flops) rows.push(["matrix FLOPs", about.matrix, flops(op.matmul_flops)]);
+    if (op.flops - op.matmul_flops) rows.push(["vector FLOPs", about.vector, flops(op.flops - op.matmul_flops)]);
+    for (const [role, text] of Object.entries(about.moved)) rows.push([role, text, role in moved ? bytes(moved[role]) : ""]);
+    if (op.comm_bytes) rows.push(["sent", "", bytes(op.comm_bytes)]);
+    return h("table", { class: "sizes" },
+      h("thead", {}, h("tr", {}, ["one execution", "in symbols", `B ${whole(at[0])}, T ${whole(at[1])}, C ${whole(at[2])}`].map((text) => h("th", { scope: "col" }, text)))),
+      h("tbody", {}, rows.map(([name, text, here]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("code", {}, symbols(text))), h("td", {}, here)))));
+  }
+
+  bars(op) {
+    const amounts = { memory: op.bytes }, rows = [];
+    for (const { bound, what, rate: speed } of op.row.about.limits) {
+      const matrix = what.includes("matrix"), amount = bound === "memory" ? amounts.memory : matrix ? op.matmul_flops : op.flops - op.matmul_flops;
+      if (bound !== "network" && amount) rows.push([what, bound, amount / speed, rate(speed, bound === "memory" ? "B/s" : "FLOP/s")]);
+    }
+    if (op.comm_bytes) rows.push(["roofline", "network", op.ideal_time_s, ""]);
+    rows.push(["predicted", op.bound, op.time_s, `${percent(op.ideal_time_s / op.time_s)} of the roofline`]);
+    const most = Math.max(...rows.map(([, , seconds]) => seconds));
+    return h("div", { class: "bars" }, rows.map(([name, bound, seconds, beside]) => {
+      const fill = h("i", { class: bound });
+      fill.style.width = `${(100 * seconds) / most}%`;
+      return h("div", { class: "row" }, h("span", {}, name), h("span", { class: "track" }, fill), h("span", {}, `${time(seconds)}${beside ? ` · ${beside}` : ""}`));
+    }));
+  }
+
+  origin(op) {
+    const { about } = op.row, kernel = about.kernels[op.which];
+    const lines = [`${op.basis}${kernel ? `: ${kernel}` : ""}${op.error === null ? "" : `; ${percent(op.error)} off in the mean on shapes left out`}.`,
+      ...new Set(about.limits.map(({ what, rate: speed, source }) => `${what}: ${rate(speed, what === "bytes" ? "B/s" : "FLOP/s")}, ${source}.`))];
+    return h("div", { class: "origin" }, h("h3", {}, "Where the constants come from"), lines.map((line) => h("p", {}, line)));
+  }
+}

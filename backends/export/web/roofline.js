@@ -1,0 +1,188 @@
+// The roofline of one device, with every op that computes: squares read prompts, circles decode.
+import { digits, percent, rate, tick, whole } from "./format.js";
+import { $, LETTERS, mark, roving, say, svg, widths } from "./dom.js";
+
+const EDGE = { left: 62, right: 14, top: 26, bottom: 40 };
+const LARGEST = 26, LEAST = 3.5, NAMED = 0.05;
+const decades = (low, high) => {
+  const found = [];
+  for (let e = Math.ceil(Math.log10(low) - 1e-9); e <= Math.log10(high) + 1e-9; e++) found.push(10 ** e);
+  return found;
+};
+
+export class Roofline {
+  constructor(choose) {
+    this.choose = choose;
+    this.place = $("roofline-chart");
+    this.root = svg("svg", { role: "group", "aria-label": "roofline: FLOP/s over FLOP per byte" });
+    const id = "roofline-inside";
+    this.window = svg("rect", {});
+    const inside = svg("g", { "clip-path": `url(#${id})` });
+    [this.grid, this.roofs, this.marks, this.names] = ["grid", "roofs", "marks", "names"].map((name) => svg("g", { class: name }));
+    [this.x, this.y] = [svg("g", { class: "axis" }), svg("g", { class: "axis" })];
+    this.title = [svg("text", { class: "unit" }, "FLOP/s"), svg("text", { class: "unit", "text-anchor": "end" }, "FLOP per byte moved (log)")];
+    inside.append(this.grid, this.roofs, this.marks, this.names);
+    this.root.append(svg("defs", {}, svg("clipPath", { id }, this.window)), this.x, this.y, inside, ...this.title);
+    this.place.append(this.root);
+    this.settle = roving(this.marks, ".bubble");
+    this.bubbles = new Map();
+    this.zoomed = d3.zoomIdentity;
+    this.zoom = d3.zoom().scaleExtent([1, 12]).filter((event) => (event.type !== "wheel" || event.ctrlKey) && !event.button)
+      .on("zoom", ({ transform }) => {
+        this.zoomed = transform;
+        this.draw(this.last);
+      });
+    d3.select(this.root).call(this.zoom).on("dblclick.zoom", null);
+    for (const [id, by] of [["zoom-in", 1.6], ["zoom-out", 1 / 1.6]]) {
+      $(id).addEventListener("click", () => d3.select(this.root).call(this.zoom.scaleBy, by));
+    }
+    $("zoom-all").addEventListener("click", () => d3.select(this.root).call(this.zoom.transform, d3.zoomIdentity));
+    this.wide = this.place.clientWidth;
+    widths(this.place, (wide) => {
+      this.wide = wide;
+      if (this.last) this.draw(this.last);
+    });
+  }
+
+  draw(view) {
+    this.last = view;
+    const { steps, setup, state } = view, { wide } = this, high = wide < 420 ? 340 : 370;
+    if (!wide) return;
+    const all = Object.entries(steps).filter(([, step]) => step).flatMap(([phase, step]) =>
+      step.ops.map((op) => ({ ...op, phase, key: `${phase} ${op.name}`, speed: op.flops / op.time_s })));
+    const drawn = all.filter(({ flops, bytes, time_s }) => flops && bytes && time_s);
+    const peaks = Object.entries(setup.roofs.peaks), bandwidth = setup.roofs.memory;
+    const most = Math.max(...peaks.map(([, peak]) => peak), ...drawn.map(({ speed }) => speed), 1);
+    const ends = {
+      x: [Math.min(0.1, ...drawn.map((op) => op.intensity / 2)), Math.max((most / bandwidth) * 20, ...drawn.map((op) => op.intensity * 3))],
+      y: [Math.min(most / 1e5, ...drawn.map((op) => op.speed / 3)), most * 4],
+    };
+    for (const axis of ["x", "y"]) ends[axis] = [10 ** Math.floor(Math.log10(ends[axis][0])), ends[axis][1]];
+    const x = this.zoomed.rescaleX(d3.scaleLog(ends.x, [EDGE.left, wide - EDGE.right]));
+    const y = this.zoomed.rescaleY(d3.scaleLog(ends.y, [high - EDGE.bottom, EDGE.top]));
+    this.frame(x, y, wide, high, setup);
+    this.points(drawn, x, y, state);
+    const chosen = drawn.filter(({ name }) => name === state.op);
+    this.label(drawn, chosen, x, y, wide, high);
+    const left = [...new Set(all.filter((op) => !drawn.some(({ name }) => name === op.name)).map(({ name }) => name))];
+    const few = left.slice(0, 3).join(", "), more = left.length > 3 ? ` and ${left.length - 3} more` : "";
+    say($("roofline-note"), left.length ? `Not drawn, as they have no FLOPs: ${few}${more}.` : "");
+  }
+
+  frame(x, y, wide, high, setup) {
+    const key = [x.domain(), y.domain(), wide, high, setup.roofs].map(String).join("|") + JSON.stringify(setup.roofs);
+    if (key === this.framed) return;
+    this.framed = key;
+    mark(this.root, "viewBox", `0 0 ${wide} ${high}`);
+    mark(this.root, "width", wide);
+    mark(this.root, "height", high);
+    const box = { x: EDGE.left, y: EDGE.top - 14, width: wide - EDGE.left - EDGE.right, height: high - EDGE.top - EDGE.bottom + 14 };
+    for (const [name, value] of Object.entries(box)) mark(this.window, name, value);
+    const [xs, ys] = [decades(...x.domain()), decades(...y.domain())];
+    const thin = (list, room) => list.filter((_, i) => i % Math.ceil(list.length / room) === 0);
+    const format = (n) => (n < 1 ? String(Number(n.toPrecision(1))) : tick(n));
+    const plain = (n) => (n < 1 ? format(n) : whole(n));
+    mark(this.x, "transform", `translate(0,${high - EDGE.bottom})`);
+    mark(this.y, "transform", `translate(${EDGE.left},0)`);
+    d3.select(this.x).call(d3.axisBottom(x).tickValues(thin(xs, wide / 60)).tickFormat(plain).tickSizeOuter(0));
+    d3.select(this.y).call(d3.axisLeft(y).tickValues(thin(ys, 9)).tickFormat(format).tickSizeOuter(0));
+    for (const [node, at] of [[this.title[0], [4, 12]], [this.title[1], [wide - EDGE.right, high - 5]]]) {
+      mark(node, "x", at[0]);
+      mark(node, "y", at[1]);
+    }
+    const lines = [...xs.map((n) => ["x", x(n)]), ...ys.map((n) => ["y", y(n)])];
+    this.grid.replaceChildren(...lines.map(([axis, at]) => (axis === "x"
+      ? svg("line", { x1: at, x2: at, y1: EDGE.top, y2: high - EDGE.bottom })
+      : svg("line", { y1: at, y2: at, x1: EDGE.left, x2: wide - EDGE.right }))));
+    this.roof(x, y, wide, setup);
+  }
+
+  roof(x, y, wide, { roofs }) {
+    const peaks = Object.entries(roofs.peaks), bandwidth = roofs.memory, parts = [];
+    const top = peaks.length ? peaks.at(-1)[1] : y.domain()[1] / 2, [low, high] = x.domain();
+    const ridge = top / bandwidth, at = (n) => [x(n), y(n * bandwidth)];
+    parts.push(svg("path", { d: d3.line()([at(low), at(ridge)]) }));
+    peaks.forEach(([unit, peak], i) => {
+      const begin = peak / bandwidth, text = svg("text", { "text-anchor": "end" }, `${unit} ${rate(peak, "FLOP/s")}`);
+      parts.push(svg("path", { d: d3.line()([[x(begin), y(peak)], [x(high), y(peak)]]), class: i < peaks.length - 1 ? "lower" : "" }));
+      mark(text, "x", x(begin) - 8);
+      mark(text, "y", y(peak) + 4);
+      parts.push(text);
+    });
+    const begin = low * 1.3, [px, py] = at(begin), [qx, qy] = at(begin * 3);
+    const turn = (Math.atan2(qy - py, qx - px) * 180) / Math.PI;
+    const kind = roofs.memoryKind === "memory" ? "memory" : roofs.memoryKind;
+    parts.push(svg("text", { x: px, y: py - 6, transform: `rotate(${turn} ${px} ${py - 6})` }, `${kind} ${rate(bandwidth, "B/s")}`));
+    this.roofs.replaceChildren(...parts);
+    this.said = [...this.roofs.querySelectorAll("text")].map((node) => {
+      const { x, y, width, height } = node.getBBox(), over = node.hasAttribute("transform") ? width * 0.7 : 0;
+      return [x, y - over, x + width - over * 0.1, y + height];
+    });
+  }
+
+  points(drawn, x, y, state) {
+    const known = new Set();
+    for (const op of [...drawn].sort((a, b) => b.share - a.share)) {
+      known.add(op.key);
+      const bubble = this.bubbles.get(op.key) ?? this.bubble(op), [cx, cy] = [x(op.intensity), y(op.speed)];
+      const size = Math.max(LEAST, Math.min(LARGEST, LARGEST * Math.sqrt(Math.max(0, op.share) * 2)));
+      bubble.at = { cx, cy, size };
+      mark(bubble.node, "class", `bubble ${op.bound}${op.name === state.op ? " chosen" : ""}`);
+      mark(bubble.node, "transform", `translate(${cx.toFixed(1)},${cy.toFixed(1)})`);
+      const shape = op.phase === "prefill" ? { x: -size, y: -size, width: 2 * size, height: 2 * size, rx: Math.min(3, size / 2) } : { r: size };
+      for (const [name, value] of Object.entries(shape)) mark(bubble.shape, name, value.toFixed(2));
+      say(bubble.letter, size > 8 ? LETTERS[op.bound] : "");
+      const speed = rate(op.speed, "FLOP/s"), said = `${op.name}, ${op.phase}: ${speed} at ${digits(op.intensity)} FLOP per byte, ${op.bound}, ${percent(op.share)}`;
+      mark(bubble.node, "aria-label", said);
+      mark(bubble.node, "aria-pressed", op.name === state.op ? "true" : "false");
+      say(bubble.title, said);
+    }
+    for (const [key, { node }] of this.bubbles) {
+      if (!known.has(key)) {
+        node.remove();
+        this.bubbles.delete(key);
+      }
+    }
+    this.settle();
+  }
+
+  bubble(op) {
+    const pick = () => this.choose(op.name);
+    const node = svg("g", {
+      role: "button", tabindex: "-1", onclick: pick,
+      onkeydown: (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), pick()),
+    });
+    const shape = svg(op.phase === "prefill" ? "rect" : "circle", {}), title = svg("title", {});
+    const letter = svg("text", { class: "letter", "text-anchor": "middle", dy: "0.35em", "aria-hidden": "true" });
+    node.append(title, shape, letter);
+    this.marks.append(node);
+    const bubble = { node, shape, letter, title };
+    this.bubbles.set(op.key, bubble);
+    return bubble;
+  }
+
+  // Names beside the largest and the chosen, where they cover neither each other nor what is drawn large.
+  label(drawn, chosen, x, y, wide, high) {
+    const wanted = [...chosen, ...drawn.filter((op) => op.share >= NAMED && !chosen.includes(op)).sort((a, b) => b.share - a.share)];
+    const taken = [...this.said], placed = [], seen = new Set();
+    for (const { at } of this.bubbles.values()) {
+      if (at.size > 7) taken.push([at.cx - at.size * 0.7, at.cy - at.size * 0.7, at.cx + at.size * 0.7, at.cy + at.size * 0.7]);
+    }
+    for (const op of wanted) {
+      const short = op.name.split(".").at(-1), { cx, cy, size } = this.bubbles.get(op.key).at, long = short.length * 7.6;
+      if (seen.has(op.key)) continue;
+      seen.add(op.key);
+      const tries = [[cx + size + 5, cy + 4], [cx - size - 5 - long, cy + 4], [cx - long / 2, cy + size + 15], [cx - long / 2, cy - size - 6],
+        [cx + size * 0.7 + 5, cy + size + 15], [cx - size - long, cy - size - 6]];
+      const free = tries.find(([px, py]) => {
+        const box = [px, py - 11, px + long, py + 4];
+        return box[0] > EDGE.left && box[2] < wide - EDGE.right && box[1] > EDGE.top && box[3] < high - EDGE.bottom
+          && !taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1]);
+      });
+      if (!free) continue;
+      taken.push([free[0], free[1] - 11, free[0] + long, free[1] + 4]);
+      placed.push(svg("text", { x: free[0], y: free[1], class: chosen.includes(op) ? "chosen" : "" }, short));
+    }
+    this.names.replaceChildren(...placed);
+  }
+}

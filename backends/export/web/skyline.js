@@ -1,0 +1,94 @@
+// The memory of a device over the ops of a step, or over the tokens of a request.
+import { bytes, tokens, whole } from "./format.js";
+import { $, mark, say, svg, widths } from "./dom.js";
+import { EDGE, framed } from "./charts.js";
+
+const HIGH = 210, POINTS = 48;
+
+export class Skyline {
+  constructor() {
+    this.over = "step";
+    for (const name of ["step", "request"]) {
+      $(`over-${name}`).addEventListener("click", () => {
+        this.over = name;
+        this.draw(this.last);
+      });
+    }
+    this.place = $("skyline-chart");
+    this.wide = this.place.clientWidth;
+    widths(this.place, (wide) => {
+      this.wide = wide;
+      if (this.last) this.draw(this.last);
+    });
+  }
+
+  draw(view) {
+    this.last = view;
+    for (const name of ["step", "request"]) mark($(`over-${name}`), "aria-pressed", String(name === this.over));
+    if (!this.wide) return;
+    const chart = this.over === "step" ? this.step(view) : this.request(view), { points, capacity, peak } = chart;
+    const all = points.map(({ weights, caches, activations }) => weights + caches + activations);
+    const top = Math.max(capacity, ...all) * 1.12, x = d3.scaleLinear(chart.domain, [0, 1]), y = d3.scaleLinear([0, top / 1e9], [1, 0]);
+    const { root, wide } = framed(this.wide, {
+      x, y, title: "GB", unit: chart.unit, xFormat: chart.format, yFormat: (n) => `${n}`, xTicks: chart.ticks, high: HIGH, label: chart.said,
+    });
+    const layers = [["weights", 0, "weights"], ["caches", "weights", "KV cache"], ["rest", "caches", "activations"]];
+    const sums = points.map(({ x, weights, caches, activations }) => ({ x, 0: 0, weights, caches: weights + caches, rest: weights + caches + activations }));
+    for (const [key, under] of layers) {
+      const area = d3.area((p) => x(p.x), (p) => y(p[under] / 1e9), (p) => y(p[key] / 1e9));
+      root.append(svg("path", { d: (this.over === "step" ? area.curve(d3.curveStepAfter) : area)(sums), class: `stack ${key}` }));
+    }
+    const limit = y(capacity / 1e9);
+    root.append(svg("line", { x1: EDGE.left, x2: wide - EDGE.right, y1: limit, y2: limit, class: "capacity" }),
+      svg("text", { x: EDGE.left + 6, y: limit - 4, class: "limit-text" }, `${bytes(capacity)} may be used`));
+    const room = (low, high) => y(low / 1e9) - y(high / 1e9) > 15;
+    let under = 0;
+    for (const [key, , title] of layers.slice(0, 2)) {
+      const size = points.at(-1)[key], base = key === "weights" ? 0 : points.at(-1).weights;
+      if (room(base, base + size)) root.append(svg("text", { x: EDGE.left + 6, y: y((base + size / 2) / 1e9) + 4, class: "in-stack" }, `${title} ${bytes(size)}`));
+      under = base + size;
+    }
+    const high = Math.max(...all), at = all.indexOf(high), px = x(peak ?? points[at].x), py = y(high / 1e9);
+    const left = px > wide / 2;
+    root.append(svg("circle", { cx: px, cy: py, r: 4, class: "peak" }),
+      svg("text", { x: px + (left ? -8 : 8), y: py > limit && py - limit < 22 ? py + 16 : py - 7, "text-anchor": left ? "end" : "start", class: "peak-text" }, chart.label(high, at)));
+    this.place.replaceChildren(root);
+    say($("skyline-note"), chart.said);
+  }
+
+  // One run of each op, wide as its time; layers that are alike once.
+  step({ step, setup, title }) {
+    const sizes = step.memory, stage = sizes.reduce((best, of, i) => (total(of) > total(sizes[best]) ? i : best), 0);
+    const ops = step.ops.filter((op) => op.stage === stage), points = [];
+    let x = 0;
+    for (const op of ops) {
+      points.push({ x, weights: sizes[stage].weights, caches: sizes[stage].caches, activations: step.moments[op.row.moment] ?? 0, name: op.name });
+      x += op.time_s;
+    }
+    if (points.length) points.push({ ...points.at(-1), x });
+    const end = x || 1;
+    return {
+      points, capacity: setup.capacity_bytes, domain: [0, end], unit: "one run of each op, width = time", ticks: [], format: () => "",
+      label: (high, at) => `peak ${bytes(high)} at ${points[at].name.split(".").at(-1)}`,
+      said: `${title}${setup.stages > 1 ? `, stage ${stage}` : ""}: what this step alone holds, ${bytes(total(sizes[stage]))} at its peak`,
+    };
+  }
+
+  // Caches as all requests grow together.
+  request({ setup, at, memory }) {
+    const first = at.prompt, last = at.prompt + Math.max(0, at.generate - 2), points = [];
+    const sequences = Math.floor(at.batch / setup.parts), { stage } = memory, other = memory.bytes - memory.weights - memory.caches;
+    for (let i = 0; i <= POINTS; i++) {
+      const context = Math.round(first + ((last - first) * i) / POINTS);
+      points.push({ x: context, weights: memory.weights, caches: setup.held(sequences, 1, context)[stage], activations: other });
+    }
+    if (first === last) points.push({ ...points.at(-1), x: last + 1 });
+    return {
+      points, capacity: setup.capacity_bytes, domain: [first, Math.max(last, first + 1)], unit: "tokens of each request", format: tokens,
+      label: (high) => `${bytes(high)} at the end`,
+      said: `${whole(at.batch)} requests from their first token to their last`,
+    };
+  }
+}
+
+const total = ({ weights, caches, activations }) => weights + caches + activations;

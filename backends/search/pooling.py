@@ -1,0 +1,261 @@
+"""Plans of prefill servers and decode servers, joined by rate, with caches sent over a link.
+
+A prefill server answers 1 / r requests a second, r being its part of the time of prompts that are read at
+once, and a decode server B / ((G − 1) · d(B)). Of each there are as many as answer what comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, gcd, inf
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir.backends.simulation.decoder import decoded
+from llmir.backends.simulation.limits import saturated
+from llmir.backends.simulation.load import Load
+from llmir.backends.simulation.pair import Pair
+from llmir.backends.simulation.profile import Profile
+from llmir.errors import LlmirError
+
+from .plan import PooledCandidate
+from .refusal import Refusal, too_many
+from .search import SEEDS, SLACK, Search
+from .tandem import tandem
+from .traffic import Traffic
+from .trial import Run, Trial
+
+UNIT = 8  # servers of a kind that are simulated together at most: a plan has as many such units as it needs
+LONE = 100  # times the servers of the closed form, with which no request finds another
+PAIRS = 3  # that are simulated at most, until one meets the limits
+
+
+class Side(NamedTuple):
+    """A structure that only reads, or only decodes: its step, the seconds of it, and requests a second."""
+
+    number: int
+    chunk: int
+    batch: int
+    seconds: float
+    rate: float
+
+
+class Joined(NamedTuple):
+    """A prefill and a decode structure, and how many servers of each may do."""
+
+    prefill: Side
+    decode: Side
+    servers: tuple[int, int]
+
+
+class Pooling:
+    """Pools of the structures of a search, over a link."""
+
+    def __init__(self, search: Search, link: str) -> None:
+        self.search, self.link = search, link
+        self.refused: dict[str, Refusal] = {}
+        self._profiles: dict[Side, Profile] = {}
+
+    def candidates(self) -> list[PooledCandidate]:
+        """The cheapest pair by closed form, and where it misses a limit the next ones."""
+        found: list[PooledCandidate] = []
+        for joined in sorted(self._joined(), key=self._cost):
+            if len(found) == PAIRS:
+                break
+            try:
+                pair = self.pair(joined)
+            except LlmirError as error:
+                self.refused[self._name(joined)] = Refusal(str(error))
+                continue
+            most = self.search.most
+            if most is not None and (devices := self._devices(joined, joined.servers)) > most:
+                self.refused.setdefault(self._name(joined), too_many(devices, most, devices / most))
+                continue
+            found.append(self._least(joined, pair))
+            if found[-1].meets:
+                break
+        return found
+
+    def pair(self, joined: Joined) -> Pair:
+        """Both servers and the link; InputError for what the engine refuses."""
+        return Pair(self._profile(joined.prefill), self._profile(joined.decode), self.link)
+
+    def _profile(self, side: Side) -> Profile:
+        if side not in self._profiles:
+            structure = self.search.structures[side.number]
+            self._profiles[side] = Profile(structure.job(1, 1, None, side.chunk, side.batch))
+        return self._profiles[side]
+
+    def _joined(self) -> Iterator[Joined]:
+        """Sides of one device and type of weights, with the servers that the rate needs."""
+        rate = self.search.traffic.rate
+        prefills, decodes = self.sides()
+        for one in prefills:
+            for two in decodes:
+                first, second = (self.search.structures[side.number] for side in (one, two))
+                if first.model is second.model and first.weights == second.weights:
+                    busy = self._busiest(one)
+                    yield Joined(one, two, (ceil(rate / (one.rate * busy)), ceil(rate / two.rate)))
+
+    def sides(self) -> tuple[list[Side], list[Side]]:
+        """The fastest prefill and decode server of each structure whose closed form is within the limits."""
+        search, traffic = self.search, self.search.traffic
+        prefills, decodes = [], []
+        for number, times in enumerate(search.times):
+            if not search.simulated(number):
+                continue
+            reads = [
+                Side(number, chunk, max(times.decodes), latency, times.alone[chunk])
+                for chunk, (latency, *_) in times.reads.items()
+                if not traffic.ttft or latency <= traffic.ttft.seconds
+            ]
+            steps = [
+                Side(number, max(times.reads), batch, step_s, batch / ((traffic.answer - 1) * step_s))
+                for batch, step_s in times.decodes.items()
+                if not traffic.tpot or step_s <= traffic.tpot.seconds
+            ]
+            prefills += [max(reads, key=lambda side: side.rate)] if reads else []
+            decodes += [max(steps, key=lambda side: side.rate)] if steps else []
+        return prefills, decodes
+
+    def _busiest(self, side: Side) -> float:
+        """The share of the time that a prefill server may be busy, for prompts that wait as long as allowed.
+
+        Of an M/D/1 queue waits have an exponential tail: P(W > t) ≈ ρ · exp(−2 (1 − ρ) t / (ρ s)), exact as ρ
+        goes to 1 (Kingman 1962).
+        """
+        limit = self.search.traffic.ttft
+        if limit is None:
+            return 1.0
+        late = 0.5 if limit.of == "mean" else 1 - float(limit.of[1:]) / 100
+        shares = np.linspace(0.01, 0.99, 99)
+        wait = shares / (2 * (1 - shares) * side.rate) * np.maximum(np.log(shares / max(late, 1e-9)), 0)
+        fits = shares[side.seconds + wait <= limit.seconds]
+        return float(fits.max(initial=0.01))
+
+    def _devices(self, joined: Joined, servers: Sequence[int]) -> int:
+        each = (self.search.structures[side.number].split.devices for side in joined[:2])
+        return sum(n * of for n, of in zip(servers, each, strict=True))
+
+    def _cost(self, joined: Joined) -> tuple[float, int]:
+        devices = self._devices(joined, joined.servers)
+        price = self.search.structures[joined.decode.number].device.price_per_hour_usd or 0.0
+        return (devices * price if self.search.priced else devices, devices)
+
+    def _name(self, joined: Joined) -> str:
+        one, two = (self.search.structures[side.number] for side in joined[:2])
+        return f"pools {one.name} → {two.split}"
+
+    def _least(self, joined: Joined, pair: Pair) -> PooledCandidate:
+        """As few servers as meet the limits, from those of the closed form on."""
+        tried: dict[tuple[int, int], PooledCandidate] = {}
+
+        def at(servers: tuple[int, int]) -> PooledCandidate:
+            if servers not in tried:
+                tried[servers] = self._try(joined, pair, servers)
+            return tried[servers]
+
+        def more(candidate: PooledCandidate) -> tuple[int, int] | None:
+            """With a twentieth more of the servers that are late, if there may be so many."""
+            trial, limits = candidate.trial, self.search.traffic.limits
+            used = [trial.expected(i) / of.seconds if of else 0.0 for i, of in enumerate(limits)]
+            late = [share > 1 for share in used] if max(used) > 1 else [True, True]  # it is not stable
+            first, second = (n + here * max(1, n // 20) for n, here in zip(now, late, strict=True))
+            most = self.search.most
+            alone = max(first, second) > LONE * max(joined.servers)
+            short = most is not None and self._devices(joined, (first, second)) > most
+            return None if alone or short else (first, second)
+
+        now, least = joined.servers, self._stable(joined, pair)
+        while not (found := at(now)).meets:
+            if (next_ := more(found)) is None:
+                return found
+            now = next_
+        for side in (0, 1):
+            while now[side] > least[side]:
+                fewer = now[0] - (side == 0), now[1] - (side == 1)
+                if not at(fewer).meets:
+                    break
+                now = fewer
+        while True:
+            found = replace(at(now), largest_rate=self._carried(joined, pair, now))
+            if found.carried or not found.meets or (next_ := more(found)) is None:
+                return found
+            now = next_
+
+    def _stable(self, joined: Joined, pair: Pair) -> tuple[int, int]:
+        """Servers of each kind that answer what comes by closed form, if they are as much faster as may be.
+
+        There are as many links as there are of the rarer kind, each of which carries a cache at a time.
+        """
+        rate = self.search.traffic.rate
+        links = ceil(rate * float(pair.seconds(np.array([self.search.traffic.read]))[0]))
+        sides = (joined.prefill, joined.decode)
+        first, second = (max(links, ceil(rate / (side.rate * SLACK)), 1) for side in sides)
+        return first, second
+
+    def _try(self, joined: Joined, pair: Pair, servers: tuple[int, int]) -> PooledCandidate:
+        """So many prefill and decode servers, by all seeds if one may do.
+
+        Of many servers a unit is simulated, with its share of the requests: what divides both, or about it.
+        """
+        search, units = self.search, gcd(*servers)
+        units = max(units, ceil(max(servers) / UNIT))
+        unit = -(-servers[0] // units), -(-servers[1] // units)
+        traffic = self._traffic(joined, units)
+        runs: list[Run] = []
+        for seed in range(search.seed, search.seed + SEEDS):
+            runs.append(self._run(pair, unit, traffic.load(units, seed)))
+            if Trial((runs[-1],)).over(traffic) > 1:
+                break
+        one, two = (search.structures[side.number] for side in joined[:2])
+        means = self._means(joined, pair, servers)
+        return PooledCandidate(
+            *(
+                two,
+                joined.prefill.chunk,
+                joined.decode.batch,
+                units,
+                *means,
+                search.traffic,
+                Trial(tuple(runs)),
+            ),
+            prefill=one,
+            servers=unit,
+            link=self.link,
+        )
+
+    def _traffic(self, joined: Joined, units: int) -> Traffic:
+        """So many requests that the first tenth of them lasts as long as one does."""
+        traffic = self.search.traffic
+        lasts = joined.prefill.seconds + (traffic.answer - 1) * joined.decode.seconds
+        return replace(traffic, requests=max(traffic.requests, ceil(10 * lasts * traffic.rate / units)))
+
+    def _run(self, pair: Pair, unit: tuple[int, int], load: Load) -> Run:
+        ttft_s, tpot_s = tandem(pair, load, unit)
+        first = len(ttft_s) // 10
+        return Run.of(ttft_s[first:], tpot_s[first:], self.search.traffic)
+
+    def _carried(self, joined: Joined, pair: Pair, servers: tuple[int, int]) -> float:
+        """Requests a second that all answer at most: prefill servers, links and decode servers."""
+        traffic = self.search.traffic
+        load = pair.decode.short(traffic.load(1, 0))
+        rates = []
+        for profile, of in (
+            (pair.prefill, replace(load, generate=np.ones_like(load.generate))),
+            (pair.decode, decoded(load)),
+        ):
+            room = profile.capacity(of.longest)
+            rates.append(saturated(profile.prices(room.tokens), profile.policy, room, of))
+        sent = float(pair.seconds(load.prompt).mean())
+        return min(servers[0] * rates[0], servers[1] * rates[1], min(servers) / sent if sent else inf)
+
+    def _means(self, joined: Joined, pair: Pair, servers: tuple[int, int]) -> tuple[float, float]:
+        """TTFT and TPOT by closed form: with the wait of M/D/1 queues, and a part of a cache's way."""
+        traffic, one = self.search.traffic, joined.prefill
+        busy = traffic.rate / (servers[0] * one.rate)
+        wait = busy / (2 * (1 - busy) * one.rate) if busy < 1 else inf
+        sent = float(pair.seconds(np.array([traffic.read]))[0])
+        return one.seconds + wait, joined.decode.seconds + sent / (traffic.answer - 1)

@@ -1,0 +1,126 @@
+"""Pages run nothing that a name says, ask nobody, and are there for everybody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir import hw
+from llmir.backends.cost import model
+from llmir.backends.export.web import Setup
+from llmir.backends.export.web import page as made
+
+from . import browser
+
+HOSTILE = (
+    "<img src=x onerror=globalThis.run=1>",
+    "<script>globalThis.run=1</script>",
+    "</script><script>globalThis.run=1</script>",
+    "javascript:globalThis.run=1",
+    '"><svg onload=globalThis.run=1>',
+    "{{script}} \\u003c &lt; ${globalThis.run=1}",
+)
+
+
+@browser.real
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_text_and_run_nothing(name: str, chromium: Any, tmp_path: Path) -> None:
+    program = llmir.run(llmir.load("llama3.2-1b"), llmir.DEFAULT_PIPELINE)
+    program = program.replace(name=name, notes=(name,))
+    device = replace(hw.load("h100-sxm"), name=name)
+    setups = [Setup({"hw": name}, program, model(device, "ideal")), Setup({"hw": "b"}, why=name)]
+    (tmp_path / "page.html").write_text(made(setups, browser.START, name), encoding="utf-8")
+    browser.console(chromium)
+    browser.requests(chromium)
+    browser.opened(chromium, tmp_path / "page.html", "#" + "op=" + name.replace("#", ""))
+    assert chromium.execute_script("return globalThis.run") is None
+    assert chromium.title == f"{name}: llmir".strip()
+    text = chromium.execute_script("return document.body.textContent")
+    assert text.count(name) >= 3  # model, device, note
+    assert (
+        chromium.execute_script(
+            "return document.querySelectorAll('img, body svg svg, [onerror], [onload]').length"
+        )
+        == 0
+    )
+    assert browser.console(chromium) == []
+    assert len(browser.requests(chromium)) == 1
+
+
+@browser.real
+def test_a_policy_of_hashes_keeps_other_scripts_out(page: Path, chromium: Any) -> None:
+    browser.opened(chromium, page)
+    policy = chromium.find_element("css selector", "meta[http-equiv]").get_attribute("content")
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "blob:" not in policy
+    chromium.execute_script(
+        "const script = document.createElement('script'); script.textContent = 'globalThis.run = 1';"
+        "document.head.append(script)"
+    )
+    assert chromium.execute_script("return globalThis.run") is None
+    browser.console(chromium)
+
+
+@browser.real
+def test_an_old_browser_is_told_which_can(page: Path, chromium: Any) -> None:
+    gone = chromium.execute_cdp_cmd(
+        "Page.addScriptToEvaluateOnNewDocument", {"source": "delete globalThis.DecompressionStream"}
+    )
+    try:
+        chromium.get("about:blank")
+        chromium.get(page.as_uri())
+        assert "Firefox from 113" in chromium.find_element("id", "old").text
+    finally:
+        chromium.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", gone)
+    assert browser.console(chromium) == []
+
+
+@browser.real
+@pytest.mark.parametrize("width", [1440, 800, 360])
+def test_nothing_is_cut_or_scrolls_sideways(width: int, page: Path, chromium: Any) -> None:
+    wide = """
+      const own = document.documentElement.clientWidth;
+      return [...document.querySelectorAll("body *")].filter((node) => {
+        const { right, width } = node.getBoundingClientRect();
+        return width && right > own + 1 && !node.closest("#table, #against-body, .unseen, svg");
+      }).map((node) => `${node.tagName} ${node.id} ${node.className}`);
+    """
+    try:
+        browser.resize(chromium, width)
+        for hash in ("", "#pin=1,32,4000,500", "#setup=0&batch=256&prompt=131072"):
+            browser.opened(chromium, page, hash)
+            assert chromium.execute_script(wide) == []
+            assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        browser.resize(chromium, 1440)
+
+
+AXE = Path(__file__).parent.parent / "scripts" / "web" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@browser.real
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: make web")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 360])
+def test_axe_finds_no_serious_fault(theme: str, width: int, page: Path, chromium: Any) -> None:
+    try:
+        browser.resize(chromium, width)
+        browser.opened(chromium, page, f"#theme={theme}&setup=2&pin=3,32,4000,500")
+        browser.settled(chromium)
+        chromium.execute_script(AXE.read_text("utf-8"))
+        found = chromium.execute_async_script("axe.run(document).then(arguments[0])")
+    finally:
+        browser.resize(chromium, 1440)
+        browser.console(chromium)
+    faults = {
+        f["id"]: [node["html"][:120] for node in f["nodes"][:4]]
+        for f in found["violations"]
+        if f["impact"] in ("serious", "critical")
+    }
+    assert faults == {}
+    assert found["passes"]
