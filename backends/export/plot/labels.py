@@ -104,7 +104,7 @@ class Labels:
                 self.taken.append(box)
                 self._move(text, label.at, left - x, top - y)
                 self._move(more, label.at, left - x, top - line - y)
-                if far > 2:
+                if far > 1:
                     self._join(label.at, (left + wide if right < 0 else left, top - high / 2))
                 return
         text.remove()
