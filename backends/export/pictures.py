@@ -10,7 +10,7 @@ from typing import Any
 from llmir.backends.export.plot import FORMATS, check, curves, front, latencies, serving
 from llmir.backends.export.plot.frame import HEIGHT, WIDTH, head, notes, padded
 from llmir.backends.export.plot.latencies import Asked
-from llmir.backends.search.plan import Candidate, Plans
+from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.sweep import Sweep
 from llmir.backends.simulation.drawn import drawn
 from llmir.backends.simulation.profile import Profile
@@ -39,7 +39,7 @@ def page(height: float = HEIGHT) -> Iterator[Any]:
 
 
 def rendered(figure: Any, form: str) -> bytes:
-    """The file that shows a figure; equal ones are equal bytes."""
+    """The file that shows a figure; without a date, so that equal ones are equal PNG and SVG files."""
     picture = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     figure.savefig(picture, format=form, dpi=DPI, metadata=undated.get(form))
@@ -54,8 +54,8 @@ def drawn_by(plot: Callable[[Any], Any], form: str, height: float = HEIGHT) -> b
 
 
 def plans(found: Plans, form: str) -> bytes:
-    """The front, and below it latencies of the first plan against the rate."""
-    if found.best is None:
+    """The front, and below it latencies of the first plan against the rate, if that is no plan of pools."""
+    if found.best is None or isinstance(found.best, PooledCandidate):
         return drawn_by(lambda ax: front.front(found, ax), form, 5.6)
     runs = tuple(simulated(found.best, found.largest_rate or 0.0))
     limits = {"ttft": found.traffic.ttft, "tpot": found.traffic.tpot}

@@ -164,7 +164,7 @@ def _chosen(ax: Any, plans: Plans) -> None:
         side = np.log(x / left) > 0.5 * np.log(right / left)
         ax.plot([x, x], [y, 0.95 * top], color=CHOSEN, linewidth=1.1, zorder=2)
         ax.annotate(
-            f"chosen: {words.name(best)}",
+            f"chosen: {words.name(plans, best)}",
             (x, 0.95 * top),
             (-4 if side else 4, 0),
             textcoords="offset points",
