@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .code import compile, emit, surface
     from .errors import LlmirError
     from .graph import Graph, Program
+    from .limited import largest
     from .many import candidates
     from .measured import calibrate, measure, validate
     from .passes import DEFAULT_PIPELINE
@@ -66,6 +67,7 @@ _LAZY = {
     "explain": "api",
     "interpret": "api",
     "kv": "simulated",
+    "largest": "limited",
     "load": "api",
     "measure": "measured",
     "models": "api",
@@ -129,6 +131,7 @@ __all__ = [
     "explain",
     "interpret",
     "kv",
+    "largest",
     "load",
     "load_plugin",
     "measure",

@@ -10,6 +10,7 @@ from . import convert
 from .errors import InputError
 
 if TYPE_CHECKING:
+    from .backends.analysis.diff import StepDiff, WorkloadDiff
     from .backends.analysis.report import Report
     from .backends.analysis.workload import Workload
     from .backends.simulation.simulation import Simulation
@@ -39,11 +40,16 @@ def save(result: Shown, path: str | os.PathLike[str], format: str | None = None,
 
 
 def draw(
-    job: Report | Workload, path: str | os.PathLike[str], *, level: str = "layer", phase: str = "both"
+    job: Report | Workload | StepDiff | WorkloadDiff,
+    path: str | os.PathLike[str],
+    *,
+    level: str = "layer",
+    phase: str = "both",
 ) -> Path:
-    """A picture of a report or workload; the suffix says how: `.svg`, `.png`, `.pdf`, or `.dot` (`.gv`).
+    """A picture of a report, a workload or a difference of two; the suffix says how.
 
-    `level` is `overview`, `layer` (every op of one layer) or `full` (every op of every layer); `phase` is
+    That is `.svg`, `.png`, `.pdf`, or `.dot` (`.gv`). `level` is `overview`, `layer` (every op of one layer)
+    or `full` (every op of every layer); what `llmir.diff` gives has the ops of one layer. `phase` is
     `prefill`, `decode` or `both` steps of a workload, and a report is one step anyway. Returns the path
     written: without Graphviz's `dot` that is its input, `.dot`, and a warning. Raises `OutputError`.
     """

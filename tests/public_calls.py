@@ -190,6 +190,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "pools": (llmir.pools, {"prefill": SERVED, "decode": SERVED, "link": "nvlink"}),
     "pools.run": (llmir.pools(SERVED, SERVED, "nvlink").run, {"load": llmir.traffic(**TRAFFIC), **POOLED}),
+    "largest": (llmir.largest, {"program": PROGRAM, "hw": "h100", **JOB, **LIMITS, **PRICING, "max_tpot": 1}),
     "kv": (llmir.kv, {"program": PROGRAM, "hw": "h100", "batch": 1, "prompt": 9, "link": "host", **PRICING}),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),

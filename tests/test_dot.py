@@ -44,7 +44,7 @@ BOLD = """
 """
 FONTS = {
     weight: dict(zip(map(chr, range(32, 127)), map(int, table.split()), strict=True))
-    | {"µ": 736, "·": 380, "×": 838, "…": 1000}
+    | {"µ": 736, "·": 380, "×": 838, "…": 1000, "±": 838, "–": 500, "→": 838, "−": 838}
     for weight, table in (("normal", REGULAR), ("bold", BOLD))
 }
 WIDER = 1.15
@@ -95,8 +95,11 @@ def shapes(path: Path, kind: str) -> list[Shape]:
             points = re.findall(r"(-?[\d.]+),(-?[\d.]+)", frame.get("d") or frame.get("points") or "")
             xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
             texts = tuple(text_of(t) for t in group.iter(f"{SVG}text"))
-            found.append(Shape(group.findtext(f"{SVG}title", ""), min(xs), max(xs), min(ys), max(ys), texts))
+            found.append(Shape(group.get("id", ""), min(xs), max(xs), min(ys), max(ys), texts))
     return found
+
+
+HEADS = ("_head", "_group", "_period")  # how the names of the heads of frames end
 
 
 def ops(path: Path) -> list[Shape]:
@@ -137,6 +140,8 @@ def rows_that_run(report: Report) -> Iterator[tuple[str, str]]:
 def test_text_stays_in_its_box_in_a_font_15_percent_wider(
     tmp_path: Path, model: str, level: str, phase: str, pipeline: str
 ) -> None:
+    if level == "full" and phase != "decode":
+        pytest.skip("the same tiles hundreds of times over")
     stays_inside(llmir.draw(job(model, pipeline), tmp_path / "x.svg", level=level, phase=phase))
 
 
@@ -197,18 +202,15 @@ def shares(words: list[str]) -> list[float]:
 @pytest.mark.parametrize("how", ["", "stages{pp=3, micro_batches=2},shard{tp=2}"])
 @pytest.mark.parametrize("level", ["overview", "layer"])
 def test_shares_add_up_to_the_step(tmp_path: Path, level: str, how: str) -> None:
-    """Of boxes and, in the overview, of layers; the engine's overhead and the bubble are boxes too."""
+    """Of boxes that add time; the engine's overhead and the bubble of each stage are boxes too."""
     work = job("llama3.1-8b", f"{llmir.DEFAULT_PIPELINE},{how}" if how else llmir.DEFAULT_PIPELINE)
     for phase in ("prefill", "decode"):
         path = llmir.draw(work, tmp_path / "x.svg", level=level, phase=phase)
-        boxes = shapes(path, "node")
-        assert {"p0_engine_overhead", *(["p0_bubble"] if how else [])} <= {s.name for s in boxes}
-        lines = [line for box in boxes for line in box.words]
-        if level == "overview":
-            lines += [line for box in shapes(path, "cluster") for line in box.words]
-            firsts = [[w for w in line.split(" · ") if w.endswith("%")][:1] for line in lines]
-            lines = [w for first in firsts for w in first]
-        assert sum(shares(lines)) == pytest.approx(100, abs=0.5 * len(lines) ** 0.5)
+        boxes = [b for b in shapes(path, "node") if not b.name.endswith(HEADS)]
+        named = {re.sub(r"_\d+$", "", b.name) for b in boxes}
+        assert {"p0_engine_overhead", *(["p0_bubble"] if how else [])} <= named
+        found = shares([line for box in boxes for line in box.words])
+        assert sum(s for s in found if s > 0) == pytest.approx(100, abs=0.5 * len(found) ** 0.5)
 
 
 @needs_dot
@@ -225,7 +227,7 @@ def test_the_number_of_layers_does_not_change_the_number_of_nodes(tmp_path: Path
     def nodes(layers: int, level: str) -> int:
         report = llmir.analyze(program_of("x", layers=layers), "h100-sxm", new=8)
         text = llmir.draw(report, tmp_path / "x.dot", level=level).read_text("utf-8")
-        return len(re.findall(r"^\s*p0_\w+ \[label=", text, flags=re.M))
+        return len(re.findall(r"^\s*p0_\d+ \[label=", text, flags=re.M))
 
     assert [nodes(80, level) - nodes(1, level) for level in LEVELS] == [0, 0, 79]
 
@@ -236,7 +238,7 @@ def test_unrolled_layers_that_are_equal_fold_again(tmp_path: Path) -> None:
     for same in (program, llmir.run(program, "unroll")):
         report = llmir.analyze(same, "h100-sxm", new=64)
         text = llmir.draw(report, tmp_path / "x.dot", level="overview").read_text("utf-8")
-        texts.append(re.sub(r"_\d+", "_", text))
+        texts.append(re.sub(r"_\d+", "_", re.sub(r'tooltip="[^"]*"', "", text)))
     assert "× 32" in texts[0]
     assert texts[0] == texts[1]
 
@@ -273,10 +275,12 @@ def test_experts_are_counted_on_their_ops(tmp_path: Path) -> None:
 
 def test_residuals_are_dashed_and_jump_over_the_spine(tmp_path: Path) -> None:
     text = llmir.draw(job("llama3.1-8b"), tmp_path / "x.dot", phase="prefill").read_text("utf-8")
-    dashed = [line.split("[")[0] for line in text.splitlines() if "style=dashed" in line and "->" in line]
-    starts = {line.split(" -> ")[0].strip() for line in dashed if ":out:" in line}
-    ends = {line.split(" -> ")[1].strip() for line in dashed if ":in:" in line}
-    assert len(starts) == len(ends) == 2
+    dashed = re.findall(r"(p0_\w+) -> (p0_\w+) \[.*style=dashed", text)
+    names = {n: text.split(f"{n} [label=")[1].split("<B>")[1].split("<")[0] for pair in dashed for n in pair}
+    assert [(names[tail], names[head]) for tail, head in dashed] == [
+        ("hidden", "add_post_norm"),
+        ("add_post_norm", "mlp_add"),
+    ]
 
 
 @needs_dot

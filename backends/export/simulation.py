@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.export import facts, jsonio, spending, table, units
 from llmir.backends.export.sections import Section, sectioned
 from llmir.backends.simulation.load import Array
 from llmir.backends.simulation.replications import Replications
@@ -34,6 +34,10 @@ FIGURES = {
     "output_tokens_per_s": "output tokens/s",
     "largest_rate": "requests/s at most",
     "goodput": "share within the limits",
+    "cost_usd_per_mtok": "$ a million output",
+    "busy_cost_usd_per_mtok": "$ of it in steps",
+    "energy_j_per_token": "J an output, at most",
+    "goodput_per_usd": "within limits, a dollar",
 }
 
 
@@ -82,6 +86,7 @@ def served(found: Simulation) -> list[tuple[str, str]]:
     preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
     return [
         *([] if good is None else [("goodput", f"{units.percent(good)} of requests: {named}")]),
+        *money(found),
         (
             "time",
             f"{units.time(found.duration_s)}, {units.percent(found.busy)} of it in {found.steps:,} steps",
@@ -95,6 +100,21 @@ def served(found: Simulation) -> list[tuple[str, str]]:
         *([("cancelled", f"{found.cancelled:,} requests")] if found.cancelled else []),
         *([("given up", _lost(found, timeout))] if (timeout := found.load.timeout_s) else []),
     ]
+
+
+def money(found: Simulation) -> list[tuple[str, str]]:
+    """What the devices cost, by the clock and in steps, what a dollar buys, and what they draw."""
+    known, lines = found.spending, []
+    if known.cost_usd_per_mtok is not None:
+        whole, busy = (spending.usd(x) for x in (known.cost_usd_per_mtok, known.busy_cost_usd_per_mtok))
+        lines.append(("cost", f"{whole} a million output tokens, {busy} of it in steps"))
+    if known.goodput_per_usd is not None:
+        lines.append(("a dollar buys", f"{units.digits(known.goodput_per_usd)} requests within the limits"))
+    if known.energy_j_per_token is not None:
+        lines.append(
+            ("energy", f"at most {spending.joules(known.energy_j_per_token)} an output token, in steps")
+        )
+    return lines
 
 
 def _lost(found: Simulation, timeout_s: float) -> str:

@@ -85,18 +85,18 @@ class ClosedLoop(Record):
     @cached_property
     def max_in_flight(self) -> int:
         """How many requests memory holds at once: of all ages, or of an engine of whole batches as old."""
-        return fitting(self.job) if self._whole else in_flight(self.job, self.chunk)
+        return fitting(self.job) if self.whole else in_flight(self.job, self.chunk)
 
     @property
     def limit(self) -> str:
         """What keeps more from being in flight."""
-        if self._whole:
+        if self.whole:
             return "that fit"
         full = self.max_in_flight == run_at_once(self.job)
         return "that the engine runs" if full else "that fit, of mean length"
 
     @property
-    def _whole(self) -> bool:
+    def whole(self) -> bool:
         """Whether the engine takes whole batches, all as old."""
         return self.chunk is None and not self.scheduler.mixes
 

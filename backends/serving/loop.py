@@ -12,12 +12,16 @@ from llmir.errors import InputError
 def in_flight(job: Workload, chunk: int | None) -> int:
     """How many requests of a closed loop memory holds at once, and the engine runs: of all ages.
 
-    So they are counted at their mean length; prompts are read one by one, or in chunks beside the others'
+    They are counted at their mean length; prompts are read one by one, or in chunks beside the others'
     caches. InputError if not even one fits.
     """
+    return min(fitting(mean_aged(job, chunk)), run_at_once(job))
+
+
+def mean_aged(job: Workload, chunk: int | None) -> Workload:
+    """A request that is half way through its answer, whose memory is the mean of those of all ages."""
     how = chunk or (job.chunk if job.pool else job.length)
-    mean = replace(job, batch=1, generate=job.generate // 2 + 1, chunk=how)
-    return min(fitting(mean), run_at_once(job))
+    return replace(job, batch=1, generate=job.generate // 2 + 1, chunk=how)
 
 
 def run_at_once(job: Workload) -> int:

@@ -46,9 +46,11 @@ class Replications(Figures, Result):
 
     @figure
     def figures(self) -> Mapping[str, Interval]:
-        """The same of rates, and of goodput where there are limits."""
+        """The same of rates, of goodput where there are limits, and of what devices cost and draw."""
         names = ("requests_per_s", "output_tokens_per_s", "largest_rate", "goodput")
         columns = {name: [getattr(run, name) for run in self.runs] for name in names}
+        spent = [run.spending._asdict() for run in self.runs]
+        columns |= {name: [run[name] for run in spent] for name in spent[0]}
         return {name: _interval(column) for name, column in columns.items() if None not in column}
 
     @property

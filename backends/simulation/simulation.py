@@ -20,6 +20,7 @@ from .server import FOREVER, LOG, Capacity, Server
 
 if TYPE_CHECKING:
     from .profile import Profile
+    from .spending import Spending
 
 COURSE = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made", "joined_s", "resumed_s")
 QUANTILES = (50, 90, 99)
@@ -215,6 +216,13 @@ class Simulation(Figures, Result):
         return float(count @ self.events["decodes"] / max(count.sum(), 1))
 
     @property
+    def spending(self) -> Spending:
+        """What the devices cost and draw, while they have steps and by the clock."""
+        from .spending import spending
+
+        return spending(self)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know."""
         long = (f"{self.refused:,} requests have more tokens than the model may have, and are refused",)
@@ -251,6 +259,7 @@ class Simulation(Figures, Result):
             "most_blocks": self.most_blocks,
             "prefix_hits": self.prefix_hits,
             "preemptions": int(self.preemptions.sum()),
+            **self.spending._asdict(),
         }
 
     def __repr__(self) -> str:

@@ -15,20 +15,14 @@ from .command import command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from llmir.backends.analysis.diff import StepDiff, WorkloadDiff
     from llmir.pipeline import Step
 
 
 @command("diff", "What passes, another model or another device change, op by op.")
 @options.model
-@click.argument("other", metavar="[MODEL2]", required=False)
-@click.option("--before", metavar="PASSES", help="Passes on the first side; '' for none, as eager code runs.")
-@click.option("--after", metavar="PASSES", help="Passes on the other side.")
-@click.option(
-    "--pass", "step", metavar="PASS", help="Instead of both: the default up to this pass, and with it."
-)
+@options.sides
 @options.workload
-@click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side.")
-@click.option("--engine-after", metavar="NAME[@VERSION]", help="Another engine on the other side.")
 @options.logits
 @options.precision
 @options.parallel
@@ -59,10 +53,19 @@ def diff(**given: Any) -> None:
     from llmir.backends.analysis.diff import WorkloadDiff
 
     form = output.choose(given["output_file"], given["form"], WorkloadDiff)
+    found = difference(given)
+    output.result(found, form, given["output_file"])
+    output.note(*found.before.notes, *found.after.notes)
+
+
+def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
+    """What the options say of two sides, priced alike."""
+    from llmir import api
+    from llmir.backends.analysis.diff import WorkloadDiff
+    from llmir.pipeline import label
+
     models = given["model"], given["other"] or given["model"]
     pipelines = _pipelines(given, models)
-    from llmir import api
-    from llmir.pipeline import label
 
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
@@ -72,13 +75,13 @@ def diff(**given: Any) -> None:
     pairs = zip(models, steps, strict=True)
     programs = [inputs.passed(read[model], passes, written) for model, passes in pairs]
     names = "hw_after", "engine_after", "batch", "prompt", "generate", "chunk", "cached", "concurrency"
-    asked = {name: given[name] for name in (*names, *inputs.PRICING)}
+    asked: dict[str, Any] = {name: given.get(name) for name in (*names, *inputs.PRICING)}
     if not any(program.patches for program in programs):
         asked |= {"generate": given["generate"] or 128}
     device = inputs.hardware(given, *programs)
     if asked["hw_after"] is not None and given["network"] is not None:
         asked["hw_after"] = inputs.joined(asked["hw_after"], given["network"], *programs)
-    if given["price"]:
+    if given.get("price"):
         if any(program.patches for program in programs):
             raise InputError("--price: a step of images has no tokens to pay for, leave it out")
         device, *other = inputs.priced(given, device, *filter(None, [asked["hw_after"]]))
@@ -87,8 +90,7 @@ def diff(**given: Any) -> None:
     if isinstance(found, WorkloadDiff):
         stated = [",".join(label(p) for p in passes if p) for passes in steps]
         found = replace(found, pipelines=(stated[0], stated[1]))
-    output.result(found, form, given["output_file"])
-    output.note(*found.before.notes, *found.after.notes)
+    return found
 
 
 def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Sequence[Step]]:

@@ -10,11 +10,14 @@ import click
 
 from . import inputs, options, output
 from .command import command
+from .diff import difference
 from .ending import echo
 
 
 @command("draw", "An annotated diagram of the model, as SVG, PNG, PDF or DOT.")
 @options.model
+@click.option("--diff", is_flag=True, help="Two sides beside each other, said as in `llmir diff`.")
+@options.sides
 @options.workload
 @options.lowering
 @options.draft
@@ -23,9 +26,8 @@ from .ending import echo
 @click.option(
     "--level",
     type=click.Choice(["overview", "layer", "full"]),
-    default="layer",
-    show_default=True,
-    help="overview: blocks; layer: each op, layers folded; full: every layer written out.",
+    help="overview: blocks; layer: each op, layers folded; full: every layer, with weights, caches and "
+    "shapes.  [default: layer]",
 )
 @options.output("The file to write: .svg, .png, .pdf or .dot (.gv).  [default: the model's name, .svg]")
 def draw(**given: Any) -> None:
@@ -38,6 +40,8 @@ def draw(**given: Any) -> None:
     llmir draw llama3.1-8b --hw h100-sxm --batch 8 -o llama.svg
     llmir draw qwen3-30b-a3b --phase decode --level overview -o qwen.png
     llmir draw llama3.1-8b --hw rtx4090 --weights int4 -o llama-int4.svg
+    llmir draw llama3.1-8b --diff --batch 8 -o fused.svg
+    llmir draw llama3.1-8b --diff --hw a100 --hw-after h100-sxm --phase decode
     """
     from llmir.backends.analysis.workload import Workload
 
@@ -48,14 +52,48 @@ def draw(**given: Any) -> None:
         output.choose(target, None, Workload, picture=True)
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
-    program = inputs.lowered(given)
-    target = target or output.file_name(program.name, ".svg")
+    _refused(given)
+    job, name, notes = _compared(given) if given["diff"] else _priced(given)
+    target = target or output.file_name(name, ".svg")
     output.choose(target, None, Workload, picture=True)
-    job = inputs.workload(program, given)
     import llmir
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        written = llmir.draw(job, target, level=given["level"], phase=given["phase"])
+        written = llmir.draw(job, target, level=given["level"] or "layer", phase=given["phase"])
     echo(os.fspath(written))
-    output.note(*job.notes, *(str(w.message) for w in caught))
+    output.note(*notes, *(str(w.message) for w in caught))
+
+
+def _priced(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
+    """The workload, its model's name, and what to note."""
+    program = inputs.lowered(given)
+    job = inputs.workload(program, given)
+    return job, program.name, job.notes
+
+
+def _compared(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
+    """The difference of two sides, the first one's name, and what to note."""
+    found = difference(given)
+    return found, f"{found.before.program.name}-diff", (*found.before.notes, *found.after.notes)
+
+
+def _refused(given: dict[str, Any]) -> None:
+    """`UsageError` for options that cannot act: on one side, or on two."""
+    names = {"other": "MODEL2", "step": "--pass", "pipeline": "--pipeline", "mla": "--mla"}
+    names |= {n: f"--{n.replace('_', '-')}" for n in ("before", "after", "hw_after", "engine_after", "level")}
+    if not given["diff"]:
+        for name in ("other", "before", "after", "step", "hw_after", "engine_after"):
+            if given[name] is not None:
+                raise click.UsageError(f"{names[name]}: says another side; --diff draws two")
+        return
+    for name in ("pipeline", "mla"):
+        if given[name] is not None:
+            raise click.UsageError(f"{names[name]}: of two sides, --before and --after say the passes")
+    if given["attention"] == "eager":
+        raise click.UsageError("--attention eager: of two sides, --before and --after say the passes")
+    if given["level"] is not None:
+        raise click.UsageError(f"--level {given['level']}: --diff draws each op of a layer, leave it out")
+    for name in ("draft", "image_tokens", "layer_tokens"):
+        if given[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')}: --diff draws prefill and decode without it")

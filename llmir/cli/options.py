@@ -35,6 +35,19 @@ model = _stack(
     click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
 )
 
+sides = _stack(
+    click.argument("other", metavar="[MODEL2]", required=False),
+    click.option(
+        "--before", metavar="PASSES", help="Passes on the first side; '' for none, as eager code runs."
+    ),
+    click.option("--after", metavar="PASSES", help="Passes on the other side."),
+    click.option(
+        "--pass", "step", metavar="PASS", help="Instead of both: the default up to this pass, and with it."
+    ),
+    click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side."),
+    click.option("--engine-after", metavar="NAME[@VERSION]", help="Another engine on the other side."),
+)
+
 draft = click.option(
     "--draft",
     is_flag=True,
@@ -229,12 +242,7 @@ workload = _stack(
     pricing,
 )
 
-serving = _stack(
-    click.option(
-        "--concurrency",
-        type=of_workload("batch"),
-        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
-    ),
+reading = _stack(
     click.option(
         "--chunk",
         type=of_workload("chunk", shown="N|all"),
@@ -247,6 +255,15 @@ serving = _stack(
         default=0,
         help="Tokens of each prompt that are in the cache already.  [default: 0]",
     ),
+)
+
+serving = _stack(
+    click.option(
+        "--concurrency",
+        type=of_workload("batch"),
+        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
+    ),
+    reading,
 )
 
 MEMORY = (

@@ -126,6 +126,7 @@ class Lengths(Count):
 @options.lowering
 @options.parallel
 @options.limits
+@options.price
 @options.form("table", "json", "csv", "md", "html")
 @options.output(
     "Write a file; .txt, .json, .csv, .md, .html, or .png, .svg or .pdf for a picture decides the format."
@@ -167,7 +168,7 @@ def serve_sim(**given: Any) -> None:
         if given["link"] is None:
             raise InputError("--decode-tp: is of pools, which a --link joins")
         asked["decode_program"] = inputs.lowered({**given, "tp": given["decode_tp"]})
-    device = inputs.linked(given, program)
+    (device,) = inputs.priced(given, inputs.linked(given, program))
     if several:
         rates.draw(given, program, device, asked, form)
         return

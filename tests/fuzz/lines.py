@@ -50,6 +50,7 @@ _COMMANDS = (
     "emit M --hw h100 --phase decode --to js -o out.js",
     "kv M --batch 2 --prompt 64 --link host --hw h100-sxm",
     "plan M --hw h100,h200 --gpus 2 --rate 20 --prompt 64 --generate 16 --max-ttft 1s --requests 100",
+    "max M --prompt 8 --generate 4 --max-ttft 1s --max-tpot 20ms --max-num-seqs 8 --price h100=2 -o out.csv",
     "sensitivity M --hw h100 --batch 2 --format json",
     "serve-sim M --hw h100 --rate 20 --prompt lognormal:64,0.6 --generate 16 --requests 50 --seed 1",
     "serve-sim M --closed 4 --prompt 20 --generate uniform:1,9 --requests 40 --replicas 2 -o out.md",

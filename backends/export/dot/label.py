@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from functools import lru_cache
 
 from llmir.dataclass import dataclass
 
@@ -20,6 +21,10 @@ class Paint:
     ink: str
     style: str = "rounded,filled"
 
+    def tinted(self, other: Paint) -> Paint:
+        """With the border of another."""
+        return Paint(self.fill, other.line, other.ink, self.style)
+
 
 PAINT = {
     "memory": Paint("#e8f0fb", "#2f6db5", "#1c4a86"),
@@ -33,20 +38,21 @@ PLAIN = Paint("#ffffff", "#94a3b8", INK)
 # Advance widths of DejaVu Sans, the widest of the usual sans-serif fonts, in thousandths of the size.
 _WIDTHS = {
     302: "ijlI|'",
-    340: " .,:;/\\·",
+    340: " \N{NO-BREAK SPACE}.,:;/\\·",
     432: "()[]!-rtf",
     530: 'sz_?*`"',
     600: "cekvxyaLFPT",
-    640: "0123456789bdghnopquµ{}$EJS",
+    640: "0123456789bdghnopquµ{}$EJS–",
     700: "ABCKRVXYZ",
     790: "DGHNOQU&",
-    840: "+=<>#~^×w−",
-    980: "mMW%@…→",
+    840: "+=<>#~^×w−±→",
+    980: "mMW%@…",
 }
 _WIDTH = {char: width for width, chars in _WIDTHS.items() for char in chars}
 _BOLD, _SLACK = 1.14, 1.15
 
 
+@lru_cache(maxsize=1 << 14)
 def width(text: str, size: float, *, bold: bool = False) -> float:
     """Points that a line needs, with room for a font 15% wider than DejaVu Sans."""
     ems = sum(_WIDTH.get(c, 640 if c.isascii() else 1000) for c in text) / 1000
@@ -65,14 +71,38 @@ def fit(text: str, size: float, limit: float, *, bold: bool = False) -> str:
 def escape(text: str) -> str:
     """Text as an XML document may hold it, on one line."""
     line = " ".join(text.split())
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    return html.escape(shown).replace("\\", "\\\\")  # a single `\N` would become the node's name
+    return html.escape(_shown(line)).replace("\\", "\\\\")  # a single `\N` would become the node's name
 
 
 def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str:
     """A run of text."""
     inner = f"<B>{escape(text)}</B>" if bold else escape(text)
     return f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{inner}</FONT>'
+
+
+def quoted(text: str) -> str:
+    """Text as an attribute holds it, whose backslashes are no commands; its lines stay."""
+    lines = (_shown(" ".join(line.split())) for line in text.split("\n"))
+    return "\\n".join(line.replace("\\", "\\\\").replace("&", "&amp;") for line in lines)
+
+
+def _shown(line: str) -> str:
+    """A line without what cannot be shown."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+
+
+def wrapped(text: str, size: float, first: float, limit: float, *, bold: bool = False) -> list[str]:
+    """A name on one line of `first` points, or after one of its `_` on a second of `limit`, cut there."""
+    if width(text, size, bold=bold) <= first:
+        return [text]
+    cuts = [
+        i + 1 for i, c in enumerate(text) if c in "_.- " and width(text[: i + 1], size, bold=bold) <= first
+    ]
+    if not cuts:
+        return [fit(text, size, first, bold=bold)]
+    return [text[: cuts[-1]], fit(text[cuts[-1] :], size, limit, bold=bold)]
 
 
 def left(content: str, attributes: str = "") -> str:

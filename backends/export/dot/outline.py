@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -11,12 +11,13 @@ import networkx as nx
 
 from llmir.backends.analysis.costs import OVERHEAD, OpCost
 from llmir.backends.analysis.report import Report
-from llmir.backends.export import facts, units
+from llmir.backends.export import facts
 from llmir.graph import Node, Program
+from llmir.layers import Layers
 from llmir.tensor import Tensor
 
 from .scope import Scope, scopes
-from .sections import Box, Section, folded, gathered, grouped, over_stages
+from .sections import Box, Held, Section, folded, gathered, grouped, over_stages
 
 _GROUPS = {
     "attention_core": "attention",
@@ -40,11 +41,31 @@ class Inlet:
 
 @dataclass(frozen=True)
 class Link:
-    """Dataflow from one box or inlet to another. `like` says that the head's result has the value's type."""
+    """Dataflow from one box or inlet to another: `values` by name, each as the program has it.
+
+    `like` says that the head's result has the type of one of them.
+    """
 
     tail: str
     head: str
+    values: tuple[tuple[str, Tensor], ...] = ()
     like: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Pipeline stages that do alike, by their numbers, the layers of the first, and what each does."""
+
+    numbers: tuple[int, ...]
+    layers: str
+    sections: tuple[Section, ...]
+    overheads: tuple[Box, ...]
+
+    @property
+    def boxes(self) -> Iterator[Box]:
+        """Its rows."""
+        yield from (b for s in self.sections for b in s.boxes)
+        yield from self.overheads
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,28 +73,24 @@ class Outline:
     """All that is drawn of one step."""
 
     report: Report
-    sections: tuple[Section, ...]
+    stages: tuple[Stage, ...]
     inlets: tuple[Inlet, ...]
     links: tuple[Link, ...]
 
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """Those of all stages."""
+        return tuple(section for stage in self.stages for section in stage.sections)
+
     @property
     def boxes(self) -> Iterator[Box]:
-        """All ops."""
-        return (b for s in self.sections for b in s.boxes)
+        """All ops and overheads."""
+        return (b for stage in self.stages for b in stage.boxes)
 
     @cached_property
     def longest_s(self) -> float:
         """The most seconds that an op takes, all its runs together."""
         return max((b.total_s for b in self.boxes if b.op), default=0.0)
-
-    @cached_property
-    def _homes(self) -> dict[str, str]:
-        inlets = {i.id: i.section for i in self.inlets}
-        return inlets | {b.id: s.id for s in self.sections for b in s.boxes}
-
-    def section_of(self, name: str) -> str:
-        """The id of the section that a box or inlet lies in."""
-        return self._homes[name]
 
     def share(self, seconds: float) -> float:
         """The part of `whole_s` that `seconds` are."""
@@ -120,47 +137,89 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
     program = report.program
     costs = {op.name: op for op in report.work}
     entries = scopes(program, unrolled=unrolled)
-    places = [place for entry in entries for place in entry.ops()]
-    boxes = [
-        _box(f"{ids}{i}", scope, node, costs[scope.key + node.name], unrolled)
-        for i, (scope, node) in enumerate(places)
-    ]
-    runs = [
-        _section(path, tuple(run), program)
-        for path, run in groupby(boxes, lambda b: b.path.rpartition(".")[0])
-    ]
-    sections = tuple(runs) if unrolled else tuple(gathered(over_stages(folded(runs))))
-    inlets, links = _links(sections, places, ids)
-    return Outline(report, (*sections, *_overheads(report, ids)), inlets, links)
+    places: list[tuple[Scope, Node]] = []
+    stages: list[tuple[Section, ...]] = []
+    for entry in entries:
+        boxes = []
+        for scope, node in entry.ops():
+            boxes.append(_box(f"{ids}{len(places)}", scope, node, costs[scope.key + node.name], unrolled))
+            places.append((scope, node))
+        runs = (
+            _section(path, tuple(run), program)
+            for path, run in groupby(boxes, lambda b: b.path.rpartition(".")[0])
+        )
+        stages.append(tuple(runs) if unrolled else tuple(gathered(list(folded(runs)))))
+    alike = (((i,), sections) for i, sections in enumerate(stages)) if unrolled else over_stages(stages)
+    found = tuple(
+        Stage(numbers, _layers(program, numbers), sections, tuple(_overheads(report, numbers, ids)))
+        for numbers, sections in alike
+    )
+    inlets, links = _links(tuple(s for stage in found for s in stage.sections), places, ids)
+    return Outline(report, found, inlets, links)
+
+
+def _layers(program: Program, numbers: tuple[int, ...]) -> str:
+    """The layers of some stages: `layers 20–59`; nothing where there are none."""
+    graphs = [program[program.entries[number]] for number in numbers]
+    starts = [layer for g in graphs for of in program.iterations(g, Layers()).values() for layer in of]
+    if not starts:
+        return ""
+    deepest = max(program.depth(loop.body) for g in graphs for loop in g.loops.values())
+    first, last = min(starts), max(starts) + deepest - 1
+    return f"layers {first}–{last}" if last > first else f"layer {first}"
 
 
 def _box(name: str, scope: Scope, node: Node, cost: OpCost, unrolled: bool) -> Box:
-    note = node.op.remark(scope.graph.operand_types(node))
+    types = scope.graph.operand_types(node)
     group = _GROUPS.get(node.op.block, node.op.block)
     times = scope.program.micro_batches if unrolled else cost.repeat
-    return Box(name, scope.path + node.name, cost, times, group, note, node.op, node.results)
+    return Box(
+        name,
+        scope.path + node.name,
+        cost,
+        times,
+        group,
+        node.op.remark(types),
+        node.op,
+        node.results,
+        str(node.op.equation(types)),
+        tuple(_held(scope, node)),
+    )
 
 
-def _overheads(report: Report, ids: str) -> Iterator[Section]:
-    """What is no op, as boxes after all others: each kind on all stages together."""
+def _held(scope: Scope, node: Node) -> Iterator[Held]:
+    """The weights and caches among the operands of an op."""
+    for value in dict.fromkeys(node.operands):
+        op = scope.graph[value.node].op
+        if op.source and op.role != "activation":
+            yield Held(op.role, value.node, scope.graph.type(value).local(scope.program.mesh))
+
+
+def _overheads(report: Report, numbers: tuple[int, ...], ids: str) -> Iterator[Box]:
+    """What is no op on some stages, each kind as one box."""
     rows: dict[str, list[OpCost]] = {}
     for row in report.ops:
-        if row.kind == OVERHEAD:
+        if row.kind == OVERHEAD and row.stage in numbers:
             rows.setdefault(row.name.rpartition(".")[2], []).append(row)
     for name, (first, *others) in rows.items():
         cost = replace(first, name=name)
-        if others:
-            total = sum(float(row.total_s) for row in (first, *others))
-            cost = replace(cost, time_s=total, repeat=1)
-        box = Box(f"{ids}{name}", name, cost, cost.repeat, first.block, _note(report, [first, *others]))
-        yield Section("", (box,), (), report.program.micro_batches)
+        end = f"_{numbers[0]}" if numbers[0] else ""
+        yield Box(
+            f"{ids}{name}{end}",
+            name,
+            cost,
+            cost.repeat * (1 + len(others)),
+            first.block,
+            _note(report, first),
+        )
 
 
-def _note(report: Report, rows: Sequence[OpCost]) -> str:
+def _note(report: Report, row: OpCost) -> str:
     """What an overhead is made of."""
-    if rows[0].bound != OVERHEAD:
-        return f"stages wait {units.percent(report.bubble)} of the step"
-    return " · ".join(facts.overhead_parts(report))
+    if row.bound != OVERHEAD:
+        return "waits for other stages"
+    parts = facts.overhead_parts(report) if len(report.stages) == 1 else []
+    return " · ".join(parts)
 
 
 def _section(path: str, boxes: tuple[Box, ...], program: Program) -> Section:
@@ -193,6 +252,7 @@ class _Use:
     head: Box
     origin: str
     name: str
+    value: str
     type: Tensor
 
 
@@ -203,17 +263,22 @@ def _uses(places: Iterable[tuple[Scope, Node]], drawn: dict[str, Box]) -> Iterat
         if drawn[path].path == path:
             for value in node.operands:
                 if origin := scope.origin(value):
-                    yield _Use(drawn[path], *origin, scope.graph.type(value))
+                    yield _Use(drawn[path], *origin, str(value)[1:], scope.graph.type(value))
 
 
 def _links(
     sections: tuple[Section, ...], places: list[tuple[Scope, Node]], ids: str
 ) -> tuple[tuple[Inlet, ...], tuple[Link, ...]]:
-    """Dataflow; what enters a layer from outside goes through an inlet."""
+    """Dataflow; what enters a layer, or the program, from outside goes through an inlet."""
     drawn = {f"{p}.{b.name}" if p else b.path: b for s in sections for b in s.boxes for p in s.folded}
     home = {b.id: s for s in sections for b in s.boxes}
     inlets: dict[tuple[str, str], Inlet] = {}
-    links: dict[tuple[str, str], bool] = {}  # (tail, head) -> whether some value is like the result
+    links: dict[tuple[str, str], Link] = {}
+
+    def link(tail: str, head: str, use: _Use, like: bool) -> None:
+        known = links.get((tail, head)) or Link(tail, head)
+        values = tuple(dict.fromkeys((*known.values, (use.value, use.type))))
+        links[tail, head] = Link(tail, head, values, known.like or like)
 
     before = {below.id: above for above, below in pairwise(sections)}
     for use in _uses(places, drawn):
@@ -221,14 +286,13 @@ def _links(
         if tail and home[tail.id].places > 1 and home[tail.id] is not section:
             tail = before[section.id].boxes[-1]  # layers as they are drawn, whatever the pattern is
         source = tail.id if tail else None
-        if section.prefix and (tail is None or home[tail.id] is not section):
+        outside = tail is None or (section.prefix and home[tail.id] is not section)
+        if outside:
             new = Inlet(f"{ids}in{len(inlets)}", section.id, use.name, use.type)
             inlet = inlets.setdefault((section.id, use.origin), new)
             if tail:
-                links[tail.id, inlet.id] = False
+                link(tail.id, inlet.id, use, False)
             source = inlet.id
         if source:
-            like = use.type == use.head.results[0]
-            links[source, use.head.id] = links.get((source, use.head.id), False) or like
-    found = tuple(Link(tail, head, like) for (tail, head), like in links.items())
-    return tuple(inlets.values()), found
+            link(source, use.head.id, use, use.type == use.head.results[0])
+    return tuple(inlets.values()), tuple(links.values())

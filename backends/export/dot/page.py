@@ -1,9 +1,8 @@
-"""What surrounds the ops of any picture: title, totals, legend, and the heads of panels."""
+"""What surrounds the ops of any picture: title, totals, legend, heads of frames, and panels side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from llmir.backends.analysis import precision
 from llmir.backends.analysis.report import Report
@@ -11,85 +10,132 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import facts, units
 from llmir.graph import APART
 
-from .label import FONT, INK, MUTED, PAINT, fit, font, label, left, table, width
+from .box import one, tile_of, two
+from .canvas import Canvas, Tile
+from .label import FONT, INK, MUTED, PAINT, Paint, fit, font, left, table, width, wrapped
 from .outline import Outline, pattern
 
 GRAPH = {
     "fontname": FONT,
     "bgcolor": "white",
-    "labelloc": "t",
-    "labeljust": "l",
-    "pad": "0.25",
-    "nodesep": "0.28",
-    "ranksep": "0.28",
+    "layout": "nop2",
+    "outputorder": "edgesfirst",
+    "pad": "0.2",
     "splines": "true",
 }
-NODE = {"shape": "box", "style": "rounded,filled", "margin": "0", "fontname": FONT, "penwidth": "1.1"}
+NODE = {"shape": "box", "fixedsize": "true", "margin": "0", "fontname": FONT, "penwidth": "1.1"}
 EDGE = {"color": "#94a3b8", "arrowsize": "0.6", "penwidth": "1.1", "fontname": FONT}
-PANEL = {"style": "rounded", "color": "#cbd5e1", "bgcolor": "#ffffff", "penwidth": "1.3", "margin": "16"}
-PERIOD = {"style": "rounded,dashed", "color": "#64748b", "penwidth": "1.3", "margin": "14"}
-SECTION = {
-    "style": "rounded,filled",
-    "color": "#94a3b8",
-    "fillcolor": "#f8fafc",
-    "penwidth": "1.1",
-    "margin": "14",
-}
-GROUP = {
-    "style": "rounded,filled",
-    "color": "#e2e8f0",
-    "fillcolor": "#f1f5f9",
-    "penwidth": "1",
-    "margin": "12",
-}
+PANEL = {"style": "rounded", "color": "#cbd5e1", "bgcolor": "#ffffff", "penwidth": "1.3"}
+STAGE = {"style": "rounded,filled", "color": "#7a869a", "fillcolor": "#ffffff", "penwidth": "1.6"}
+PERIOD = {"style": "rounded,dashed", "color": "#64748b", "penwidth": "1.3"}
+SECTION = {"style": "rounded,filled", "color": "#94a3b8", "fillcolor": "#f8fafc", "penwidth": "1.1"}
+GROUP = {"style": "rounded,filled", "color": "#e2e8f0", "fillcolor": "#f1f5f9", "penwidth": "1"}
 
-UNLINKED = {"style": "dotted", "arrowhead": "none"}  # to what no data flows to
 LEGEND = {"overhead": "overhead: launches, the engine's CPU", "bubble": "bubble: waits for another stage"}
-LINE = 16  # points, of a line in the head of a panel
+LINE, BETWEEN = 14, 12.0  # points: of a line in the head of a panel; between panels
+_ABREAST = 2
 _WARNING = "#b91c1c"
 
 
-def new_graph(head: str, attributes: Mapping[str, str]) -> Any:
-    """An empty `graphviz.Digraph` with `head` above."""
+def new_canvas(title: str) -> Canvas:
+    """An empty picture; a pointer over nothing else says its title."""
     import graphviz
 
-    graph = graphviz.Digraph("llmir", graph_attr={**GRAPH, **attributes}, node_attr=NODE, edge_attr=EDGE)
-    if head:
-        graph.attr(label=label(head))
-    return graph
+    graph = graphviz.Digraph("llmir", graph_attr=GRAPH, node_attr=NODE, edge_attr=EDGE)
+    graph.attr(tooltip=graphviz.nohtml(title.replace("\\", "\\\\")))
+    return Canvas(graph)
 
 
-def head(job: Report | Workload, outlines: Iterable[Outline], limit: float, key: str) -> str:
-    """The title block, wrapped to `limit` points: model and device, totals, and the legend."""
-    title = f"{job.program.name} on {_where(job)}"
+def side_by_side(
+    canvas: Canvas, count: int, draw: Callable[[int, float, float], tuple[float, float]]
+) -> tuple[float, float]:
+    """Draw panels, two a row: `draw` takes a number, left and top and gives right and bottom; the extent."""
+    widest, top = 0.0, 0.0
+    for first in range(0, count, _ABREAST):
+        x, bottom = 0.0, top
+        for number in range(first, min(first + _ABREAST, count)):
+            right, low = draw(number, x, top)
+            x, bottom, widest = right + BETWEEN, min(bottom, low), max(widest, right)
+        top = bottom - BETWEEN
+    return widest, top
+
+
+def head(canvas: Canvas, job: Report | Workload, outlines: Iterable[Outline], limit: float, key: str) -> None:
+    """The title block above what is drawn, wrapped to `limit` points: model, device, totals, legend."""
     times, memory, fits = _facts(job)
-    limit = max(limit, 340)
-    words = [fit(word, 20, limit, bold=True) for word in title.split()]
-    rows = [left(font(line, 20, bold=True), 'HEIGHT="28"') for line in _lines(words, 20, limit, bold=True)]
-    rows.append(left(font(times, 12), 'HEIGHT="17"'))
-    rows.append(left(font(memory, 12, INK if fits else _WARNING), 'HEIGHT="17"'))
-    rows.append(f'<TD HEIGHT="24">{_legend(outlines)}</TD>')
-    rows += [left(font(line, 9, MUTED), 'HEIGHT="13"') for line in _lines(key.split(), 9, limit)]
-    rows.append('<TD HEIGHT="6"></TD>')
-    return table(rows)
+    present = {str(b.cost.bound) for o in outlines for b in o.boxes}
+    lines = [(12.0, times, INK), (12.0, memory, INK if fits else _WARNING)]
+    block(canvas, f"{job.program.name} on {where(job)}", lines, present, key, limit)
 
 
-def panel_head(outline: Outline) -> str:
+def block(
+    canvas: Canvas,
+    title: str,
+    facts: Sequence[tuple[float, str, str]],
+    bounds: Iterable[str],
+    key: str,
+    limit: float,
+) -> None:
+    """A title, lines of facts (size, words, colour), a legend of bounds and a key, above y = 0."""
+    limit = max(limit, 480.0)
+    words = [fit(word, 19, limit, bold=True) for word in title.split()]
+    lines = [(27.0, one(font(line, 19, bold=True), limit)) for line in lines_of(words, 19, limit, bold=True)]
+    for size, said, color in facts:
+        apart = " · " if " · " in said else " "
+        for line in lines_of(said.split(apart), size, limit, apart):
+            lines.append((size + 5, one(font(line, size, color), limit)))
+    lines += [(20.0, f'<TD COLSPAN="2" ALIGN="LEFT">{row}</TD>') for row in _legend(set(bounds), limit)]
+    lines += [(12.0, one(font(line, 9, MUTED), limit)) for line in lines_of(key.split(), 9, limit)]
+    tile = tile_of("head", lines, limit, BARE, title)
+    canvas.tile(tile, tile.wide / 2 - 8, tile.high + 4)
+
+
+BARE = Paint("transparent", "transparent", "", "filled")
+
+
+def band(
+    id: str,
+    title: str,
+    figure: str,
+    below: Sequence[str],
+    inner: float,
+    size: float,
+    fill: str,
+    said: str = "",
+) -> Tile:
+    """The head of a frame: title left, figure right, lines below; wires pass behind it."""
+    second = width(figure, size - 2, bold=True) if figure else -8.0
+    name, *more = wrapped(title, size, inner - second - 8, inner, bold=True)
+    first = one(font(name, size, bold=True), inner)
+    if figure:
+        first = two(font(name, size, bold=True), font(figure, size - 2, INK, bold=True), inner, second)
+    lines = [(size + 4, first), *((size + 4, one(font(line, size, bold=True), inner)) for line in more)]
+    for words in below:
+        lines += [
+            (LINE - 2, one(font(line, 9, MUTED), inner)) for line in lines_of(words.split(" "), 9, inner)
+        ]
+    tile = tile_of(id, lines, inner, Paint(fill, fill, INK, "filled"), said or title)
+    return Tile(id, tile.rows[1:-1], tile.wide, tile.high - 10, tile.paint, tile.tip)
+
+
+def panel_head(outline: Outline, id: str, inner: float) -> Tile:
     """The head of one step's panel: what the step is, and its total."""
     report = outline.report
     name, what = step_words(report)
-    first = font(f"{name} · {units.time(float(report.time_s))}", 14, bold=True)
-    lines = _lines(pattern(report.program).split(" · "), 10, 420, " · ")
-    said = what, *filter(None, lines), *panel_lines(outline)
-    words = [left(font(word, 10, MUTED), f'HEIGHT="{LINE}"') for word in said]
-    return table([left(first, 'HEIGHT="20"'), *words])
+    time = units.time(float(report.time_s))
+    said = [what, *filter(None, [pattern(report.program)]), *panel_lines(outline)]
+    return band(id, f"{name} · {time}", "", said, inner, 14, "#ffffff")
 
 
 def panel_lines(outline: Outline) -> list[str]:
-    """How the step goes through pipeline stages, if it does, and what shares are of if not of it."""
-    lines = [f"{name} {value}" for name, value in facts.pipeline_lines(outline.report)]
-    whole = f"shares are of {units.time(outline.whole_s)}, before launches are hidden"
-    return [*lines, whole] if any(b.total_s < 0 for b in outline.boxes) else lines
+    """How many stages and micro-batches there are, if several, and what shares are of if not of the step."""
+    lines = [f"{name} of {value}" for name, value in facts.pipeline_lines(outline.report)[:1]]
+    if len(outline.report.stages) > 1:
+        lines.append(f"shares of all stages together, {units.time(outline.whole_s)}")
+    if any(b.total_s < 0 for b in outline.boxes):
+        whole = f"shares of {units.time(outline.whole_s)}, before launches are hidden"
+        lines[1:] = [whole]
+    return lines
 
 
 def step_words(report: Report) -> tuple[str, str]:
@@ -98,16 +144,22 @@ def step_words(report: Report) -> tuple[str, str]:
         return "STEP", facts.step_title(report)
     if report.phase in APART:
         return report.phase.upper(), facts.step_title(report)
+    program = report.program
     batch, new, context = int(report.batch), int(report.new), int(report.context)
+    if not {"architecture", "layers"} & program.facts.keys():
+        return program.name, f"one step, batch {batch} × {new} token{'s' if new > 1 else ''}" + (
+            f" after {context} cached" if context else ""
+        )
     name = "PREFILL" if not context else "DECODE" if new == 1 else "STEP"
     cached = f", context {context}" if context else ""
     return name, f"batch {batch} × {new} token{'s' if new > 1 else ''}{cached}"
 
 
-def _where(job: Report | Workload) -> str:
+def where(job: Report | Workload) -> str:
+    """The devices, the split and the types of a picture's title."""
     words = [word.upper() for word in job.program.parallelism.words("=")]
     words += precision.words(job.program)
-    return f"{facts.devices(job.program, job.device)} ({', '.join(words)})"
+    return facts.devices(job.program, job.device) + (f" ({', '.join(words)})" if words else "")
 
 
 def _facts(job: Report | Workload) -> tuple[str, str, bool]:
@@ -125,7 +177,7 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
     return " · ".join(times), memory, fits
 
 
-def _lines(
+def lines_of(
     words: list[str], size: float, limit: float, between: str = " ", *, bold: bool = False
 ) -> list[str]:
     """Words in lines of at most `limit` points."""
@@ -139,13 +191,16 @@ def _lines(
     return lines
 
 
-def _legend(outlines: Iterable[Outline]) -> str:
-    """A swatch for each bound that occurs."""
-    present = {str(b.cost.bound) for o in outlines for b in o.boxes}
-    cells, across = [], 0
+def _legend(present: set[str], limit: float) -> Iterator[str]:
+    """Lines of swatches, one for each bound that occurs, with its letter."""
+    cells: list[str] = []
+    across = 0.0
     for bound in (b for b in PAINT if b in present):
         paint, words = PAINT[bound], LEGEND.get(bound, f"{bound}-bound")
         wide = round(width(words, 10)) + 10
+        if cells and across + 24 + wide > limit:
+            yield _swatches(cells, across)
+            cells, across = [], 0.0
         swatch = (
             f'<TABLE BORDER="1" CELLBORDER="0" CELLSPACING="0" COLOR="{paint.line}" BGCOLOR="{paint.fill}" '
             'FIXEDSIZE="TRUE" WIDTH="18" HEIGHT="12"><TR><TD></TD></TR></TABLE>'
@@ -153,4 +208,9 @@ def _legend(outlines: Iterable[Outline]) -> str:
         cells.append(f'<TD FIXEDSIZE="TRUE" WIDTH="18" HEIGHT="16">{swatch}</TD><TD WIDTH="6"></TD>')
         cells.append(left(font(words, 10), f'WIDTH="{wide}"'))
         across += 24 + wide
-    return table(["".join(cells)], f'FIXEDSIZE="TRUE" ALIGN="LEFT" WIDTH="{across}" HEIGHT="18"')
+    if cells:
+        yield _swatches(cells, across)
+
+
+def _swatches(cells: Iterable[str], across: float) -> str:
+    return table(["".join(cells)], f'FIXEDSIZE="TRUE" ALIGN="LEFT" WIDTH="{across:.0f}" HEIGHT="18"')

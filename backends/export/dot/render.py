@@ -1,14 +1,17 @@
-"""`draw`: from a report or workload to a file."""
+"""`draw`: from a report, a workload or a difference to a file."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llmir.backends.analysis.diff import StepDiff, WorkloadDiff
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export.files import check_writable, write
@@ -17,32 +20,33 @@ from llmir.errors import InputError, OutputError
 from llmir.names import plain
 from llmir.views import exported, exporter, format_of, suffixes
 
-from . import full, layer, overview
+from . import column, overview, sides
 from .outline import Outline, outline
 
 PHASES = ("encode", "prefill", "decode", "draft", "both")
 LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Any]] = {
     "overview": overview.draw,
-    "layer": layer.draw,
-    "full": full.draw,
+    "layer": column.draw,
+    "full": partial(column.draw, full=True),
 }
+
+
+Job = Report | Workload | StepDiff | WorkloadDiff
 
 
 class NoDotError(OutputError):
     """Graphviz is not installed."""
 
 
-def draw(
-    job: Report | Workload, path: str | os.PathLike[str], *, level: str = "layer", phase: str = "both"
-) -> Path:
+def draw(job: Job, path: str | os.PathLike[str], *, level: str = "layer", phase: str = "both") -> Path:
     """Draw to `path`, whose suffix is the format, and return the path written.
 
     That is another one, ending in `.dot`, when Graphviz's `dot` is not installed: then with a warning.
     """
     check_writable(path)
     target, of = Path(path), type(job)
-    if not isinstance(job, (Report, Workload)):
-        raise InputError(f"expected a Report or a Workload, got {of.__name__}")
+    if not isinstance(job, (Report, Workload, StepDiff, WorkloadDiff)):
+        raise InputError(f"expected a Report or a Workload, or a difference of two, got {of.__name__}")
     kind = format_of(target.suffix.lower(), of, picture=True)
     if kind is None:
         shown = f"{plain(str(target), limit=1000)}: suffix {target.suffix!r}"
@@ -61,8 +65,12 @@ def draw(
     return target
 
 
-def _graph(job: Report | Workload, level: str, phase: str) -> Any:
+def _graph(job: Job, level: str, phase: str) -> Any:
     level = choice("level", level, tuple(LEVELS))
+    if isinstance(job, (StepDiff, WorkloadDiff)):
+        if level != "layer":
+            raise InputError(f"level: {level}: a difference is drawn op by op; leave it out")
+        return sides.draw(job, choice("phase", phase, PHASES))
     reports = _steps(job, phase)
     panels = [outline(r, f"p{i}_", unrolled=level == "full") for i, r in enumerate(reports)]
     if not all(o.sections for o in panels):
@@ -72,33 +80,61 @@ def _graph(job: Report | Workload, level: str, phase: str) -> Any:
 
 @exporter("dot", ".dot", ".gv", of=Report, picture=True)
 @exporter("dot", ".dot", ".gv", of=Workload, picture=True)
-def source(job: Report | Workload, *, level: str = "layer", phase: str = "both") -> str:
+@exporter("dot", ".dot", ".gv", of=StepDiff, picture=True)
+@exporter("dot", ".dot", ".gv", of=WorkloadDiff, picture=True)
+def source(job: Job, *, level: str = "layer", phase: str = "both") -> str:
     """What Graphviz draws."""
     return str(_graph(job, level, phase).source)
 
 
 @exporter("svg", ".svg", of=Report, picture=True)
 @exporter("svg", ".svg", of=Workload, picture=True)
-def svg(job: Report | Workload, *, level: str = "layer", phase: str = "both") -> bytes:
+@exporter("svg", ".svg", of=StepDiff, picture=True)
+@exporter("svg", ".svg", of=WorkloadDiff, picture=True)
+def svg(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
     """A picture that scales."""
-    return _render(_graph(job, level, phase), "svg")
+    return titled(_render(_graph(job, level, phase), "svg"))
 
 
 @exporter("pdf", ".pdf", of=Report, picture=True)
 @exporter("pdf", ".pdf", of=Workload, picture=True)
-def pdf(job: Report | Workload, *, level: str = "layer", phase: str = "both") -> bytes:
+@exporter("pdf", ".pdf", of=StepDiff, picture=True)
+@exporter("pdf", ".pdf", of=WorkloadDiff, picture=True)
+def pdf(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
     """A page as large as the picture."""
     return _render(_graph(job, level, phase), "pdf")
 
 
 @exporter("png", ".png", of=Report, picture=True)
 @exporter("png", ".png", of=Workload, picture=True)
-def png(job: Report | Workload, *, level: str = "layer", phase: str = "both") -> bytes:
+@exporter("png", ".png", of=StepDiff, picture=True)
+@exporter("png", ".png", of=WorkloadDiff, picture=True)
+def png(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
     """A picture of pixels, 144 an inch but where all layers are written out."""
     graph = _graph(job, level, phase)
     if level != "full":
         graph.attr(dpi="144")
     return _render(graph, "png")
+
+
+_GROUP = re.compile(
+    r'<g id="[^"]*" class="(node|edge|cluster|graph)"([^>]*)>\n<title>([^<]*)</title>\n'
+    r'(<g id="[^"]*"><a xlink:title="([^"]*)">)?'
+)
+
+
+def titled(svg: bytes) -> bytes:
+    """An SVG in which the title of each thing, which browsers show, is its tooltip and not its name.
+
+    The name is its id.
+    """
+
+    def title(found: re.Match[str]) -> str:
+        kind, more, name, link, tip = found.groups()
+        said = (tip or "").strip()
+        return f'<g id="{name}" class="{kind}"{more}>\n<title>{said}</title>\n{link or ""}'
+
+    return _GROUP.sub(title, svg.decode("utf-8")).encode("utf-8")
 
 
 def _steps(job: Report | Workload, phase: str) -> list[Report]:

@@ -48,7 +48,7 @@ class Scope:
             elif node.op.runs:
                 yield self, node
 
-    def origin(self, value: Value, name: str = "hidden") -> tuple[str, str] | None:
+    def origin(self, value: Value, name: str = "") -> tuple[str, str] | None:
         """The path of the op or input that gives a value, and what its innermost scope calls it."""
         node = self.graph[value.node]
         if node.op.loop:
@@ -66,7 +66,7 @@ class Scope:
             slot = self.graph.inputs.index(node)
             if slot < len(self.previous.graph.outputs):
                 return self.previous.origin(self.previous.graph.outputs[slot], node.name)
-        return self.path + node.name, name
+        return self.path + node.name, name or (node.name if node.op.source else "hidden")
 
 
 def scopes(program: Program, *, unrolled: bool) -> list[Scope]:

@@ -13,6 +13,15 @@ from llmir.op import Op
 from llmir.tensor import Tensor
 
 
+@dataclass(frozen=True)
+class Held:
+    """A weight or cache that an op reads or writes: its role, its name and what a rank has of it."""
+
+    role: str
+    name: str
+    type: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Box:
     """A row as drawn, an op and its results or no op; a step runs it `times` times, each `cost.time_s`."""
@@ -25,6 +34,8 @@ class Box:
     note: str = ""
     op: Op | None = None
     results: tuple[Tensor, ...] = ()
+    equation: str = ""
+    held: tuple[Held, ...] = ()
 
     @property
     def name(self) -> str:
@@ -51,7 +62,7 @@ class Box:
 class Section:
     """Ops in schedule order that lie in one layer, or (`prefix` empty) around the layers.
 
-    `folded` are the full paths of the layers that it stands for, those of other pipeline stages among them;
+    `folded` are the full paths of the layers that it stands for, those of the `stages` alike among them;
     `nest` is how often each repeat around it runs, outermost first, and `body` the graph that it is. Where
     that lies in several `places` of the pattern, it is drawn once, and `nest` is of the first.
     """
@@ -98,10 +109,15 @@ class Section:
 
     @property
     def count(self) -> str:
-        """How often a micro-batch runs it, and on how many stages."""
-        stages = f" on {self.stages} stages" if self.stages > 1 else ""
+        """How often a micro-batch runs it, on each of its stages."""
         nest = f" = {' × '.join(map(str, self.nest))}" if self.period and self.nest[-1] > 1 else ""
-        return f"× {self.times // self.micro_batches}{nest}{stages}"
+        return f"× {self.times // self.micro_batches // self.stages}{nest}"
+
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """Equal for layers that do the same at the same cost, wherever they are and however often."""
+        ops = ((b.name, type(b.op), b.results, b.cost.time_s, b.bytes) for b in self.boxes)
+        return (self.prefix, *ops)
 
     @property
     def total_s(self) -> float:
@@ -159,19 +175,24 @@ def folded(sections: Iterable[Section]) -> Iterator[Section]:
         yield replace(first, boxes=boxes, folded=(*first.folded, *(p for s in others for p in s.folded)))
 
 
-def over_stages(sections: Iterable[Section]) -> list[Section]:
-    """What several pipeline stages do alike, as one section where the first does it."""
-    found: dict[object, Section] = {}
-    for section in sections:
-        ops = ((b.name, type(b.op), b.results, b.cost.time_s, b.bytes) for b in section.boxes)
-        stage = section.boxes[0].cost.stage
-        same = found.get(likeness := (section.prefix, *ops))
-        if same is None or stage == same.boxes[0].cost.stage:
-            found[likeness if same is None else section] = section
-            continue
-        boxes = tuple(
-            replace(a, times=a.times + b.times) for a, b in zip(same.boxes, section.boxes, strict=True)
+def over_stages(
+    stages: Iterable[tuple[Section, ...]],
+) -> Iterator[tuple[tuple[int, ...], tuple[Section, ...]]]:
+    """Pipeline stages in a row that do alike, as one: their numbers, and the sections of the first."""
+
+    def likeness(numbered: tuple[int, tuple[Section, ...]]) -> object:
+        return [(s.likeness, *(b.times for b in s.boxes)) for s in numbered[1]]
+
+    for _, run in groupby(enumerate(stages), likeness):
+        numbers, (first, *others) = zip(*run, strict=True)
+        count = len(numbers)
+        merged = tuple(
+            replace(
+                s,
+                boxes=tuple(replace(b, times=b.times * count) for b in s.boxes),
+                folded=(*s.folded, *(p for other in others for p in other[i].folded)),
+                stages=count,
+            )
+            for i, s in enumerate(first)
         )
-        folded = (*same.folded, *section.folded)
-        found[likeness] = replace(same, boxes=boxes, folded=folded, stages=same.stages + 1)
-    return list(found.values())
+        yield numbers, merged

@@ -1,0 +1,94 @@
+"""`llmir max`: the largest batch, context and number of requests at once, and what binds each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import inputs, options, output
+from .command import command
+from .ending import line
+from .kinds import Count, of_workload
+
+ASKED = (
+    "batch",
+    "prompt",
+    "generate",
+    "cached",
+    "chunk",
+    "max_ttft",
+    "max_tpot",
+    "cache_policy",
+    *inputs.LIMITS,
+)
+
+
+class Time(Count):
+    """A time with its unit."""
+
+    name = "TIME"
+
+    def read(self, name: str, text: str) -> Any:
+        """As the API reads it."""
+        return text
+
+    def check(self, name: str, value: Any) -> Any:
+        """With its unit, before the model is loaded."""
+        from llmir.limited import seconds
+
+        return seconds(name, value)
+
+
+@command("max", "The largest batch, context and requests at once, and what binds each.")
+@options.model
+@options.hardware
+@click.option(
+    "--prompt", type=of_workload("prompt"), default=2048, help="Tokens of a prompt.  [default: 2048]"
+)
+@click.option(
+    "--generate", type=of_workload("generate"), default=128, help="Tokens generated.  [default: 128]"
+)
+@click.option(
+    "--batch",
+    type=of_workload("batch"),
+    help="Sequences that each have the largest context.  [default: 1, or 1 in each micro-batch]",
+)
+@click.option("--max-ttft", type=Time(), help="The first token comes by then, such as 1s.")
+@click.option("--max-tpot", type=Time(), help="Each later token takes no longer (mean), such as 30ms.")
+@options.pricing
+@options.lowering
+@options.parallel
+@options.reading
+@options.memory
+@options.price
+@options.form("table", "json", "csv", "md", "html")
+@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+def largest(**given: Any) -> int:
+    """Find the largest batch, context and number of requests at once that fit and come within limits.
+
+    A batch begins together. A context is prompt and answer, with --generate tokens of answer. Requests at
+    once are those of users who ask again when answered. Memory is the engine's, as `analyze` has it. Of each
+    answer it says what binds (memory, a limit, the engine), what each limit alone allows, of prefill and of
+    decode, and what one more takes. Exit 1 if not even one meets the limits.
+
+    \b
+    llmir max llama3.1-8b --hw h100-sxm --max-ttft 1s --max-tpot 20ms
+    llmir max qwen3-32b --hw h200 --tp 2 --weights fp8 --prompt 8000 --generate 500
+    llmir max llama3.1-70b --tp 8 --engine sglang --max-tpot 30ms --price h100=2
+    """
+    from llmir import largest as find
+    from llmir.backends.export.largest import misses
+    from llmir.backends.serving.largest import Largest
+
+    form = output.choose(given["output_file"], given["form"], Largest)
+    program = inputs.lowered(given)
+    (device,) = inputs.priced(given, inputs.hardware(given, program))
+    asked = {name: given[name] for name in (*ASKED, *inputs.PRICING)}
+    found = find(program, device, reserve_bytes=given["reserve"], **asked)
+    output.result(found, form, given["output_file"])
+    output.note(*found.notes)
+    late = misses(found)
+    for message in late:
+        line("violated", message)
+    return 1 if late else 0
