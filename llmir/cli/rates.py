@@ -13,7 +13,7 @@ from .kinds import Number, spelled
 if TYPE_CHECKING:
     from llmir import Program
 
-ALONE = ("rate", "closed", "trace", "requests_out", "steps_out", "trace_out", "form")
+ALONE = ("rate", "closed", "trace", "requests_out", "steps_out", "trace_out", "price", "form")
 
 
 class Rates(Number):
