@@ -9,7 +9,6 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import llmir
 from llmir import hw
@@ -94,7 +93,7 @@ IDS = {n.name: np.zeros((1, 1), dtype=int) for n in PROGRAM["main"].inputs}
 COUNT = len(fresh())
 PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
-REQUEST = {"batch": 1, "prompt": 8, "generate": 2}
+REQUEST, DRAFTS = {"batch": 1, "prompt": 8, "generate": 2}, {"draft_tokens": 2, "acceptance": 0.5}
 JOB = {**REQUEST, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
 TRAFFIC: dict[str, Any] = {
@@ -116,10 +115,6 @@ REQUESTS = TRAFFIC | COUNTED
 SERVER = {"chunked_prefill": None, "max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64}
 SERVER |= {"memory_utilization": 0.9, "reserve_bytes": 0}
 SERVED = llmir.server(PROGRAM, "h100-sxm")
-GRID = llmir.analyze(PROGRAM, "h100-sxm", batch=[1, 2])
-SWEPT = llmir.sweep(PROGRAM, {"context": "1:4"})
-SIMULATED = SERVED.run(llmir.traffic(rate=2, prompt=8, generate=4, requests=5))
-AXES = Figure().subplots()
 POOLS = ("prefill_replicas", "decode_replicas", "link", "decode_program")
 POOLED = {name: value for name, value in COUNTED.items() if name != "replicas"}
 POOLED |= {"prefill_replicas": 2, "decode_replicas": 1}
@@ -211,6 +206,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "emit": (llmir.emit, {"program": PROGRAM, "hw": "h100", "to": "js", "phase": None, **PRICING, **CACHES}),
     "page": (llmir.page, {"model": PROGRAM, "axes": {}, "pipeline": "", "max_size": 1 << 20, **REQUEST}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
+    "speculate": (llmir.speculate, {"job": llmir.workload(PROGRAM, "h100"), "verify": PROGRAM, **DRAFTS}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "compile slopes": (
         llmir.compile(PROGRAM, "h100").slope,
@@ -278,14 +274,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             **{"requests": 100, "seed": 0},
         },
     ),
-    "plot_batch": (llmir.plot_batch, {"data": GRID, "ax": AXES}),
-    "plot_context": (llmir.plot_context, {"data": SWEPT, "ax": AXES}),
-    "plot_distributions": (llmir.plot_distributions, {"data": REPORT, "ax": AXES, "by": "kind"}),
-    "plot_front": (llmir.plot_front, {"data": SWEPT, "ax": AXES}),
-    "plot_latencies": (llmir.plot_latencies, {"data": [SIMULATED], "ax": AXES, "of": "tpot", "rate": 2.0}),
-    "plot_memory": (llmir.plot_memory, {"data": REPORT, "ax": AXES}),
-    "plot_roofline": (llmir.plot_roofline, {"data": REPORT, "ax": AXES}),
-    "plot_serving": (llmir.plot_serving, {"data": SIMULATED, "ax": AXES}),
     "sweep": (
         lambda model, axes, pipeline, price, executor, progress: llmir.sweep(
             model, axes, pipeline=pipeline, price=price, executor=executor, progress=progress

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from llmir.backends.analysis.costs import BUBBLE, OpCost
+from llmir.backends.analysis.costs import BUBBLE, OVERHEAD, OpCost
 from llmir.backends.analysis.report import Report
 from llmir.dim import Binding
 from llmir.graph import Instance, Program
@@ -35,11 +35,11 @@ class Time(NamedTuple):
         return {row: sum(of.values()) for row, of in self.shares.items()}
 
 
-def row_of(op: OpCost, by: str) -> str:
-    """The row that an op belongs to; what is no op has one of its own."""
-    if op.kind == "overhead":
-        return "bubble" if op.bound == BUBBLE else "overhead of the engine"
-    return op.block if by == "block" else op.kind
+def row_of(cost: OpCost, by: str) -> str:
+    """The row that a line of a report belongs to; what is no op has one of its own."""
+    if cost.kind == OVERHEAD:
+        return "bubble" if cost.bound == BUBBLE else "overhead of the engine"
+    return cost.block if by == "block" else cost.kind
 
 
 def parameters(program: Program, by: str) -> Mapping[str, int]:
