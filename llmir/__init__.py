@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         models,
         run,
         sensitivity,
+        speculate,
         workload,
     )
     from .backends.cost import CostModel
@@ -88,6 +89,7 @@ _LAZY = {
     "save": "written",
     "server": "simulated",
     "simulate": "simulated",
+    "speculate": "api",
     "stages": "staged",
     "surface": "code",
     "sweep": "swept",
@@ -156,6 +158,7 @@ __all__ = [
     "sensitivity",
     "server",
     "simulate",
+    "speculate",
     "stages",
     "surface",
     "sweep",

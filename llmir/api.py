@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .backends.analysis.explanation import Explanation
     from .backends.analysis.report import Report
     from .backends.analysis.sensitivity import Sensitivity
+    from .backends.analysis.speculation import Speculative
     from .backends.analysis.workload import Workload
     from .backends.cost import CostModel, Model
     from .backends.export.rows import Rows
@@ -167,6 +168,34 @@ def workload(
     from .backends.serving.service import service
 
     return service(job, concurrency, max_tpot_s)
+
+
+def speculate(
+    job: Workload, verify: Program, draft_tokens: int, acceptance: float, draft: Program | None = None
+) -> Speculative:
+    """A workload whose later tokens come by steps that verify `draft_tokens` of each sequence at once.
+
+    `verify` is the same program with logits of all positions. A draft is right with chance `acceptance`,
+    whatever came before it, so that a step yields (1 − aᵏ⁺¹) / (1 − a) tokens (arXiv:2211.17192). `draft` is
+    the model that drafts, a token a step; without one it is the layer of a program that was loaded with
+    `draft=True`, and without that drafts cost nothing. InputError for what cannot be.
+
+    >>> import llmir
+    >>> last, every = (
+    ...     llmir.run(llmir.load("llama3.1-8b", logits=of), llmir.DEFAULT_PIPELINE) for of in ("last", "all")
+    ... )
+    >>> job = llmir.workload(last, "h100-sxm", batch=4)
+    >>> faster = llmir.speculate(job, every, 4, 0.7)
+    >>> faster.tokens_per_step, 2 < job.tpot_s / faster.tpot_s < faster.tokens_per_step
+    (2.7731, True)
+    """
+    from .backends.analysis.speculation import speculative
+    from .backends.analysis.workload import Workload
+
+    if not isinstance(job, Workload):
+        convert.refuse("job", job, "a Workload")
+    own = None if draft is None else checked_program(draft)
+    return speculative(job, checked_program(verify), draft_tokens, acceptance, own)
 
 
 def _tokens(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:

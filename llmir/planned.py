@@ -37,13 +37,15 @@ def plan(
     engine: str | None = None,
     emit: str | None = None,
     link: str | None = None,
+    prefix_hits: float = 0.0,
     requests: int = 1000,
     seed: int = 0,
 ) -> Plans:
     """The plans that serve `rate` requests a second within limits, the cheapest first.
 
     `hw` are devices, with commas or in a list; `gpus` is how many there may be, by default any number.
-    `prompt` and `generate` are tokens or laws, as `simulate` takes them. A limit is seconds or words such as
+    `prompt` and `generate` are tokens or laws, as `simulate` takes them; a share `prefix_hits` of each prompt
+    is cached already. A limit is seconds or words such as
     `30ms`, and of the 99th percentile of requests unless it says `mean:30ms` or `p50:30ms`. `weights` are the
     types that the checkpoint may be quantized to, `chunk` and `batch` tokens and requests of a step, by
     default all that the engine takes. With `emit`, plans are those that a command of that engine (vllm,
@@ -81,8 +83,9 @@ def plan(
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
+    hits = convert.number("prefix_hits", prefix_hits, most=1)
     positions = program.facts.get("positions")
-    traffic = Traffic(*asked, positions if isinstance(positions, int) else None)
+    traffic = Traffic(*asked, positions if isinstance(positions, int) else None, hits)
     if traffic.answer < 2:
         raise InputError(f"generate: {generate}; a plan is for answers of 2 tokens and more")
     if traffic.positions and traffic.read + traffic.answer > traffic.positions:

@@ -44,6 +44,21 @@ def test_the_closest_miss_is_the_one_that_lacks_least() -> None:
     assert "precision: ," not in large
 
 
+def test_a_cached_prefix_is_read_by_no_plan() -> None:
+    """Of prompts that are cached to nine tenths a tenth is read: closed form and simulation know it."""
+    asked = {"rate": 30, "prompt": 4000, "generate": 50, "gpus": 1, "requests": 300, "chunk": 8192}
+    whole, hit = (llmir.plan("llama3.1-8b", prefix_hits=share, **asked) for share in (0, 0.9))
+    assert whole.best is None and hit.best is not None  # 8e9 · 2 · 4000 · 30 FLOP/s are twice an H100's
+    s = hit.best.structure
+    read = llmir.analyze(s.program, s.device, batch=1, new=400, context=3600)
+    alone = hit.points.ttft_s[hit.points.structure == 0]
+    assert alone == pytest.approx(float(read.time_s))
+    run = llmir.simulate(
+        s.program, s.device, rate=30, prompt=4000, generate=50, requests=300, prefix_hits=0.9, warm_up=30
+    )
+    assert hit.best.trial.runs[0].ttft_s.mean == pytest.approx(run.latencies["ttft"].mean)
+
+
 def test_requests_longer_than_the_model_are_counted() -> None:
     found = llmir.plan("gpt2", rate=1, prompt="lognormal:300,1", generate=50, requests=200, gpus=1)
     draws = llmir.traffic(rate=1, prompt="lognormal:300,1", generate=50, requests=4000)

@@ -191,8 +191,8 @@ class WorkloadDiff(Result):
             Pair(*each) for each in zip(*((s.usd_per_mtok, s.joules_per_token) for s in sides), strict=True)
         )
         return (
-            Row("$ a million output", "cost_usd_per_mtok", cost),
-            Row("J an output, at most", "energy_j_per_token", energy),
+            Row("$/Mtok output", "cost_usd_per_mtok", cost),
+            Row("J/tok, at most", "energy_j_per_token", energy),
         )
 
     def to_dict(self) -> dict[str, Any]:

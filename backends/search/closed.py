@@ -59,13 +59,13 @@ class Times(NamedTuple):
     decodes: dict[int, float]
 
 
-def steps(prompt: int, chunk: int) -> Reads:
+def steps(prompt: int, chunk: int, cached: int = 0) -> Reads:
     """The steps that read a prompt alone, so many tokens each; a last one that would have 1 goes with it.
 
-    >>> steps(4000, 1500), steps(1001, 1000)
-    (((1500, 0), (1500, 1500), (1000, 3000)), ((1001, 0),))
+    >>> steps(4000, 1500), steps(1001, 1000), steps(4000, 1500, 2000)
+    (((1500, 0), (1500, 1500), (1000, 3000)), ((1001, 0),), ((1500, 2000), (500, 3500)))
     """
-    starts = list(range(0, prompt, chunk))
+    starts = list(range(cached, prompt, chunk))
     if len(starts) > 1 and prompt - starts[-1] == 1:
         starts.pop()
     ends = [*starts[1:], prompt]
@@ -88,8 +88,12 @@ def times(
     generate: int,
     chunks: Sequence[Sequence[int]],
     batches: Sequence[Sequence[int]],
+    cached: int = 0,
 ) -> list[Times | str]:
-    """Of structures on one device, each with its sizes of steps; in place of those refused, why."""
+    """Of structures on one device, each with its sizes of steps; in place of those refused, why.
+
+    Of a prompt so many tokens are `cached`.
+    """
     if not structures:
         return []
     programs = [s.program for s in structures]
@@ -98,7 +102,7 @@ def times(
     except LlmirError as error:
         return [str(error)] * len(structures)
     sizes = sorted({chunk for each in chunks for chunk in each})
-    reads = {chunk: steps(prompt, chunk) for chunk in sizes}
+    reads = {chunk: steps(prompt, chunk, cached) for chunk in sizes}
     pairs = sorted({pair for each in reads.values() for pair in each})
     lanes = sorted({s.split.dp for s in structures})
     new, context = (np.array(column) for column in zip(*pairs, strict=True))
@@ -109,8 +113,8 @@ def times(
     period, interval = candidates.seconds(np.array(every), 1, prompt + generate // 2)
     place = {size: i for i, size in enumerate(every)}
     column = {pair: i for i, pair in enumerate(pairs)}
-    many = sorted({n for chunk in sizes for n in packs(prompt, chunk)})
-    _, packed = candidates.seconds(np.array(lanes)[:, None] * np.array(many), prompt, 0)
+    many = sorted({n for chunk in sizes for n in packs(prompt - cached, chunk)})
+    _, packed = candidates.seconds(np.array(lanes)[:, None] * np.array(many), prompt - cached, cached)
     found: list[Times | str] = []
     for i, s in enumerate(structures):
         if i in candidates.refused:
@@ -124,7 +128,7 @@ def times(
             at = [column[pair] for pair in reads[chunk]]
             read = float(busy[i, lane, at].sum())
             latency = read + float(whole[i, lane, at[-1]] - busy[i, lane, at[-1]])
-            at_once = packs(prompt, chunk)
+            at_once = packs(prompt - cached, chunk)
             spent = packed[i, lane, [many.index(n) for n in at_once]]
             spent[0] = read
             alone[chunk] = float((np.array(at_once) * s.split.dp / spent).max()) if spent.all() else np.inf

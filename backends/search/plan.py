@@ -268,6 +268,7 @@ class Plans(Figures, Result):
             "rate": self.traffic.rate,
             "prompt": self.traffic.prompt,
             "generate": self.traffic.generate,
+            "prefix_hits": self.traffic.prefix_hits,
             "limits": {name: limit and limit._asdict() for name, limit in limits.items()},
             "most_devices": self.most_devices,
             "decides": "cost" if self.priced else "devices",

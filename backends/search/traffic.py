@@ -21,7 +21,7 @@ class Traffic(Record):
     """Requests that come by Poisson's law, `rate` a second, with lengths in words (`simulation.lengths`).
 
     A run has so many `requests`, of which the first tenth does not count, while the server fills. Those that
-    are longer than the `positions` of the model are refused.
+    are longer than the `positions` of the model are refused. A share `prefix_hits` of each prompt is cached.
     """
 
     rate: float
@@ -31,6 +31,7 @@ class Traffic(Record):
     ttft: Limit | None = None
     tpot: Limit | None = None
     positions: int | None = None
+    prefix_hits: float = 0.0
 
     @property
     def limits(self) -> tuple[Limit | None, Limit | None]:
@@ -47,7 +48,8 @@ class Traffic(Record):
 
         A random part of what comes by Poisson's law does so too.
         """
-        return drawn(self.requests, self.prompt, self.generate, rate=self.rate / replicas, seed=seed)
+        load = drawn(self.requests, self.prompt, self.generate, rate=self.rate / replicas, seed=seed)
+        return load.hit(self.prefix_hits)
 
     @cached_property
     def _lengths(self) -> tuple[int, int]:
@@ -58,6 +60,11 @@ class Traffic(Record):
     def read(self) -> int:
         """Tokens of a prompt, on average."""
         return self._lengths[0]
+
+    @property
+    def cached(self) -> int:
+        """Tokens of it that are cached already: all but the last one at most."""
+        return min(int(self.read * self.prefix_hits), self.read - 1)
 
     @property
     def answer(self) -> int:

@@ -48,7 +48,7 @@ def decode(candidate: Candidate) -> Report:
 def prefill(candidate: Candidate) -> Report:
     """The step that reads a prompt, or its last chunk."""
     s, prompt, chunk = candidate.reads, candidate.traffic.read, candidate.chunk
-    new = min(prompt, chunk)
+    new = min(prompt - candidate.traffic.cached, chunk)
     return Report(s.program, s.device, batch=1, new=new, context=prompt - new, model=s.model)
 
 

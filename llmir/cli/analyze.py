@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @options.workload
 @options.lowering
 @options.draft
+@options.speculation
 @options.parallel
 @options.serving
 @options.memory
@@ -49,6 +50,7 @@ def analyze(**given: Any) -> int:
     llmir analyze Qwen/Qwen3-235B-A22B --hw h200 --tp 4 --weights fp8 --kv fp8
     llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit
     llmir analyze qwen3-32b --tp 2 --prompt 4000 --generate 500 --concurrency 32
+    llmir analyze qwen3-32b --tp 2 --draft-tokens 4 --acceptance 0.7 --draft-model qwen3-0.6b
     """
     from llmir.backends.analysis.workload import Workload
 
@@ -56,6 +58,11 @@ def analyze(**given: Any) -> int:
     if given["concurrency"] is not None:
         from llmir.backends.serving.service import Service as of  # noqa: N813 (a variable)
     form = output.choose(given["output_file"], given["form"], of)
+    if given["draft_tokens"] is None:
+        for name in ("acceptance", "draft_model"):
+            if given[name] is not None:
+                option = name.replace("_", "-")
+                raise InputError(f"--{option} {given[name]}: is of drafts, say --draft-tokens too")
     program = inputs.lowered(given)
     for limit in ("max_ttft", "max_tpot"):
         if program.patches and given[limit] is not None:

@@ -215,7 +215,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     if users is not None and given["batch"] != 1:
         raise InputError(f"--concurrency {users}: says how many requests there are, leave --batch out")
     (device,) = priced(given, hardware(given, program))
-    return api.workload(
+    job = api.workload(
         program,
         device,
         **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
@@ -227,3 +227,20 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         concurrency=users,
         max_tpot_s=None if users is None or tpot_ms is None else tpot_ms * 1e-3,
     )
+    return speculative(job, given) if given.get("draft_tokens") is not None else job
+
+
+def speculative(job: Workload, given: Mapping[str, Any]) -> Workload:
+    """A workload with the drafts that a command's options ask for."""
+    from llmir import api
+
+    if given["logits"] == "all":
+        raise InputError("--logits all: is what --draft-tokens verifies with, leave it out")
+    if given["acceptance"] is None:
+        raise InputError("--draft-tokens: say --acceptance too, the chance that a draft is right")
+    if given["draft"] and given["draft_model"]:
+        raise InputError(f"--draft-model {given['draft_model']}: --draft has the model's own layer draft")
+    name = given["draft_model"]
+    verify = lowered({**given, "logits": "all", "draft": False})
+    drafter = None if name is None else lowered({**given, "model": name, "draft": False})
+    return api.speculate(job, verify, given["draft_tokens"], given["acceptance"], drafter)

@@ -74,7 +74,7 @@ def largest(**given: Any) -> int:
 
     \b
     llmir max llama3.1-8b --hw h100-sxm --max-ttft 1s --max-tpot 20ms
-    llmir max qwen3-32b --hw h200 --tp 2 --weights fp8 --prompt 8000 --generate 500
+    llmir max qwen3-32b --hw h200 --tp 2 --weights fp8 --prompt 8000
     llmir max llama3.1-70b --tp 8 --engine sglang --max-tpot 30ms --price h100=2
     """
     from llmir import largest as find

@@ -10,7 +10,7 @@ import click
 from llmir.dispatch import FORMS
 from llmir.errors import InputError
 
-from .kinds import Bytes, Prices, Shares, Stages, of_pass, of_workload
+from .kinds import Bytes, Count, Number, Prices, Shares, Stages, of_pass, of_workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,6 +33,22 @@ def _renamed(ctx: click.Context, param: click.Parameter, value: str | None) -> N
 model = _stack(
     click.argument("model", metavar="MODEL"),
     click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
+)
+
+speculation = _stack(
+    click.option(
+        "--draft-tokens", type=Count(), help="Tokens drafted for each sequence; a step verifies them at once."
+    ),
+    click.option(
+        "--acceptance",
+        type=Number("SHARE", least=0.0, most=1.0),
+        help="The chance that a draft is right, whatever came before it.",
+    ),
+    click.option(
+        "--draft-model",
+        metavar="MODEL",
+        help="The model that drafts them, a token a step.  [default: --draft's layer; else nothing]",
+    ),
 )
 
 sides = _stack(

@@ -16,7 +16,7 @@ from .serve_sim import Lengths
 
 ASKED = (
     *("hw", "gpus", "rate", "prompt", "generate", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
-    *("engine", "emit", "link", "requests", "seed"),
+    *("engine", "emit", "link", "prefix_hits", "requests", "seed"),
 )
 
 
@@ -56,6 +56,12 @@ class Time(Count):
     "--prompt", type=Lengths(), default="2048", help="Tokens of a prompt, or a law.  [default: 2048]"
 )
 @click.option("--generate", type=Lengths(), default="128", help="Tokens generated, likewise.  [default: 128]")
+@click.option(
+    "--prefix-hits",
+    type=Number("SHARE", least=0.0, most=1.0),
+    default=0.0,
+    help="Share of each prompt that is in the cache already.  [default: 0]",
+)
 @click.option(
     "--max-ttft",
     type=Time(),

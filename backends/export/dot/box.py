@@ -79,14 +79,16 @@ def inlet_tile(outline: Outline, inlet: Inlet) -> Tile:
 
 def shape_words(outline: Outline, type: Tensor) -> str:
     """What a rank has of a value: `8 × 1 × 4096 bf16, 65.5 kB`."""
-    at, mine = outline.report.at, type.local(outline.report.program.mesh)
-    sizes = " × ".join(f"{round(float(at(n)))}" for n in mine.shape)
-    return f"{sizes} {mine.dtype}, {units.bytes(float(at(mine.bytes)))}".strip()
+    if type not in outline.shapes:
+        at, mine = outline.report.at, type.local(outline.report.program.mesh)
+        sizes = " × ".join(f"{round(float(at(n)))}" for n in mine.shape)
+        outline.shapes[type] = f"{sizes} {mine.dtype}, {units.bytes(float(at(mine.bytes)))}".strip()
+    return outline.shapes[type]
 
 
-def inner_width(outline: Outline) -> float:
-    """Points that the text of the widest box takes, within reason."""
-    needed = [_NARROWEST]
+def inner_width(outline: Outline, *, full: bool = False) -> float:
+    """Points that the text of the widest box takes, within reason; with words on edges, all that there is."""
+    needed = [_WIDEST if full else _NARROWEST]
     for box in outline.boxes:
         time, percent = units.time(float(box.cost.time_s)), units.percent(outline.share(box.total_s))
         needed.append(width(box.name, _NAME, bold=True) + _GAP + width(time, _NAME, bold=True))
@@ -127,11 +129,11 @@ def _held(outline: Outline, box: Box, inner: float) -> list[str]:
 
 
 def tip(outline: Outline, box: Box) -> str:
-    """What a pointer over an op says: its equation, and its figures with their basis."""
+    """What a pointer over an op says below its path: its equation, and its figures with their basis."""
     cost = box.cost
     often = f" × {box.times} = {units.time(box.total_s)}" if box.times > 1 else ""
     share = f"{units.percent(outline.share(box.total_s))} of the step"
-    lines = [box.path, *([f"{box.op.opcode}: {box.equation}"] if box.op else [])]
+    lines = [f"{box.op.opcode}: {box.equation}"] if box.op else []
     lines.append(f"{units.time(float(cost.time_s))}{facts.within(cost.error)}{often}, {share}")
     if box.op:
         lines.append(f"bound: {cost.bound} · ideal {units.time(float(cost.ideal_time_s))}")

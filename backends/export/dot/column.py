@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import units
+from llmir.backends.export import facts, units
 from llmir.dataclass import dataclass
 
 from .box import INSET, inlet_tile, inner_width, one, op_tile, shape_words, tile_of, two
@@ -48,7 +48,7 @@ _GAP = {False: 15.0, True: 19.0}  # between tiles; in `full` edges have words
 
 def draw(job: Report | Workload, panels: Sequence[Outline], *, full: bool = False) -> Any:
     """The picture as a `graphviz.Digraph`."""
-    inner = max(inner_width(o) for o in panels)
+    inner = max(inner_width(o, full=full) for o in panels)
     return draw_columns(job, panels, partial(Column, full=full), inner, FULL if full else KEY, _GAP[full])
 
 
@@ -66,6 +66,8 @@ def draw_columns(
 
     def panel(number: int, x: float, y: float) -> tuple[float, float]:
         made = column(panels[number], f"p{number}_", inner, capacity)
+        if isinstance(job, Workload) and panels[number].report is job.prefill and facts.reads(job) > 1:
+            made.note = f"the largest of {facts.reads(job):,} steps that read prompts"
         frame = made.frame(f"panel{number}")
         wires = [*made.wires()]
         lanes = lanes_of(frame, wires)
@@ -90,11 +92,13 @@ class Column:
     inner: float
     capacity: float
     full: bool = False
+    note: str = ""  # below the panel's title
     homes: dict[str, str] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)  # of tiles, downwards
     stages: dict[str, int] = field(default_factory=dict)  # of each tile
     first: dict[tuple[object, ...], Stage] = field(default_factory=dict)  # where a layer is written out
     crossings: dict[tuple[int, int], str] = field(default_factory=dict)
+    made: dict[int, Tile] = field(default_factory=dict)  # of ops, by the identity of their cost
     parts: dict[str, str] = field(default_factory=dict)  # names of tiles that stand for several ops
     back: list[tuple[str, str]] = field(default_factory=list)  # from a layer's last part to its first
 
@@ -116,7 +120,7 @@ class Column:
         items.append(step_tile(outline, f"{self.ids}sum", self.inner))
         if not many:
             items.append(memory_tile(outline, f"{self.ids}memory", self.inner, self.capacity))
-        top = panel_head(outline, f"{self.ids}head", self.inner)
+        top = panel_head(outline, f"{self.ids}head", self.inner, self.note)
         found = Frame(id, PANEL, 32 if many else 24, tuple(items), top)
         self.order = {tile.id: i for i, tile in enumerate(found.tiles)}
         return found
@@ -172,7 +176,11 @@ class Column:
         return found
 
     def _op(self, box: Box) -> Tile:
-        return self._known(op_tile(self.outline, box, self.inner, full=self.full))
+        """The tile of an op; layers that are alike have alike ones."""
+        tile = self.made.get(id(box.cost))
+        if tile is None:
+            tile = self.made[id(box.cost)] = op_tile(self.outline, box, self.inner, full=self.full)
+        return self._known(replace(tile, id=box.id, tip=f"{box.path}\n{tile.tip}"))
 
     def _known(self, tile: Tile) -> Tile:
         self.homes[tile.id] = tile.id
@@ -279,7 +287,7 @@ class Column:
 
     def _words(self, links: Sequence[Link]) -> str:
         types = [type for link in links for _, type in link.values]
-        more = f" + {len(types) - 1} more" if len(types) > 1 else ""
+        more = f" (+{len(types) - 1})" if len(types) > 1 else ""
         return shape_words(self.outline, types[0]).replace(" × ", "×") + more if types else ""
 
 

@@ -78,6 +78,11 @@ class Outline:
     links: tuple[Link, ...]
 
     @cached_property
+    def shapes(self) -> dict[Tensor, str]:
+        """Words for the types of values, once they have been asked for."""
+        return {}
+
+    @cached_property
     def sections(self) -> tuple[Section, ...]:
         """Those of all stages."""
         return tuple(section for stage in self.stages for section in stage.sections)

@@ -38,7 +38,8 @@ class Parts(Column):
     def _section(self, section: Section, stage: Stage) -> Iterator[Tile | Frame]:
         if not section.prefix:
             for name, run in groupby(section.boxes, lambda b: b.group):
-                yield self._part(name, tuple(run), whole=False)
+                boxes = tuple(run)
+                yield self._part(name or self.outline.report.program.name, boxes, whole=len(boxes) > 1)
             return
         tiles = tuple(self._part(name, boxes, whole=True) for name, boxes in section.groups.items())
         yield Frame(section.id, SECTION, 12, tiles, self._section_head(section))
@@ -75,19 +76,13 @@ class Parts(Column):
         lines.append((13.0, two(font(kind, 9, MUTED), font(share, 9, MUTED), _WIDE, second)))
         if whole:
             lines += [(15.0, self._bar(box)) for box in longest[:_TOP]]
-        rest = longest[_TOP:] if whole else longest[1:]
-        if rest:
-            others = (
-                f"{len(rest)} more op{'s' if len(rest) > 1 else ''}"
-                if whole
-                else ", ".join(b.name for b in rest)
-            )
-            after = f", {units.time(sum(b.total_s for b in rest))}"
-            said = fit(f"+ {others}", 9, _WIDE - width(after, 9)) + after
+        if rest := longest[_TOP:]:
+            after = f"{len(rest)} more op{'s' if len(rest) > 1 else ''}"
+            said = f"+ {after}, {units.time(sum(b.total_s for b in rest))}"
             lines.append((13.0, _line(font(said, 9, MUTED))))
         for note in list(dict.fromkeys(b.note for b in boxes if b.note))[:1]:
             lines.append((12.0, _line(font(fit(note, 9, _WIDE), 9, MUTED))))
-        said = "\n\n".join(tip(self.outline, box) for box in boxes)
+        said = "\n\n".join(f"{box.path}\n{tip(self.outline, box)}" for box in boxes)
         self.parts[first.id] = title
         return self._known(tile_of(first.id, lines, _WIDE, paint, said))
 

@@ -118,12 +118,12 @@ def band(
     return Tile(id, tile.rows[1:-1], tile.wide, tile.high - 10, tile.paint, tile.tip)
 
 
-def panel_head(outline: Outline, id: str, inner: float) -> Tile:
+def panel_head(outline: Outline, id: str, inner: float, note: str = "") -> Tile:
     """The head of one step's panel: what the step is, and its total."""
     report = outline.report
     name, what = step_words(report)
     time = units.time(float(report.time_s))
-    said = [what, *filter(None, [pattern(report.program)]), *panel_lines(outline)]
+    said = [what, *filter(None, [note, pattern(report.program)]), *panel_lines(outline)]
     return band(id, f"{name} · {time}", "", said, inner, 14, "#ffffff")
 
 

@@ -31,7 +31,7 @@ def draw_wires(canvas: Canvas, lanes: Lanes, wires: Sequence[Wire], edges: tuple
             continue
         said.add((wire.tail, side))
         spot = canvas.spots[wire.tail]
-        words = fit(wire.words, _WORDS, half)
+        words = fit(wire.words, _WORDS, half + 4)
         wide = width(words, _WORDS) + 2
         top = spot.bottom - 2
         middle = (edges[0] + edges[1]) / 2

@@ -61,7 +61,7 @@ export class Graph {
     if (this.built !== step.phase || this.extras.length !== step.extras.length) this.build(view);
     say($("graph-title"), `${view.title} · ${time(step.time_s)}`);
     const whole = step.time_s * view.setup.stages;
-    const longest = Math.max(...step.ops.map(({ total_s }) => total_s));
+    const longest = Math.max(...this.sections.flatMap(({ boxes }) => boxes.map((box) => this.seconds([box], step))));
     for (const { boxes, cost, ops, count } of this.sections) {
       const all = this.seconds(ops, step);
       say(cost, `${count > 1 ? `${time(all / count / view.setup.parts)} each · ` : ""}${time(all)} · ${percent(all / whole)}`);

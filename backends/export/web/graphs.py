@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from typing import Any
 
 import networkx as nx
@@ -54,11 +56,34 @@ def _drawn(of: Outline, rows: dict[str, int]) -> dict[str, Any]:
             and link.head in places
             and places[link.tail][0] == places[link.head][0] == number
         )
-        for rank, boxes in enumerate(nx.topological_generations(own)):
-            for column, box in enumerate(sorted(boxes)):
+        for rank, boxes in enumerate(layered(own)):
+            for column, box in enumerate(boxes):
                 found[number]["ops"][box] |= {"rank": rank, "column": column, "columns": len(boxes)}
         found[number]["links"] = [list(edge) for edge in own.edges]
     return {"sections": found}
+
+
+def layered(flow: nx.DiGraph) -> list[list[int]]:
+    """The boxes in rows from top to bottom, each from left to right.
+
+    A box is one row below the last of those that lead to it. Rows are ordered as Graphviz's `dot` does where
+    it is there, so that few links cross, else by their numbers, which are those of the schedule.
+    """
+    rows = [sorted(row) for row in nx.topological_generations(flow)]
+    across = _across(flow) if any(len(row) > 1 for row in rows) else {}
+    return [sorted(row, key=lambda box: (across.get(box, 0.0), box)) for row in rows]
+
+
+def _across(flow: nx.DiGraph) -> dict[int, float]:
+    """How far right `dot` puts each box; nothing without it."""
+    lines = [*(f"n{node};" for node in flow.nodes), *(f"n{tail} -> n{head};" for tail, head in flow.edges)]
+    try:
+        command, text = ["dot", "-Tjson"], f"digraph {{ ordering=out; {' '.join(lines)} }}"
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=20, check=True)
+        boxes = json.loads(done.stdout)["objects"]
+        return {int(box["name"][1:]): float(box["pos"].partition(",")[0]) for box in boxes}
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+        return {}
 
 
 def _title(section: Section) -> str:

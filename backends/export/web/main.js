@@ -25,8 +25,8 @@ class Page {
     const choose = (op) => this.changed({ op: this.state.op === op ? null : op });
     this.controls = new Controls(this.state, told, (change) => this.changed(change));
     const made = (...views) => views.map((View) => new View(choose, told));
-    this.views = [new Actions(this), new Tabs(), ...made(Figures, Graph, Roofline, Op, Table), new Foot(told)];
-    this.later = made(Skyline, Against, Curves);  // in a turn of their own, so that sliders move freely
+    this.views = [new Actions(this), new Tabs(), ...made(Figures, Graph, Roofline), new Foot(told)];
+    this.later = made(Op, Table, Skyline, Against, Curves);  // in a turn of their own, so that sliders move freely
     for (const phase of ["prefill", "decode"]) $(`phase-${phase}`).addEventListener("click", () => this.changed({ phase }));
     this.dims = matchMedia("(prefers-color-scheme: dark)");
     this.dims.addEventListener("change", () => this.changed({}));
@@ -37,6 +37,7 @@ class Page {
       }
     });
     this.draw();
+    this.rest();
   }
 
   changed(change) {
@@ -70,12 +71,15 @@ class Page {
     for (const each of this.views) each.draw(view);
     this.view = view;
     this.took = performance.now() - began;
-    this.waiting ??= setTimeout(() => {
-      this.waiting = null;
-      for (const each of this.later) each.draw(this.view);
-    });
+    this.waiting ??= setTimeout(() => this.rest());
     clearTimeout(this.saying);
     this.saying = setTimeout(() => this.still(view), STILL);
+  }
+
+  rest() {
+    clearTimeout(this.waiting);
+    this.waiting = null;
+    for (const each of this.later) each.draw(this.view);
   }
 
   // The address, and the figures for those who hear them, once all stands still.
@@ -89,4 +93,5 @@ class Page {
 
 mark($("main"), "hidden", null);
 globalThis.llmirPage = new Page(globalThis.llmirTold);
+globalThis.llmirPage.ready = performance.now();
 mark(document.documentElement, "data-ready", "");

@@ -3,7 +3,7 @@ import { bytes, flops, percent, rate, time, whole, within } from "./format.js";
 import { $, badge, h } from "./dom.js";
 
 // A size in symbols as it is read: 10,240·B·T.
-const symbols = (text) => text.replaceAll("*", "·").replace(/\d{4,}/g, (n) => whole(Number(n)));
+const symbols = (text) => text.replace(/\d{4,}/g, (n) => whole(Number(n))).replaceAll("*", "·\u200b");
 
 export class Op {
   constructor() {

@@ -166,7 +166,7 @@ export class Roofline {
     const wanted = [...chosen, ...drawn.filter((op) => op.share >= NAMED && !chosen.includes(op)).sort((a, b) => b.share - a.share)];
     const taken = [...this.said], placed = [], seen = new Set();
     for (const { at } of this.bubbles.values()) {
-      if (at.size > 7) taken.push([at.cx - at.size * 0.7, at.cy - at.size * 0.7, at.cx + at.size * 0.7, at.cy + at.size * 0.7]);
+      if (at.size > 7) taken.push([at.cx - at.size * 0.9, at.cy - at.size * 0.9, at.cx + at.size * 0.9, at.cy + at.size * 0.9]);
     }
     for (const op of wanted) {
       const short = op.name.split(".").at(-1), { cx, cy, size } = this.bubbles.get(op.key).at, long = short.length * 7.6;

@@ -1,0 +1,158 @@
+"""Steps that verify drafts: against texts drawn at random, and what their parts cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import llmir
+from llmir.backends.analysis.speculation import yielded
+from llmir.backends.analysis.workload import Workload
+from llmir.errors import InputError
+from llmir.graph import Program
+
+from .commands import Run, runner
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def programs() -> tuple[Program, Program, Program]:
+    """With logits of the last position and of all, and a model that drafts."""
+    names = (("llama3.1-8b", "last"), ("llama3.1-8b", "all"), ("llama3.2-1b", "last"))
+    last, every, small = (
+        llmir.run(llmir.load(name, logits=logits), llmir.pipeline_of("vllm")) for name, logits in names
+    )
+    return last, every, small
+
+
+@pytest.fixture(scope="module")
+def job(programs: tuple[Program, Program, Program]) -> Workload:
+    return llmir.workload(programs[0], "h100-sxm", batch=16, prompt=1000, generate=400)
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.7, 0.95, 1.0])
+@pytest.mark.parametrize("drafts", [1, 4, 8])
+def test_a_step_yields_the_drafts_before_the_first_wrong_one_and_one_more(
+    drafts: int, acceptance: float
+) -> None:
+    rng = np.random.default_rng(0)
+    right = rng.random((200_000, drafts)) < acceptance
+    tokens = 1 + np.cumprod(right, axis=1).sum(axis=1)
+    assert yielded(drafts, acceptance) == pytest.approx(tokens.mean(), rel=0.01)
+    if acceptance < 1:
+        assert yielded(drafts, acceptance) == pytest.approx(
+            (1 - acceptance ** (drafts + 1)) / (1 - acceptance)
+        )
+
+
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_tpot_is_that_of_texts_drawn_at_random(
+    programs: tuple[Program, Program, Program], job: Workload, with_draft: bool
+) -> None:
+    """Step by step, each at its own context, until the answer is there; the last step may yield too much."""
+    _, every, small = programs
+    drafts, acceptance = 4, 0.7
+    found = llmir.speculate(job, every, drafts, acceptance, small if with_draft else None)
+    contexts = np.arange(1000, 1000 + 400)
+    verify = llmir.analyze(every, "h100-sxm", batch=16, new=drafts + 1, context=contexts).period_s
+    draft = llmir.analyze(small, "h100-sxm", batch=16, new=1, context=contexts).period_s
+    each = verify + drafts * draft * with_draft
+    rng, spent, made = np.random.default_rng(1), 0.0, 0
+    for _ in range(3000):
+        context = 0
+        while context < 399:
+            right = rng.random(drafts) < acceptance
+            spent += each[context]
+            context += 1 + int(np.cumprod(right).sum())
+        made += context
+    assert found.tpot_s == pytest.approx(spent / made, rel=0.01)
+    assert found.ttft_s == job.ttft_s
+
+
+def test_no_draft_that_is_right_costs_more_than_none(
+    programs: tuple[Program, Program, Program], job: Workload
+) -> None:
+    wrong = llmir.speculate(job, programs[1], 4, 0.0)
+    assert wrong.tpot_s is not None and job.tpot_s is not None
+    assert wrong.tpot_s > job.tpot_s
+    shares = [llmir.speculate(job, programs[1], 4, a, programs[2]).tpot_s for a in (0.0, 0.5, 0.9, 1.0)]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_model_that_drafts_takes_its_weights_and_caches(
+    programs: tuple[Program, Program, Program], job: Workload
+) -> None:
+    """Llama 3.2 1B: 1.24 billion weights of 2 bytes, and 32,768 bytes of cache a token."""
+    with_none, with_small = (llmir.speculate(job, programs[1], 4, 0.7, of) for of in (None, programs[2]))
+    taken = with_none.capacity_bytes - with_small.capacity_bytes
+    assert taken == pytest.approx(1.2358e9 * 2 + 16 * 1399 * 32_768, rel=2e-3)
+    assert with_small.max_batch < with_none.max_batch == job.max_batch
+
+
+def test_the_layer_of_the_model_drafts() -> None:
+    last, every = (
+        llmir.run(
+            llmir.load("glm-4.5-air", logits=of, draft=of == "last"),
+            llmir.pipeline_of("vllm") + ",shard{tp=8}",
+        )
+        for of in ("last", "all")
+    )
+    job = llmir.workload(last, "h100-sxm", batch=8)
+    found = llmir.speculate(job, every, 2, 0.8)
+    assert found.draft is not None and found.decode is not None
+    assert found.drafted_s == pytest.approx(2 * float(found.draft.period_s))
+    assert 0 < found.drafted_s < float(found.decode.period_s)
+
+
+def test_what_cannot_be_verified(programs: tuple[Program, Program, Program], job: Workload) -> None:
+    last, every, small = programs
+    with pytest.raises(InputError, match="with logits of all positions"):
+        llmir.speculate(job, small, 4, 0.7)
+    with pytest.raises(InputError, match="acceptance: expected a number of at least 0 and up to 1"):
+        llmir.speculate(job, every, 4, 1.5)
+    with pytest.raises(InputError, match="draft_tokens: expected an integer from 1 to 64"):
+        llmir.speculate(job, every, 0, 0.5)
+    one = llmir.workload(last, "h100-sxm", generate=1)
+    with pytest.raises(InputError, match="drafts are of later tokens"):
+        llmir.speculate(one, every, 4, 0.5)
+    loop = llmir.workload(last, "h100-sxm", concurrency=8)
+    with pytest.raises(InputError, match="a closed loop of users has no drafts"):
+        llmir.speculate(loop, every, 4, 0.5)
+
+
+ASKED = ("analyze", "llama3.1-8b", "--draft-tokens", "4")
+
+
+def test_the_command_says_what_a_step_yields(run: Run) -> None:
+    done = run(*ASKED, "--acceptance", "0.7", "--draft-model", "llama3.2-1b", "--batch", "8")
+    assert done.code == 0
+    text = " ".join((done.out + done.err).split())
+    assert "a step verifies 4 drafts, of which each is right 70 times in 100, and yields 2.77 tokens" in text
+    assert "Llama-3.2-1B drafts them in" in text and "5 new tokens each" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ((), "--draft-tokens: say --acceptance too"),
+        (("--acceptance", "0.7", "--logits", "all"), "--logits all: is what --draft-tokens verifies with"),
+        (("--acceptance", "0.7", "--generate", "1"), "generate: 1; drafts are of later tokens"),
+        (("--acceptance", "2"), "--acceptance: expected a number"),
+        (("--acceptance", "0.7", "--concurrency", "8"), "a closed loop of users has no drafts"),
+    ],
+)
+def test_what_means_nothing_is_one_line(run: Run, more: tuple[str, ...], says: str) -> None:
+    done = run(*ASKED, *more)
+    assert done.code == 2 and says in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--acceptance", "--draft-model"])
+def test_options_of_drafts_without_drafts_are_refused(run: Run, option: str) -> None:
+    done = run("analyze", "llama3.1-8b", option, "0.5")
+    assert done.code == 2 and "is of drafts, say --draft-tokens too" in done.err
