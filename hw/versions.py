@@ -30,7 +30,7 @@ S = TypeVar("S")
 # returns an immutable value of a class of its own. Each is defined in a module of `hw/sections` of that name.
 SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw.sections")
 section = SECTIONS.register
-HOSTS = ("host", "eager_host")  # families of hosts of GPUs, of which a file has one
+HOSTS = ("host", "overlapped_host", "eager_host")  # families of hosts of GPUs, of which a file has one
 _GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
 _OTHERS = "other_versions_percent"
 _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
@@ -57,7 +57,7 @@ class Engine(Record):
     @property
     def asked(self) -> str:
         """The release, if it lies in no range, so that this is the nearest."""
-        return self.release if self.release and _distance(self, self.release) else ""
+        return self.release if self.release and distance(self, self.release) else ""
 
     @property
     def error(self) -> float:
@@ -143,6 +143,8 @@ def _laid(newer: dict[Any, Any], own: dict[Any, Any], where: str) -> dict[Any, A
     if "extend" in own:
         name, version = spelled(schema.text(own["extend"], f"{where}: extend", 1))
         newer = _documents(known(name))[_place(name, version)][1]
+    if any(family in own for family in HOSTS):
+        newer = {key: value for key, value in newer.items() if key in own or key not in HOSTS}
     return merge(newer, {key: value for key, value in own.items() if key != "extend"})
 
 
@@ -179,7 +181,7 @@ def _place(name: str, version: str | None) -> int:
     """Which of an engine's ranges is nearest to a version; the newest of equally near ones."""
     if version is None:
         return 0
-    distances = [_distance(engine, version) for engine in ranges(name)]
+    distances = [distance(engine, version) for engine in ranges(name)]
     return distances.index(min(distances))
 
 
@@ -193,7 +195,7 @@ def spelled(engine: str) -> tuple[str, str | None]:
     return name, version if at else None
 
 
-def _distance(engine: Engine, version: str) -> int:
+def distance(engine: Engine, version: str) -> int:
     """How far a version lies from the range: minor versions, of which a major one is a thousand."""
     try:
         asked = number(version)

@@ -119,8 +119,8 @@ def calibrate(
         if hw or family:
             raise InputError("host: is of an engine on all devices; leave device and family out")
         name, versions = _range(engine)
-        found_runs = [r for r in runs(path, _built) if name in (None, r.engine)]
-        hosts = [o for o in overheads(found_runs) if versions in (None, o.versions)]
+        every = overheads(runs(path, _built))
+        hosts = [o for o in every if name in (None, o.engine) and versions in (None, o.versions)]
         if not hosts:
             raise InputError(f"{path}: no runs of {engine} in {TABLES}")
         return Refit([], hosts, machines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -13,7 +14,9 @@ class Request:
     prompt: int
     generate: int
     cached: int
-    hashes: tuple[int, ...] = ()
+    hashes: Sequence[int] = ()
+    per: int = 512  # tokens that a hash stands for, of so many covered
+    covered: int = 0
     blocks: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)  # hashes of those that others may have too
     stored: int = 0  # tokens in the cache
@@ -23,7 +26,12 @@ class Request:
     start: float | None = None
     preemptions: int = 0
     asked: int = 0  # tokens beyond those that it generates, as it is cancelled then
+    stays: float = float("inf")  # how long its client does
     given_up: float | None = None
+
+    @property
+    def deadline(self) -> float:
+        return self.arrival + self.stays
 
     @property
     def unread(self) -> int:
@@ -63,9 +71,9 @@ class Cache:
     def share(self, request: Request, tokens: int) -> None:
         """What a request has read may be found by others."""
         for i, h in enumerate(request.hashes):
-            whole = min(request.prompt - 512 * i, 512) // self.size
-            if h not in self.kept and whole > 0 and 512 * i + whole * self.size <= tokens:
-                begin = 512 * i // self.size
+            whole = min(request.covered - request.per * i, request.per) // self.size
+            if h not in self.kept and whole > 0 and request.per * i + whole * self.size <= tokens:
+                begin = request.per * i // self.size
                 self.kept[h] = request.blocks[begin : begin + whole]
                 request.held.append(h)
                 self.having[h] += 1

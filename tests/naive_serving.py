@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -14,30 +15,58 @@ FRACTION, CLIP, HEADROOM = 0.098, 4096, 20  # of SGLang
 
 @dataclass
 class Naive(Cache):
-    """`engine` is vllm, v0 (vLLM before 0.8), sglang or trtllm."""
+    """`engine` is vllm, v0 (vLLM before 0.8), sglang or trtllm, whose prompts wait for `patience` steps.
+
+    One that goes `ahead` has filled its next step when a request comes while it is busy.
+    """
 
     step: Step
     engine: str
-    requests: list[Request]
     tokens: int
     sequences: int
     chunked: bool
-    users: int | None = None
-    timeout: float = float("inf")
+    ahead: bool = False
+    patience: int = 0
+    enough: float = 0.0
     waiting: list[Request] = field(default_factory=list)
+    late: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)  # as admitted
+    done: list[Request] = field(default_factory=list)
     now: float = 0.0
+    held: int = 0  # steps that prompts have waited
     most_held: int = 0
     integral: float = 0.0  # of requests in the system, over time
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.comes = list(self.requests)
-        if self.users:
-            self.waiting, self.comes = self.comes[: self.users], self.comes[self.users :]
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting or self.late or self.running)
+
+    def come(self, request: Request, now: float) -> None:
+        filled = self.ahead and (self.running or self.now > now)
+        self.now = max(self.now, now)
+        (self.late if filled else self.waiting).append(request)
+
+    def go(self) -> list[Request]:
+        """A step, if nobody gives up before it: who is done with it."""
+        here, begin = [*self.waiting, *self.late, *self.running], self.now
+        if gone := sorted((r for r in here if r.deadline <= begin), key=lambda r: (r.deadline, r.number)):
+            for request in gone:
+                request.given_up = begin
+                if request in self.running:
+                    self.leave(request)
+                else:
+                    (self.waiting if request in self.waiting else self.late).remove(request)
+            return gone
+        late, self.late, self.done = self.late, [], []
+        (self.mixed if self.engine in ("vllm", "trtllm") else self.apart)()
+        self.waiting += late
+        self.integral += len(here) * (self.now - begin)
+        assert self.free <= self.total and len(set(self.unused)) == len(self.unused)
+        return self.done
 
     def leave(self, request: Request) -> None:
         self.running.remove(request)
+        self.share(request, request.stored)
         self.drop(request)
 
     def preempt(self, request: Request, front: bool) -> None:
@@ -45,32 +74,6 @@ class Naive(Cache):
         request.stored, request.decodes = 0, False
         request.preemptions += 1
         self.waiting.insert(0 if front else len(self.waiting), request)
-
-    def give_up(self, request: Request) -> None:
-        request.given_up = self.now
-        self.leave(request) if request in self.running else self.waiting.remove(request)
-        self.next()
-
-    def next(self) -> None:
-        if self.users and self.comes:
-            self.comes[0].arrival = self.now
-            self.waiting.append(self.comes.pop(0))
-
-    def run(self) -> None:
-        while self.waiting or self.running or self.comes:
-            if not self.users:
-                if not self.waiting and not self.running:
-                    self.now = max(self.now, self.comes[0].arrival)
-                while self.comes and self.comes[0].arrival <= self.now:
-                    self.waiting.append(self.comes.pop(0))
-            for request in [r for r in self.requests if r in [*self.waiting, *self.running]]:
-                if request.arrival + self.timeout <= self.now:
-                    self.give_up(request)
-            begin, inside = self.now, len(self.waiting) + len(self.running)
-            (self.mixed if self.engine in ("vllm", "trtllm") else self.apart)()
-            self.integral += inside * (self.now - begin)
-            assert self.free <= self.total and len(set(self.unused)) == len(self.unused)
-        assert sorted(self.unused + [b for h in self.idle for b in self.kept[h]]) == list(range(self.total))
 
     def mixed(self) -> None:
         decoding, preempted = [], False
@@ -101,7 +104,15 @@ class Naive(Cache):
                 self.preempt(self.running[-1], front=True)
 
     def read(self, left: int, preempted: bool) -> list[tuple[Request, int]]:
-        chunks = []
+        if self.patience and (decodes := self.tokens - left):
+            trial = deepcopy(self)
+            trial.patience = 0
+            tokens = sum(new for _, new in trial.read(left, preempted))
+            if tokens and decodes + tokens < self.enough * self.tokens:
+                self.held += 1
+                if self.held <= self.patience:
+                    return []
+        self.held, chunks = 0, []
         for request in [r for r in self.running if not r.decodes]:
             new = min(left, request.unread)
             if not self.store(request, new):
@@ -117,7 +128,7 @@ class Naive(Cache):
             if request.hashes:
                 found = self.size * sum(len(self.kept[h]) for h in hits)
                 request.cached = min(found, (request.unread - 1) // self.size * self.size)
-            cached, hits = request.cached, hits[: -(-request.cached // 512)]
+            cached, hits = request.cached, hits[: -(-request.cached // request.per)]
             new = min(left, request.unread - cached)
             if new < request.unread - cached and not self.chunked:
                 break
@@ -170,4 +181,4 @@ class Naive(Cache):
         request.times.append(self.now)
         if request.made == request.generate:
             self.leave(request)
-            self.next()
+            self.done.append(request)

@@ -25,9 +25,9 @@ from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import Capacity, Course, Server
 from llmir.cli import cli
 from llmir.errors import InputError
-from tests.naive_fleet import deal
-from tests.naive_serving import Naive, Request
-from tests.test_simulation import MODEL, ROOM, Toy, cases, left, load, policy
+from tests.naive_world import World
+from tests.serving_cases import ROOM, Case, Toy, alike, cases, journeys, left, load, plain, requests
+from tests.test_simulation import MODEL
 
 
 def served(replicas: int, router: str, load: Load, capacity: Capacity, fills: Policy) -> tuple[Farm, Course]:
@@ -36,31 +36,16 @@ def served(replicas: int, router: str, load: Load, capacity: Capacity, fills: Po
     return farm(first, ROUTERS[router](replicas, load, capacity), load), course
 
 
-PLAIN = cases().filter(lambda case: not case[1].hashes)  # prefixes are judged in test_simulation
-
-
-@settings(max_examples=100, deadline=None)
-@given(PLAIN, st.integers(1, 3), st.sampled_from(["round-robin", "least-loaded"]))
-def test_it_is_the_plain_simulator(case: Any, replicas: int, router: str) -> None:
-    engine, load, capacity, chunked = case
-    columns = load.arrival_s, load.prompt, load.generate, load.cached
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    requests = [Request(i, *row, ()) for i, row in enumerate(rows)]
-    total, size, tokens, sequences = capacity
-    limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences}
-    naive = [Naive(Toy().naive, engine, [], **limits, chunked=chunked) for _ in range(replicas)]
-    shortest = lambda request, unanswered: unanswered.index(min(unanswered))  # noqa: E731
-    in_turn = lambda request, unanswered: request.number % replicas  # noqa: E731
-    place = deal(naive, requests, shortest if router == "least-loaded" else in_turn, load.users)
-    found, course = served(replicas, router, load, capacity, policy(engine, chunked))
-    assert found.place == place
-    assert course.preemptions == [r.preemptions for r in requests]
-    for name, times in (
-        ("start_s", [r.start for r in requests]),
-        ("first_s", [r.times[0] for r in requests]),
-        ("end_s", [r.times[-1] for r in requests]),
-    ):
-        assert getattr(course, name) == pytest.approx(times, rel=1e-9)
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.integers(1, 3), st.sampled_from(["round-robin", "least-loaded"]))
+def test_it_is_the_plain_simulator(case: Case, replicas: int, router: str) -> None:
+    fills, load, capacity = case
+    reads, naive = requests(load, capacity.block), [plain(fills, capacity) for _ in range(replicas)]
+    ways = journeys(load, reads)
+    World(naive, least=router == "least-loaded").run(ways, load.users, load.apart_s)
+    found, course = served(replicas, router, load, capacity, fills)
+    assert found.place == [j.sender for j in ways]
+    alike(course, reads)
     assert [s.most_held for s in found.servers] == [n.most_held for n in naive]
     assert found.unanswered == [0] * replicas
     for server in found.servers:
@@ -69,22 +54,23 @@ def test_it_is_the_plain_simulator(case: Any, replicas: int, router: str) -> Non
 
 @settings(max_examples=50, deadline=None)
 @given(cases(), st.sampled_from(["round-robin", "least-loaded"]))
-def test_one_replica_is_the_server(case: Any, router: str) -> None:
-    engine, load, capacity, chunked = case
-    one = serve(Prices(Toy()), policy(engine, chunked), capacity, load).course
-    _, course = served(1, router, load, capacity, policy(engine, chunked))
+def test_one_replica_is_the_server(case: Case, router: str) -> None:
+    fills, load, capacity = case
+    one = serve(Prices(Toy()), fills, capacity, load).course
+    _, course = served(1, router, load, capacity, fills)
     assert course.end_s == pytest.approx(one.end_s, rel=1e-12)
     assert course.preemptions == one.preemptions
 
 
 @settings(max_examples=50, deadline=None)
-@given(cases().filter(lambda case: case[1].users is None), st.integers(2, 4))
-def test_in_turn_replicas_are_independent_servers(case: Any, replicas: int) -> None:
-    engine, load, capacity, chunked = case
-    _, course = served(replicas, "round-robin", load, capacity, policy(engine, chunked))
+@given(cases(), st.integers(2, 4))
+def test_in_turn_replicas_are_independent_servers(case: Case, replicas: int) -> None:
+    fills, load, capacity = case
+    load = replace(load, users=None, sessions=None, think_s=None, arrival_s=np.sort(load.arrival_s))
+    _, course = served(replicas, "round-robin", load, capacity, fills)
     for number in range(min(replicas, len(load))):
         mine = np.arange(len(load)) % replicas == number
-        alone = serve(Prices(Toy()), policy(engine, chunked), capacity, load.only(mine)).course
+        alone = serve(Prices(Toy()), fills, capacity, load.only(mine)).course
         assert np.array(course.end_s)[mine] == pytest.approx(alone.end_s, rel=1e-12)
         assert np.array(course.first_s)[mine] == pytest.approx(alone.first_s, rel=1e-12)
         assert np.array(course.preemptions)[mine].tolist() == alone.preemptions

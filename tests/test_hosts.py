@@ -10,8 +10,10 @@ import pytest
 
 import llmir
 from llmir import hw
-from llmir.backends.cost.kernels import EagerHost, Host, RunShape, StepShape, lateness
+from llmir.backends.cost.kernels import EagerHost, Host, OverlappedHost, RunShape, StepShape, lateness
 from llmir.backends.silicon.calibrate import hosts
+from llmir.backends.silicon.calibrate.host_fit import common
+from llmir.backends.silicon.calibrate.left_out import _hosts
 from llmir.backends.silicon.calibrate.runs import Run
 from llmir.hw import versions
 
@@ -125,3 +127,73 @@ def test_a_version_that_was_not_measured_is_as_doubtful_as_others_are() -> None:
         for engine in versions.ranges(name):
             assert engine.error == engine.host.error
             assert versions.at(name, "99").error >= versions.at(name).error
+
+
+COMMON = Host(hidden=0.7, step_us=1500, sequence_us=40, kernel_us=3, skew_us=5)
+
+
+def served(host: Host, engine: str, versions: tuple[str, ...], tps: tuple[int, ...], seed: int) -> list[Run]:
+    release = f"{engine}@{versions[-1]}"
+    own = runs(host, engine, versions, tps, seed)
+    return [run._replace(served=True, release=release) for run in own]
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Of two engines with one host."""
+    monkeypatch.setattr(Host, "starts", 2)
+    spans = enumerate((("a", ("1.0",)), ("b", ("3.0",))))
+    return [run for seed, (name, span) in spans for run in served(COMMON, name, span, (1, 2, 8), seed)]
+
+
+def test_a_server_of_which_little_is_known_is_as_others_are(servers: list[Run]) -> None:
+    """One rank says nothing of skew, one batch nothing of sequences apart from steps; batches do."""
+    slow = Host(hidden=0.7, step_us=6000, sequence_us=160, kernel_us=3, skew_us=5)
+    own = served(slow, "c", ("2.0",), (1,), 2)
+    alone = [run for run in own if run.shape.decode.sequences == 100]
+    for few, beyond in ((alone, False), (own, True)):
+        *_, found = hosts.overheads([*servers, *few])
+        assert found.engine == "c"
+        assert found.host.skew_us == pytest.approx(COMMON.skew_us, rel=0.15)
+        assert (found.host.sequence_us > 2 * COMMON.sequence_us) is beyond
+    *_, static = hosts.overheads([*servers, *(run._replace(served=False) for run in alone)])
+    assert static.host.skew_us == pytest.approx(Host().skew_us, rel=0.05)  # no server
+
+
+def test_what_servers_have_in_common_does_not_hang_on_how_many_runs_each_has(servers: list[Run]) -> None:
+    slow = Host(hidden=0.7, step_us=1800, sequence_us=40, kernel_us=3, skew_us=5)
+    own = served(slow, "c", ("2.0",), (1, 2, 8), 2)
+    once, often = (common((*servers, *own * times)) for times in (1, 5))
+    assert once.step_us == pytest.approx(often.step_us, rel=0.02)
+    assert COMMON.step_us < once.step_us < slow.step_us
+
+
+def test_a_range_that_was_left_out_takes_the_nearest_of_its_major_version(servers: list[Run]) -> None:
+    """Of trtllm 1.1 that of 1.0, not of 0.17; where neither is there, that of other servers."""
+    old = served(OLD, "trtllm", ("0.17", "0.17"), (1, 2), 3)
+    near = [run._replace(serial=True) for run in served(NEW, "trtllm", ("1.0", "1.0"), (1, 2), 4)]
+    left = served(NEW, "trtllm", ("1.1", "1.1"), (1, 2), 5)
+
+    def found(rest: list[Run]) -> Host:
+        return _hosts(left, rest, hosts.overheads(rest))["trtllm", "1.1"]
+
+    both = found([*servers, *old, *near])
+    assert isinstance(both, OverlappedHost)
+    assert both.sequence_us == pytest.approx(NEW.sequence_us, rel=0.25)
+    other = found([*servers, *old])
+    assert abs(other.sequence_us - COMMON.sequence_us) < abs(other.sequence_us - OLD.sequence_us)
+    assert vars(other) == pytest.approx(vars(common((*servers, *old))))
+
+
+def test_a_run_that_did_not_overlap_its_steps_is_fitted_as_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts that overlap show nothing of their work behind long steps; switched off, they show all of it."""
+    monkeypatch.setattr(Host, "starts", 2)
+    truth = Host(hidden=0.6, step_us=2500, sequence_us=50, kernel_us=20, skew_us=2)
+    made = served(truth, "trtllm", ("1.0", "1.0"), (1, 2, 4), 6)
+    (found,) = hosts.overheads([run._replace(serial=True) for run in made])
+    assert type(found.host) is OverlappedHost
+    assert found.host.step_us == pytest.approx(truth.step_us, rel=0.15)
+    assert found.host.sequence_us == pytest.approx(truth.sequence_us, rel=0.15)
+    assert found.errors(found.fitted).mape < 0.01
+    (hidden,) = hosts.overheads(made)
+    assert hidden.errors(hidden.fitted).mape > 5 * found.errors(found.fitted).mape

@@ -26,16 +26,16 @@ from llmir.backends.simulation.server import FOREVER, Capacity, Course, Server
 from llmir.cli import cli
 from llmir.deployment import Deployment
 from llmir.errors import InputError
-from tests.naive_pools import Journey, NaiveDecoder, Plain
-from tests.naive_serving import Naive, Request
-from tests.test_fleet import PLAIN
-from tests.test_simulation import MODEL, Toy, left, load, policy
+from tests.naive_serving import Request
+from tests.naive_world import NaiveDecoder, World
+from tests.serving_cases import Case, Toy, alike, cases, journeys, left, load, plain, policy, requests
+from tests.test_simulation import MODEL
 
 
 def served(
     many: tuple[int, int], router: str, load: Load, room: Capacity, fills: Policy, seconds: Any
 ) -> tuple[Pools, Course, Course]:
-    read, rest = replace(load, generate=np.ones_like(load.generate)), decoded(load)
+    read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
     courses = Course(load.arrival_s.tolist()), Course([FOREVER] * len(load))
     mixes = replace(fills, mixes=True)
     first = (
@@ -49,45 +49,40 @@ def served(
 
 @settings(max_examples=200, deadline=None)
 @given(
-    PLAIN.filter(lambda case: case[0] in ("vllm", "trtllm")),
+    cases().filter(lambda case: case[0].mixes),
     st.tuples(st.integers(1, 3), st.integers(1, 3)),
     st.sampled_from(["round-robin", "least-loaded"]),
     st.sampled_from([0.0, 1e-5, 1e-3]),
 )
-def test_they_are_the_plain_simulators(case: Any, many: tuple[int, int], router: str, pace: float) -> None:
-    engine, load, capacity, chunked = case
+def test_they_are_the_plain_simulators(case: Case, many: tuple[int, int], router: str, pace: float) -> None:
+    fills, load, capacity = case
     rng = np.random.default_rng(1)
     seconds = pace * load.prompt * rng.uniform(0.9, 1.1, len(load))  # no two things at one time
-    columns = load.arrival_s, load.prompt, load.generate, load.cached
-    hashes = load.hashes or [()] * len(load)
-    journeys = [
-        Journey(
-            Request(i, arrival, prompt, 1, cached, own),
-            Request(i, arrival, prompt + 1, generate - 1, prompt),
-            float(seconds[i]),
-        )
-        for i, (arrival, prompt, generate, cached, own) in enumerate(
-            zip(*(column.tolist() for column in columns), hashes, strict=True)
-        )
-    ]
-    total, size, tokens, sequences = capacity
-    limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences, "chunked": chunked}
-    readers = [Naive(Toy().naive, engine, [], **limits) for _ in range(many[0])]
-    writers = [NaiveDecoder(Toy().naive, engine, [], **limits) for _ in range(many[1])]
-    Plain(readers, writers, router == "least-loaded").run(journeys, load.users)
-    found, read, rest = served(many, router, load, capacity, policy(engine, chunked), seconds)
-    assert found.prefill.place == [j.sender for j in journeys]
-    assert found.decode.place == [j.receiver - many[0] if j.receiver >= 0 else -1 for j in journeys]
-    assert read.first_s == pytest.approx([j.read.times[0] for j in journeys], rel=1e-9)
-    for i, j in enumerate(journeys):
-        if j.receiver < 0:
-            assert j.rest.generate == 0
-            continue
-        assert found.sent_s[i] == pytest.approx(j.sent, rel=1e-9)
-        assert found.came_s[i] == pytest.approx(j.came, rel=1e-9)
-        assert rest.start_s[i] == pytest.approx(j.rest.start, rel=1e-9)
-        assert rest.end_s[i] == pytest.approx(j.rest.times[-1], rel=1e-9)
-        assert rest.preemptions[i] == j.rest.preemptions
+    alone = replace(load, generate=np.ones_like(load.generate), asked=None)
+    ways = journeys(load, requests(alone, capacity.block))
+    for j, whole in zip(ways, requests(load, capacity.block), strict=True):
+        count, known = whole.prompt, (whole.asked, whole.stays)
+        j.rest = Request(whole.number, 0.0, count + 1, whole.generate - 1, count)
+        j.rest.asked, j.rest.stays = known
+        j.seconds = float(seconds[whole.number])
+    readers = [plain(fills, capacity) for _ in range(many[0])]
+    writers = [plain(fills, capacity, kind=NaiveDecoder) for _ in range(many[1])]
+    World(readers, writers, router == "least-loaded").run(ways, load.users, load.apart_s)
+    found, read, rest = served(many, router, load, capacity, fills, seconds)
+    assert found.prefill.place == [j.sender for j in ways]
+    assert found.decode.place == [j.receiver - many[0] if j.receiver >= 0 else -1 for j in ways]
+    alike(read, [j.read for j in ways])
+    for i, j in enumerate(ways):
+        if j.receiver >= 0:
+            assert j.rest
+            assert found.sent_s[i] == pytest.approx(j.sent, rel=1e-9)
+            assert found.came_s[i] == pytest.approx(j.came, rel=1e-9)
+            assert rest.start_s[i] == pytest.approx(
+                np.inf if j.rest.start is None else j.rest.start, rel=1e-9
+            )
+            assert rest.end_s[i] == pytest.approx(j.rest.given_up or j.rest.times[-1], rel=1e-9)
+            assert rest.made[i] == len(j.rest.times)
+            assert rest.preemptions[i] == j.rest.preemptions
     for server, naive in zip(
         [*found.prefill.servers, *found.decode.servers], [*readers, *writers], strict=True
     ):
@@ -356,11 +351,11 @@ def test_there_is_room_before_anything_is_decoded() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(PLAIN, st.tuples(st.integers(1, 2), st.integers(1, 2)))
-def test_pools_of_any_engine_make_every_token(case: Any, many: tuple[int, int]) -> None:
+@given(cases(), st.tuples(st.integers(1, 2), st.integers(1, 2)))
+def test_pools_of_any_engine_make_every_token(case: Case, many: tuple[int, int]) -> None:
     """However few blocks there are: who is preempted ends, too."""
-    engine, load, capacity, chunked = case
-    fills = policy(engine, chunked)
+    fills, load, capacity = case
+    load = replace(load, timeout_s=None, leave_s=None)
     found, read, rest = served(many, "least-loaded", load, capacity, fills, 1e-5 * load.prompt)
     assert np.isfinite(read.first_s).all()
     assert (np.isfinite(rest.end_s) == (load.generate > 1)).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,148 +15,55 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.analysis.batch import Batch
 from llmir.backends.simulation.gaps import gaps
-from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.vllm import Vllm
-from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import LOG, Capacity, Server
+from llmir.backends.simulation.server import LOG, Capacity
 from llmir.backends.simulation.steps import PricedStep
 from llmir.cli import cli
 from llmir.deployment import Deployment
 from llmir.dim import Binding, C, Min, ceildiv
 from llmir.errors import InputError
-from tests.naive_serving import Naive, Request
+from tests.serving_cases import (
+    Case,
+    Toy,
+    alike,
+    cases,
+    left,
+    load,
+    naively,
+)
 
-
-class Toy:
-    """A price of no engine: sums, products, and a bend; where there is a window, less is read."""
-
-    def __init__(self, window: int = 0) -> None:
-        self.functions = (C, Min.of(C, window)) if window else (C,)
-
-    def __call__(self, decodes: int, sums: Any, chunks: Any) -> Any:
-        read = sum(2e-5 * new + 1e-8 * new * (cached + new) for new, cached in chunks)
-        seen = sum(sums) / len(sums) if sums else 0
-        return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * seen, 1e-4 * decodes) + read
-
-    def naive(self, contexts: list[int], chunks: Any) -> float:
-        """The same of sequences one by one; linear between whole mean contexts where nothing is read."""
-        kept, decodes = sum(contexts), len(contexts)
-        if len(self.functions) > 1:
-            sums = [sum(int(Binding(C=c)(f)) for c in contexts) for f in self.functions]
-            return float(self(decodes, sums, chunks))
-        if chunks or not kept % decodes:
-            return float(self(decodes, [kept], chunks))
-        below = kept // decodes * decodes
-        low, high = self(decodes, [below], ()), self(decodes, [below + decodes], ())
-        return float(low + (high - low) * (kept - below) / decodes)
-
-
-def load(prompt: Any, generate: Any, arrival_s: Any = None, cached: Any = None, users: Any = None) -> Load:
-    counts = [np.asarray(x, dtype=int) for x in (prompt, generate)]
-    zeros = np.zeros(len(counts[0]), dtype=int)
-    comes = zeros.astype(float) if arrival_s is None else np.asarray(arrival_s, dtype=float)
-    return Load(*counts, zeros if cached is None else np.asarray(cached, dtype=int), comes, users)
-
-
-def policy(engine: str, chunked: bool) -> Policy:
-    old = Vllm(chunked=False, mixes=False, watermark=0.01)
-    return old if engine == "v0" else POLICIES[engine](chunked=chunked)
-
-
-@st.composite
-def cases(draw: Any, leaving: bool = False) -> tuple[str, Load, Capacity, bool]:
-    engine = draw(st.sampled_from(["vllm", "v0", "sglang", "trtllm"]))
-    chunked = engine != "v0" and draw(st.booleans())
-    count = draw(st.integers(1, 12))
-    lengths = st.lists(st.integers(1, 40), min_size=count, max_size=count)
-    prompt, generate = draw(lengths), draw(lengths)
-    cached = [draw(st.integers(0, p - 1)) for p in prompt] if draw(st.booleans()) else None
-    hashes: tuple[tuple[int, ...], ...] = ()
-    if not cached and draw(st.booleans()):  # prompts of the first ids of one of two conversations
-        each = st.tuples(st.integers(0, 1), st.integers(0, 4), st.sampled_from([1, 16, 37, 300]))
-        talks = [draw(each) for _ in prompt]
-        last = [1000 * (10 * t + n + 1) + more for t, n, more in talks]  # no other's: it covers `more` tokens
-        hashes = tuple(
-            (*(10 * t + i for i in range(n)), end) for (t, n, _), end in zip(talks, last, strict=True)
-        )
-        prompt = [512 * n + more for _, n, more in talks]
-    gaps = draw(st.lists(st.floats(0, 0.1), min_size=count, max_size=count))
-    users = draw(st.none() | st.integers(1, count))
-    asked, timeout = np.array(generate), None
-    if leaving:
-        asked = asked + draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
-        timeout = draw(st.none() | st.floats(0.004, 0.4))
-    size = 1 if engine == "sglang" else draw(st.sampled_from([1, 4, 16]))
-    longest = int(max(np.array(prompt) + asked))
-    least = -(-longest // size)
-    blocks = least + least // 50 + 2 + draw(st.integers(0, 12) | st.integers(0, 200))
-    tokens = draw(st.integers(8, 64)) if chunked else longest + draw(st.integers(0, 30))
-    sequences = draw(st.integers(1, min(tokens, 12)))
-    given_load = load(prompt, generate, None if users else np.cumsum(gaps), cached, users)
-    given_load = replace(given_load, hashes=hashes, asked=asked if leaving else None, timeout_s=timeout)
-    return engine, given_load, Capacity(blocks, size, tokens, sequences), chunked
-
-
-def naively(engine: str, load: Load, capacity: Capacity, chunked: bool, step: Toy | None = None) -> Naive:
-    columns = load.arrival_s, load.prompt, load.generate, load.cached
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    hashes = load.hashes or [()] * len(load)
-    requests = [Request(i, *row, own) for i, (row, own) in enumerate(zip(rows, hashes, strict=True))]
-    for request, more in zip(requests, load.reserved - load.written, strict=True):
-        request.asked = int(more)
-    total, size, tokens, sequences = capacity
-    limits = {"total": total, "size": size, "tokens": tokens, "sequences": sequences}
-    naive = Naive((step or Toy()).naive, engine, requests, **limits, chunked=chunked, users=load.users)
-    naive.timeout = load.timeout_s or np.inf
-    naive.run()
-    return naive
-
-
-ROOM = Capacity(blocks=100_000, block=16, tokens=8192, sequences=1024)
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases(leaving=True), st.sampled_from([0, 7, 30]))
-def test_it_is_the_plain_simulator(case: tuple[str, Load, Capacity, bool], window: int) -> None:
-    engine, load, capacity, chunked = case
-    naive = naively(engine, load, capacity, chunked, Toy(window))
-    server = serve(Prices(Toy(window)), policy(engine, chunked), capacity, load)
-    found = server.course
-    assert found.preemptions == [r.preemptions for r in naive.requests]
-    never, last = [np.inf], [r.given_up or r.times[-1] for r in naive.requests]
-    starts = [np.inf if r.start is None else r.start for r in naive.requests]
-    assert found.start_s == pytest.approx(starts, rel=1e-9)
-    assert found.first_s == pytest.approx([(r.times or never)[0] for r in naive.requests], rel=1e-9)
-    assert found.end_s == pytest.approx(last, rel=1e-9)
-    assert found.made == [len(r.times) for r in naive.requests]
-    assert server.cached == [r.cached for r in naive.requests]
+@settings(max_examples=400, deadline=None)
+@given(cases(), st.sampled_from([0, 7, 30]))
+def test_it_is_the_plain_simulator(case: Case, window: int) -> None:
+    fills, load, capacity = case
+    naive, reads = naively(case, Toy(window))
+    server = serve(Prices(Toy(window)), fills, capacity, load)
+    alike(server.course, reads)
+    assert server.cached == [r.cached for r in reads]
     assert server.most_held == naive.most_held <= capacity.blocks
     left(server)
+    found = server.course
     seconds, counts = gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
-    made = [r.times for r in naive.requests if r.times]
+    made = [r.times for r in reads if r.times]
     assert counts.sum() == sum(len(times) - 1 for times in made)
     assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9)
 
 
-def left(server: Server) -> None:
-    """Nothing is left: all blocks are free, nobody runs."""
-    assert server.blocks.free == server.capacity.blocks
-    assert (server.decoding, server.kept, server.demand, server.running, server.ends) == (0, 0, 0, {}, [])
-    assert sum(server.blocks.turns) == 0
-
-
 @settings(max_examples=50, deadline=None)
-@given(cases(leaving=True).filter(lambda case: case[0] in ("vllm", "trtllm")))
-def test_the_log_says_how_many_requests_are_there(case: tuple[str, Load, Capacity, bool]) -> None:
+@given(cases().filter(lambda case: case[0].mixes))
+def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
     """Little's law, sample by sample: requests over time are those in the plain simulator."""
-    engine, load, capacity, chunked = case
-    log = serve(Prices(Toy()), policy(engine, chunked), capacity, load).events
+    ways = {"ahead", "patience"} & {field.name for field in fields(case[0])}
+    case = replace(case[0], **dict.fromkeys(ways, 0)), *case[1:]  # who is late or held has no column
+    log = serve(Prices(Toy()), case[0], case[2], case[1]).events
     event = dict(zip(LOG, log.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]
-    assert inside @ event["time_s"] == pytest.approx(naively(*case).integral, rel=1e-9)
+    assert inside @ event["time_s"] == pytest.approx(naively(case)[0].integral, rel=1e-9)
 
 
 @pytest.mark.parametrize("busy", [0.1, 0.5, 0.9, 0.99])

@@ -182,7 +182,7 @@ class Points:
         seconds = np.where(self._captured, together, alone)
         for host, some, _ in self.stages.hosts:
             seconds[some] = host.launched(seconds[some], self._kernels[some], ARRAYS)
-        seconds += self._beside
+        seconds = self._served(seconds)
         whole = np.add.reduceat(seconds * self.stages.times.reshape(self.column), self.stages.starts)
         return whole, np.maximum.reduceat(seconds, self.stages.starts)
 
@@ -204,7 +204,7 @@ class Points:
         seconds, least, most = (sums(partial(_varied, figure)) for figure in (np.sum, np.min, np.max))
         seconds, least, most = seconds + count * same, least + same, most + same
         for host, some, _ in stages.hosts:
-            if type(host).launched is not Host.launched:
+            if (type(host).launched, type(host).exposed) != (Host.launched, Host.exposed):
                 return self.timing()[0].sum(axis=-1)
             launches = np.broadcast_to(
                 host.launched(0.0, self._kernels[some], ARRAYS)[..., 0], least[some].shape
@@ -237,15 +237,20 @@ class Points:
 
     @cached_property
     def _beside(self) -> Array:
-        """Seconds of each stage in which it waits for other ranks, or for the host before it begins."""
-        found: Any = np.zeros((len(self.stages.each), *(1,) * len(self.shape)))
+        """What `_served` adds where hosts wait for nothing."""
+        return self._served(np.zeros((len(self.stages.each), *(1,) * len(self.shape))))
+
+    def _served(self, seconds: Array) -> Array:
+        """Each stage with what it waits for other ranks, or for the host."""
+        found: Any = seconds.copy()
         for host, some, first in self.stages.hosts:
             found[some] += host.waited(self.stages.late[some].reshape(self.column))
             for those in first:
                 of = self.stages.plans[self.stages.of[those[0]]]
-                beside = np.asarray(host.beside(of.sequences(self.at[of.program.micro_batches])))
-                more = np.zeros((len(found), *beside.shape))
-                more[those] = beside
+                sequences = of.sequences(self.at[of.program.micro_batches])
+                exposed = np.asarray(host.exposed(found[those], sequences, ARRAYS))
+                more = np.zeros((len(found), *exposed.shape[exposed.ndim - len(self.shape) :]))
+                more[those] = exposed
                 found = found + more
         return found
 

@@ -108,7 +108,7 @@ class Plan:
         launches = self._launches(at, self._captured(at) if captured is None else captured)
         launched = tuple(host.launched(time, n, at.xp) for time, n in zip(busy, launches, strict=True))
         first, *others = (time + host.waited(late) for time, late in zip(launched, self._late, strict=True))
-        return launched, (first + host.beside(self.sequences(at)), *others)
+        return launched, (first + host.exposed(first, self.sequences(at), at.xp), *others)
 
     def sequences(self, at: Binding) -> Number:
         """Those of one data-parallel rank, each of which has a scheduler of its own."""
@@ -271,9 +271,10 @@ class Plan:
         if (host := self.host) is None:
             return ()
         alone, busy, launched, _ = seconds or self.seconds(at)
-        beside, late = host.beside(self.sequences(at)), [host.waited(late) for late in self._late]
+        late = [host.waited(late) for late in self._late]
+        exposed = host.exposed(launched[0] + late[0], self.sequences(at), at.xp)
         return tuple(
-            Overhead(0.0 if i else beside, launched[i] - busy[i], late[i], busy[i] - alone[i])
+            Overhead(0.0 if i else exposed, launched[i] - busy[i], late[i], busy[i] - alone[i])
             for i in range(self.depth)
         )
 

@@ -29,16 +29,18 @@ class Manner(NamedTuple):
     """How a closed loop was measured: so many `rounds` of all users, who begin at once.
 
     Lengths are drawn evenly, the `shortest` to the longest. What is asked comes `apart_s` after another at
-    least. Its engine goes `ahead`, or as its version does; prompts wait `patience` steps of decodes, or until
-    a step has a share `enough` of its tokens.
+    least. Its engine goes `ahead`, or does not, and takes the share `utilization` of memory, each as its
+    version does where it is None; prompts wait `patience` steps of decodes, or until a step has a share
+    `enough` of its tokens.
     """
 
     rounds: int = 10
     shortest: float = 1.0
     apart_s: float = 0.0
-    ahead: bool = False
+    ahead: bool | None = None
     patience: int = 0
     enough: float = 0.0
+    utilization: float | None = None
 
 
 def playable(job: Workload) -> bool:
@@ -99,7 +101,7 @@ class Played(Record):
         """The engine's, as it was set."""
         if self.manner.patience and isinstance(known, Trtllm):
             known = replace(known, patience=self.manner.patience, enough=self.manner.enough)
-        return replace(known, ahead=known.ahead or self.manner.ahead)
+        return known if self.manner.ahead is None else replace(known, ahead=self.manner.ahead)
 
     @cached_property
     def events(self) -> Array:

@@ -19,11 +19,10 @@ FILE = Path(__file__).with_name("sources.yaml")
 FACTS: dict[str, object] = {
     **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
     **dict.fromkeys(("cache", "stored", "version", "machine", "chunk", "ran"), ""),
-    "turns": nan,
+    **dict.fromkeys(("turns", "ahead", "utilization"), nan),
     **dict.fromkeys(("lengths", "shortest"), 1.0),
     **dict.fromkeys(("apart_ms", "patience", "enough"), 0.0),
     "rounds": 10.0,
-    "ahead": 0.0,
     "harness_us": 0.0,
 }
 

@@ -29,7 +29,7 @@ class Pools:
             server.since_s = prefill.servers[0].course.arrival_s
 
     def _is_read(self, request: int, time_s: float) -> None:
-        """A prompt is read, and the first token there: the cache goes on, unless that was all or too late."""
+        """A prompt is read, and the first token there: the cache is sent, unless there is no need."""
         seconds = self.seconds[request]
         if seconds is None or self.prefill.servers[0].over(request, time_s):
             if self.answered:

@@ -189,7 +189,7 @@ class Server:
         if self.sharing is not None:
             block = self.capacity.block  # whole ones are found, and a token is left to read
             most = (self.to_read[request] - 1) // block * block
-            self.cached[request] = min(self.sharing.kept(request), most)
+            self.cached[request] = min(self.sharing.kept(request, self.policy.free(self)), most)
         return self.to_read[request] - self.cached[request]
 
     def needs(self, request: int, new: int) -> int:

@@ -27,6 +27,7 @@ from .rows import Rows
 SIZES = tuple(size for size in (B * T, B) if isinstance(size, Dim))
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
 MOST = 1 << 16  # tokens or sequences of a step that a table has
+LONG_S = 16.0  # a step of such kernels waits for no launch, nor for a host that works beside
 
 
 def tabled(plan: Plan) -> bool:
@@ -49,9 +50,12 @@ class Tables:
         self._kind: list[int] = [0, *np.broadcast_to(captured, counts.shape).astype(int).tolist()]
         # A step whose kernels take no time is what the host needs: to launch it, and to schedule and sample.
         at = Binding(B=counts, T=1, C=0)
-        idle, full = (plan.timing(at, (np.full(counts.shape, busy),)).period for busy in (0.0, 1.0))
-        self._beside: list[float] = [0.0, *(full - 1.0).tolist()]
-        self._least = float(idle[0] - self._beside[1])
+
+        def host(busy: float, graph: bool) -> list[float]:
+            found = plan.timing(at, (np.full(counts.shape, busy),), graph).period - busy
+            return [0.0, *found.tolist()]
+
+        self._least, self._beside = ([host(busy, graph) for graph in (False, True)] for busy in (0.0, LONG_S))
         names = [f"s{i}" for i in range(len(keeps.functions))]
         own = partial(_decoding, keeps, names)
         self._own = [self._attention(kind, own, ("B",), names) for kind in KINDS]
@@ -105,7 +109,8 @@ class Tables:
         known = self._reads[kind]
         for chunk in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
             busy += known.get(chunk) or self._read(kind, *chunk)
-        return (busy if busy > self._least else self._least) + self._beside[sequences]
+        busy, least = busy + self._beside[kind][sequences], self._least[kind][sequences]
+        return busy if busy > least else least
 
     def _read(self, kind: int, chunk: tuple[int, int], times: int) -> float:
         """Seconds of attention of chunks that are alike, kept."""

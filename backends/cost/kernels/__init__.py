@@ -10,7 +10,7 @@ from .cpu import CpuAttention, CpuGemm, CpuHost
 from .decode import Decode
 from .dispatch import DeepEp
 from .gemm import Gemm, GemmShape
-from .host import EagerHost, Host, RunShape, StepShape, lateness
+from .host import EagerHost, Host, OverlappedHost, RunShape, StepShape, lateness
 from .moe import GroupedShape, Moe, RoutedShape
 from .network import HopsShape, Network, across
 from .prefill import Prefill
@@ -40,6 +40,7 @@ __all__ = [
     "Kernel",
     "Moe",
     "Network",
+    "OverlappedHost",
     "Parameter",
     "Prefill",
     "RoutedShape",

@@ -91,6 +91,15 @@ class Host(Kernel):
         """Seconds in which the host does what is not launching."""
         return (self.step_us * steps + self.sequence_us * sequences) * 1e-6
 
+    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+        """Seconds that the GPU waits for what the host does beside, in steps that take so many else."""
+        return self.beside(sequences, steps)
+
+    @property
+    def serial(self) -> Host:
+        """The host of an engine that begins no step before the one before it has ended."""
+        return self
+
     @property
     def launching(self) -> str:
         """What `launched` takes, in words."""
@@ -103,11 +112,31 @@ class Host(Kernel):
     def step(self, shape: StepShape, xp: Namespace) -> Number:
         """Seconds of a step, or of some that are alike."""
         busy = self.launched(shape.busy - self.hidden * shape.waiting, shape.kernels, xp, shape.steps)
-        return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)
+        seconds = busy + self.waited(shape.late)
+        return seconds + self.exposed(seconds, shape.sequences, xp, shape.steps)
 
     def seconds(self, device: Device, shape: RunShape, xp: Namespace = ARRAYS) -> Number:
         """What is measured of a run."""
         return self.step(shape.decode, xp) + self.step(shape.reads, xp) + shape.idle
+
+
+@families("overlapped_host")
+@dataclass(frozen=True)
+class OverlappedHost(Host):
+    """A host that schedules a step, and samples of it, while the GPU runs another: the longer of the two."""
+
+    def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+        """Seconds by which what the host does beside takes longer than the steps."""
+        return xp.maximum(self.beside(sequences, steps) - seconds, 0.0)
+
+    @property
+    def serial(self) -> Host:
+        """With as much to do, one after the other."""
+        return Host(**vars(self))
+
+    def scheduling(self, sequences: Number) -> str:
+        """What `beside` takes, in words."""
+        return f"{super().scheduling(sequences)}, while another step runs"
 
 
 @families("eager_host")

@@ -28,6 +28,7 @@ def fit(
     prior: float = Kernel.prior,
     loss: str = "soft_l1",
     near: Kernels | None = None,
+    weights: Array | None = None,
 ) -> Kernels:
     """The kernels of these families whose times are nearest to `seconds`; InputError without scipy or rows.
 
@@ -37,7 +38,7 @@ def fit(
     e times its default costs as much as if every time were wrong by `prior`: what the rows do not tell stays
     at its default, which siblings share, and is not driven to where noise wants it. So does a choice whose
     default is the usual one: another must be worth as much. `loss` is one of scipy's: by "soft_l1" an
-    outlier counts by its size, by "cauchy" hardly at all.
+    outlier counts by its size, by "cauchy" hardly at all. Rows count by their `weights`, one on average.
     """
     try:
         from scipy.optimize import least_squares
@@ -68,9 +69,10 @@ def fit(
     weight = prior * np.sqrt(len(measured))
 
     def residuals(x: Array, picked: tuple[float, ...]) -> Array:
-        times = time(made(x, picked))
+        off = np.log(time(made(x, picked))) - measured
         unusual = [p.usual and c != p.default for c, (_, p) in zip(picked, built, strict=True)]
-        return np.concatenate([np.log(times) - measured, weight * (x - usual), weight * np.array(unusual)])
+        rows = off if weights is None else np.sqrt(weights) * off
+        return np.concatenate([rows, weight * (x - usual), weight * np.array(unusual)])
 
     margin = 1e-6 * (high - low)  # a start lies inside its bounds
 

@@ -9,30 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from llmir import hw
-from llmir.backends.cost.kernels import KERNELS, Host, stacked
+from llmir.backends.cost.kernels import Host
 from llmir.backends.silicon.folds import Errors, errors
 from llmir.backends.silicon.rows import Array
 from llmir.dataclass import dataclass
 from llmir.hw.calibration import digits
 from llmir.hw.versions import FOLDER
 
-from .fit import fit
+from .host_fit import COMMON, NEAR, clock, common, family, fitted, group
 from .runs import Run
-
-_OF = hw.load("h100-sxm")  # of a device a host asks nothing
-# Where a range's own runs do not tell, as those of one rank of many, its host is that of the engine's range
-# with most runs: a parameter e times as large costs as much as 0.5% of every time. Another major version is
-# another program: TensorRT-LLM's 1.0 took the 15 µs a step of 0.5's sessions, and hid less of its graphs.
-_NEAR = 0.005
 
 
 @dataclass(frozen=True, eq=False)
 class Overheads:
     """The host of an engine in a range of versions, fitted to runs; others are those of its other ranges.
 
-    `near` is that of the engine's range with most runs, which stands for what these do not tell if it is of
-    the same major version.
+    Where its own runs do not tell a parameter, as those of one rank of many, it is that of `near`, the
+    engine's range with most runs, if that is of the same major version, and of servers if these are: another
+    one is another program, and TensorRT-LLM's 1.0 took the 15 µs a step of 0.5's sessions. Else it is what
+    `servers`, runs of other engines that served requests, have in common, if these are such runs too.
     """
 
     engine: str
@@ -40,6 +35,7 @@ class Overheads:
     runs: Sequence[Run]
     others: Sequence[Run] = ()
     near: Overheads | None = None
+    servers: tuple[Run, ...] = ()
 
     @cached_property
     def host(self) -> Host:
@@ -49,11 +45,21 @@ class Overheads:
     @property
     def family(self) -> str:
         """The family of hosts that the engine's file has."""
-        return hw.engine(self.engine).family if self.engine in hw.engines() else hw.versions.HOSTS[0]
+        return family(self.engine, self.versions)
 
     def _fit(self, runs: Sequence[Run]) -> Host:
-        alike = self.near and _major(self.near.versions) == _major(self.versions)
-        return _host(self.family, runs, self.near if alike else None)
+        near = self.near if self.near and major(self.near.versions) == major(self.versions) else None
+        if near and (near.served or not self.served):
+            return fitted(self.family, runs, near.host, NEAR)
+        if self.servers and self.served:
+            prior = COMMON / len({*map(group, runs)}) ** 0.5
+            return fitted(self.family, runs, common(self.servers), prior)
+        return fitted(self.family, runs, None, Host.prior)
+
+    @cached_property
+    def served(self) -> bool:
+        """Whether all are runs of a server."""
+        return all(run.served for run in self.runs)
 
     @property
     def range(self) -> str:
@@ -171,38 +177,27 @@ class Overheads:
 def overheads(runs: Iterable[Run]) -> list[Overheads]:
     """The hosts of all engines, by range of versions, those with most runs of an engine first."""
     apart: dict[str, dict[tuple[str, ...], list[Run]]] = {}
-    for run in runs:
+    for run in (every := list(runs)):
         apart.setdefault(run.engine, {}).setdefault(run.versions, []).append(run)
-    return [host for engine, ranges in apart.items() for host in _ranges(engine, ranges)]
+    return [host for engine, ranges in apart.items() for host in _ranges(engine, ranges, every)]
 
 
-def _ranges(engine: str, ranges: Mapping[tuple[str, ...], list[Run]]) -> Iterator[Overheads]:
+def _ranges(
+    engine: str, ranges: Mapping[tuple[str, ...], list[Run]], every: Sequence[Run]
+) -> Iterator[Overheads]:
+    servers = tuple(run for run in every if run.served and run.engine != engine)
     near: Overheads | None = None
     for versions, runs in sorted(ranges.items(), key=lambda item: -len(item[1])):
         others = [run for other, rest in ranges.items() if other != versions for run in rest]
-        found = Overheads(engine, versions, runs, others, near)
+        found = Overheads(engine, versions, runs, others, near, servers)
         near = near or found
         yield found
 
 
-def _major(versions: tuple[str, ...]) -> str:
+def major(versions: tuple[str, ...]) -> str:
+    """The major version of a range."""
     return versions[0].partition(".")[0] if versions else ""
 
 
-def _host(family: str, runs: Sequence[Run], near: Overheads | None) -> Host:
-    shape, seconds = stacked([run.shape for run in runs]), np.array([run.seconds for run in runs])
-    prior = _NEAR if near else Host.prior
-    found = fit(
-        {"host": KERNELS[family]},
-        lambda kernels: np.asarray(kernels["host"].seconds(_OF, shape)),
-        seconds,
-        starts=Host.starts,
-        prior=prior,
-        near={"host": near.host} if near else None,
-    )["host"]
-    assert isinstance(found, Host)
-    return found
-
-
 def _seconds(host: Host, runs: Sequence[Run]) -> Array:
-    return np.asarray(host.seconds(_OF, stacked([run.shape for run in runs])))
+    return clock(runs)(host)

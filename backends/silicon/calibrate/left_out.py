@@ -16,8 +16,10 @@ from llmir.convert import choice
 from llmir.errors import InputError
 from llmir.frozen import FrozenDict
 from llmir.hw import Device
+from llmir.hw.versions import distance
 
-from .hosts import Overheads, overheads
+from .host_fit import common, family
+from .hosts import Overheads, major, overheads
 from .runs import Build, Run, runs_of
 
 FOLDS = ("model", "device", "version", "tp")
@@ -30,8 +32,8 @@ def left_out(
 ) -> Validation:
     """Rows of tables of whole models; those alike in `by` are priced by hosts fitted to other folds' rows.
 
-    An engine of which no other run is left has the host of the defaults, a range of versions that of the
-    range with most runs. Rows that no host is fitted to are priced by those of all others.
+    A range of versions of which no run is left has the host of the nearest one of the same major version,
+    else what other servers have in common. Rows that no host is fitted to are priced by those of all others.
     """
     for name in by:
         choice("folds", name, FOLDS)
@@ -48,7 +50,8 @@ def left_out(
             key = _key(by, layout.model, device.name, layout.engine, layout.tp)
             return key in some or (first and key not in known)
 
-        hosts = _hosts(found, overheads(found[i] for i in rest))
+        some_runs = [found[i] for i in rest]
+        hosts = _hosts(found, some_runs, overheads(some_runs))
         fold = validate(paths, build, pricing=Pricing("calibrated", hosts=hosts), tell=tell, only=only)
         judged |= {(row.file, row.row, row.metric): row for row in (*fold.rows, *fold.refused)}
     rows = sorted(judged.values(), key=lambda row: (row.file, row.row))
@@ -61,12 +64,27 @@ def _key(by: Sequence[str], model: str, device: str, release: str, tp: int) -> K
     return tuple(said[name] for name in by)
 
 
-def _hosts(runs: Sequence[Run], fitted: Sequence[Overheads]) -> FrozenDict[tuple[str, str], Host]:
-    """The host of each range of versions that any run is of."""
-    hosts: dict[tuple[str, str], Any] = {}
-    for engine, versions in dict.fromkeys((run.engine, run.versions) for run in runs):
-        own = [host for host in fitted if host.engine == engine]  # those with most runs first
-        same = next((host for host in own if host.versions == versions), own[0] if own else None)
-        usual = KERNELS[hw.engine(engine).family]() if versions else Host()
-        hosts[engine, "–".join(dict.fromkeys(versions))] = same.host if same else usual
+def _hosts(
+    runs: Sequence[Run], rest: Sequence[Run], fitted: Sequence[Overheads]
+) -> FrozenDict[tuple[str, str], Host]:
+    """The host of each range of versions that any run is of, by hosts that were fitted to the rest."""
+    ranges: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    for run in runs:
+        ranges.setdefault((run.engine, run.versions), []).append(run)
+    hosts: dict[tuple[str, str], Host] = {}
+    for (engine, versions), its in ranges.items():
+        found = _nearest(engine, versions, fitted)
+        servers = tuple(run for run in rest if run.served) if its[0].served else ()
+        host: Any = KERNELS[family(engine, versions)]
+        if found or servers:
+            host = host(**vars(found.host if found else common(servers)))
+        hosts[engine, "–".join(dict.fromkeys(versions))] = host if isinstance(host, Host) else host()
     return FrozenDict(hosts)
+
+
+def _nearest(engine: str, versions: tuple[str, ...], fitted: Sequence[Overheads]) -> Overheads | None:
+    """The range itself, or the nearest of the same major version."""
+    own = [host for host in fitted if host.engine == engine and major(host.versions) == major(versions)]
+    if not versions or not own:
+        return own[0] if own else None
+    return min(own, key=lambda host: distance(hw.engine(f"{engine}@{versions[-1]}"), host.versions[-1]))

@@ -46,7 +46,8 @@ class Run(NamedTuple):
     """A measured figure: whose, of what, the steps that it is made of, and its time.
 
     `versions` are of the range that the engine's version lies in, none of an engine that is not bundled;
-    `release` is the engine with its version, as it ran.
+    `release` is the engine with its version, as it ran. It `served` requests that came one by one, or had
+    all at once; a `serial` one began no step before the one before it had ended.
     """
 
     engine: str
@@ -57,6 +58,8 @@ class Run(NamedTuple):
     shape: RunShape
     seconds: float
     release: str = ""
+    served: bool = False
+    serial: bool = False
 
 
 def runs(folder: Path, build: Build, known: Known = lambda device: device) -> list[Run]:
@@ -99,7 +102,8 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
                     continue
                 shape, count = _shape(metric, asked, program, device, engine)
                 whose = name, versions, device.name, layout.model, layout.tp
-                yield Run(*whose, shape, count * seconds, engine)
+                how = asked.serving, asked.manner.ahead is False
+                yield Run(*whose, shape, count * seconds, engine, *how)
         except LlmirError:
             continue
 
@@ -115,7 +119,8 @@ def _shape(
     model = _model(device, engine)
 
     def job(by: Pricing, batch: int) -> Workload:
-        return by.workload(program, device, engine, (batch, prompt, generate), asked.chunk)
+        how = asked.chunk, asked.manner.ahead, asked.manner.utilization
+        return by.workload(program, device, engine, (batch, prompt, generate), *how)
 
     if asked.serving and playable(mine := job(PRICED, 1)):
         return _played(Played(mine, asked.batch, asked.manner), metric, model), 1

@@ -80,9 +80,18 @@ class Pricing(NamedTuple):
         engine: str,
         sizes: tuple[int, int, int],
         chunk: int | str | None = None,
+        ahead: bool | None = None,
+        utilization: float | None = None,
     ) -> Workload:
-        """A batch of requests: how many, and the tokens in and out of each."""
-        return Workload(program, device, *sizes, model=self.model(device, engine), chunk=chunk)
+        """A batch of requests: how many, and the tokens in and out of each.
+
+        The host of an engine that does not go `ahead` hides nothing of its work. `utilization` is the share
+        of memory that the engine was told to take.
+        """
+        by = self.model(device, engine)
+        if ahead is False and by.host:
+            by = _hosted(by, by.host.serial)
+        return Workload(program, device, *sizes, memory_utilization=utilization, model=by, chunk=chunk)
 
     def step(
         self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any

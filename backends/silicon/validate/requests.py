@@ -95,9 +95,10 @@ def _chunk(t: Table, i: int) -> int | str | None:
 
 
 def _manner(t: Table, i: int) -> Manner:
-    known = (float(t[fact][i]) for fact in ("rounds", "shortest", "apart_ms", "ahead", "patience", "enough"))
-    rounds, shortest, apart_ms, ahead, patience, enough = known
-    return Manner(int(rounds), shortest, apart_ms * 1e-3, bool(ahead), int(patience), enough)
+    facts = "rounds", "shortest", "apart_ms", "ahead", "patience", "enough", "utilization"
+    rounds, shortest, apart_ms, ahead, patience, enough, share = (float(t[fact][i]) for fact in facts)
+    goes, used = None if math.isnan(ahead) else bool(ahead), None if math.isnan(share) else share
+    return Manner(int(rounds), shortest, apart_ms * 1e-3, goes, int(patience), enough, used)
 
 
 def _figures(

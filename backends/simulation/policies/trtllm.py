@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from llmir.backends.simulation.policy import POLICIES, Policy
@@ -28,15 +29,27 @@ class Trtllm(Policy):
     enough: float = 0.0
 
     def fill(self, server: Server, preempted: bool) -> None:
-        """None for some steps, or all that have come."""
-        if self.patience and server.decoding and server.waiting:
-            tokens = server.decoding + sum(server.to_read[one] - server.cached[one] for one in server.waiting)
-            if tokens < self.enough * server.capacity.tokens:
+        """Nothing for some steps, or all that may run."""
+        if self.patience and server.decoding:
+            tokens = self._ready(server)
+            if tokens and server.decoding + tokens < self.enough * server.capacity.tokens:
                 server.held = server.step + self.patience if server.held is None else server.held
                 if server.step < server.held:
                     return
         server.held = None
         super().fill(server, preempted)
+
+    def _ready(self, server: Server) -> int:
+        """Tokens of prompts that have begun to be read, or may begin."""
+        tokens = sum(server.to_read[one] - done for one, done in server.reading.items())
+        left, demand = server.capacity.tokens - server.decoding, server.demand
+        for request in islice(server.waiting, server.capacity.sequences - len(server.running)):
+            demand += server.final[request]
+            unread = server.unread(request)
+            if demand > server.blocks.total or (tokens + unread > left and not self.chunked):
+                break
+            tokens += unread
+        return tokens
 
     def admits(self, server: Server, request: int, new: int) -> bool:
         """If nobody that runs will need its blocks."""
