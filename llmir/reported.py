@@ -63,6 +63,7 @@ def setups(
     """The set-ups of a page: each combination of its axes, the last one fastest."""
     from .backends.export.web import MOST
     from .backends.search.axes import POINTS, axis
+    from .hw import load as device
 
     said = convert.mapping("axes", {} if axes is None else axes, "axes by name")
     for name in said:
@@ -71,6 +72,8 @@ def setups(
     values = {name: axis(name, value) for name, value in {**AXES, **said}.items()}
     if (count := prod(map(len, values.values()))) > MOST:
         raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out")
+    for name in values["hw"]:
+        device(name)  # a name that means nothing is no set-up that cannot be
     program = model if isinstance(model, Program) else load(model)
     passes = None if pipeline is None else steps_of(pipeline)
     return [

@@ -10,7 +10,7 @@ import pytest
 
 import llmir
 from llmir.backends.export import units
-from llmir.errors import InputError
+from llmir.errors import LlmirError
 
 from . import browser
 from .commands import Run, runner
@@ -185,12 +185,13 @@ def test_pages_are_small_and_alike_each_time() -> None:
         ({"batch": 8}, {}, "batch: is a slider"),
         ({"tp": "1:65"}, {}, "65 set-ups; a page has 64 at most"),
         ({"tp": 3}, {}, "no set-up can be"),
+        ({"hw": "h100-sxm,h999"}, {}, "unknown device 'h999'"),
         ({}, {"max_size": 1000}, "more than 1,000; ask for fewer set-ups than 1, or raise --max-size"),
         ({}, {"batch": 0}, "batch"),
     ],
 )
 def test_what_is_refused(axes: dict[str, Any], more: dict[str, Any], why: str) -> None:
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(LlmirError, match=why):
         llmir.page("llama3.2-1b", axes, **more)
 
 

@@ -111,9 +111,9 @@ class RequestCode:
         if not model.symbolic:
             raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
         if program.patches or program.image_tokens:
-            raise InputError(f"report: {program.name} reads images, and a page has tokens alone")
+            raise InputError(f"{program.name} reads images, and a page has tokens alone")
         if "prompt" in program.facts:
-            raise InputError(f"report: layers of {program.name} see fewer tokens of one prompt alone")
+            raise InputError(f"layers of {program.name} see fewer tokens of one prompt alone")
         self.program, self.model, self.cache_policy = program, model, policy(cache_policy).name
         self.drafts = DRAFTS if program.splits else 1
         prompt, generate = USUAL
@@ -121,7 +121,7 @@ class RequestCode:
         self.pool: Pool | None = self.job.pool
         if self.pool and self.pool.whole:
             runs = f"{model.runs} reads prompts whole"
-            raise InputError(f"report: {runs}, so that its memory depends on them; choose another engine")
+            raise InputError(f"{runs}, so that its memory depends on them; choose another engine")
 
     @cached_property
     def phases(self) -> dict[str, Phase]:
