@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from .passes import DEFAULT_PIPELINE
     from .pipeline import Pass
     from .planned import plan
+    from .plotted import (
+        plot_batch,
+        plot_context,
+        plot_distributions,
+        plot_front,
+        plot_latencies,
+        plot_memory,
+        plot_roofline,
+        plot_serving,
+    )
     from .plugins import load_plugin
     from .reported import page
     from .simulated import kv, pools, replicate, server, simulate, traffic
@@ -64,6 +74,14 @@ _LAZY = {
     "models": "api",
     "page": "reported",
     "plan": "planned",
+    "plot_batch": "plotted",
+    "plot_context": "plotted",
+    "plot_distributions": "plotted",
+    "plot_front": "plotted",
+    "plot_latencies": "plotted",
+    "plot_memory": "plotted",
+    "plot_roofline": "plotted",
+    "plot_serving": "plotted",
     "pools": "simulated",
     "replicate": "simulated",
     "run": "api",
@@ -124,6 +142,14 @@ __all__ = [
     "parse_program",
     "pipeline_of",
     "plan",
+    "plot_batch",
+    "plot_context",
+    "plot_distributions",
+    "plot_front",
+    "plot_latencies",
+    "plot_memory",
+    "plot_roofline",
+    "plot_serving",
     "pools",
     "print_program",
     "replicate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -212,6 +212,24 @@ def replicate(program: Program, hw: Any, times: int, *, seed: int = 0, **asked: 
     comes, counted = _parted(asked)
     run = _serving(program, hw, **asked)
     return Replications(tuple(run(traffic(seed=first + n, **comes), **counted) for n in range(count)))
+
+
+def at_rates(
+    program: Program, hw: Any, rates: Sequence[float], times: int | None, *, seed: int = 0, **asked: Any
+) -> tuple[Simulation, ...] | tuple[Replications, ...]:
+    """`simulate` at each of some rates, or so many `times` as `replicate` does; prices are made once."""
+    from .backends.simulation.replications import Replications
+
+    comes, counted = _parted(asked)
+    run = _serving(program, hw, **asked)
+    comes.pop("rate", None)
+
+    def once(rate: float, number: int) -> Simulation:
+        return run(traffic(rate=rate, seed=seed + number, **comes), **counted)
+
+    if times is None:
+        return tuple(once(rate, 0) for rate in rates)
+    return tuple(Replications(tuple(once(rate, n) for n in range(times))) for rate in rates)
 
 
 def pools(prefill: Profile, decode: Profile, link: str) -> Pair:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 import llmir
-from llmir.backends.analysis.diff import StepDiff, WorkloadDiff, folded
+from llmir.backends.analysis.diff import Change, StepDiff, WorkloadDiff, folded
 from llmir.backends.export import units
 from llmir.backends.export.dot.outline import outline
 from llmir.backends.export.dot.render import LEVELS
@@ -264,6 +264,16 @@ def changes(diff: WorkloadDiff) -> list[StepDiff]:
     return [step for _, step in diff.phases]
 
 
+def bytes_moved(change: Change) -> str:
+    """By how much the bytes grew that a change reads, writes and sends."""
+    names = ("read_bytes", "write_bytes", "comm_bytes")
+    sides = [
+        sum(float(getattr(p, n)) for p in parts for n in names) for parts in (change.before, change.after)
+    ]
+    grown = sides[1] - sides[0]
+    return f"{'+' if grown > 0 else ''}{units.bytes(grown)}" if grown else "bytes as before"
+
+
 @needs_dot
 @pytest.mark.parametrize("case", ["dense", "latent", "uneven"])
 def test_a_difference_says_on_its_edges_what_llmir_diff_says(tmp_path: Path, case: str) -> None:
@@ -276,8 +286,10 @@ def test_a_difference_says_on_its_edges_what_llmir_diff_says(tmp_path: Path, cas
     found = drawn(diff, tmp_path)
     for i, phase in enumerate(changes(diff)):
         edges = [tip for tail, _, tip in found.edges if tail.startswith(f"d{i}_") and "→ " in tip]
-        said: dict[str, int] = Counter(tip.rpartition(": ")[2] for tip in edges)
+        said = Counter(tip.split("\n")[0].rpartition(": ")[2] for tip in edges)
         expected: Counter[str] = Counter()
+        moved = Counter(tip.split("\n")[1] for tip in edges)
+        assert moved == Counter(bytes_moved(c) for _, c in folded(phase.changes))
         deltas = [float(c.figure("time_s").delta) for _, c in folded(phase.changes)]
         for delta in deltas:
             expected[f"+{units.time(delta)}" if delta > 0 else units.time(delta)] += 1

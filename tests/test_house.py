@@ -41,8 +41,8 @@ WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
-SEES_ALL |= {"code", "deployment", "limited", "many", "measured", "planned", "reported", "simulated"}
-SEES_ALL |= {"staged", "swept", "usual", "written"}
+SEES_ALL |= {"code", "deployment", "limited", "many", "measured", "planned", "plotted", "reported"}
+SEES_ALL |= {"simulated", "staged", "swept", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 TEXT |= {".html", ".css", ".js", ".mjs"}
 

@@ -6,15 +6,15 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llmir.backends.export.files import write
+from llmir.backends.export.plot import check as needed
 from llmir.dataclass import dataclass
-from llmir.errors import InputError, OutputError
+from llmir.errors import OutputError
 from llmir.names import plain
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -43,8 +43,7 @@ class Times:
 
 def check(folder: str | os.PathLike[str]) -> Path:
     """The folder, made if need be; InputError without matplotlib, OutputError if it cannot be written."""
-    if find_spec("matplotlib") is None:
-        raise InputError("--plot needs matplotlib: pip install 'llmir[plot]'")
+    needed("--plot")
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,9 @@ def choose(
 
     kind = _rows() if of is None else of
     if isinstance(kind, Mapping):
-        return _suffixed(str(output), form, kind.get, lambda: kind, option)
+        found = _suffixed(str(output), form, kind.get, lambda: kind, option)
+        _plotted(str(output), found)
+        return found
     if form and not views.has_format(form, kind, picture=picture):
         known = ", ".join(views.formats(kind, picture=picture))
         raise InputError(f"--format: expected one of {known}, got {form!r}")
@@ -45,7 +47,18 @@ def choose(
     def find(suffix: str) -> str | None:
         return views.format_of(suffix, kind, picture=picture)
 
-    return _suffixed(output, form, find, lambda: views.suffixes(kind, picture=picture), option)
+    found = _suffixed(output, form, find, lambda: views.suffixes(kind, picture=picture), option)
+    if not picture:
+        _plotted(output, found)
+    return found
+
+
+def _plotted(output: str, form: str) -> None:
+    """`InputError` for a plot that nothing can draw."""
+    from llmir.backends.export.plot import FORMATS, check
+
+    if form in FORMATS.values():
+        check(f"-o {output}")
 
 
 def _suffixed(

@@ -90,7 +90,9 @@ class Time(Count):
     help="Print the command that starts a replica of the first plan, in place of the table.",
 )
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output(
+    "Write a file; .txt, .json, .csv, .md, .html, or .png, .svg or .pdf for a picture decides the format."
+)
 def plan(**given: Any) -> int:
     """Find the plan that serves some traffic within limits at least cost, and say why others lose.
 
@@ -104,6 +106,7 @@ def plan(**given: Any) -> int:
     llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\
         --generate 500 --max-ttft 1s --max-tpot 30ms
     llmir plan llama3.1-8b --rate 100 --prompt lognormal:512,0.6 --max-ttft p50:1s
+    llmir plan qwen3-32b --rate 20 --gpus 32 --max-tpot 30ms -o plan.png
     """
     from llmir.backends.export import plan as words
     from llmir.backends.search.launch import LAUNCHERS, launch

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from llmir.errors import InputError
 
-from . import inputs, options, output
+from . import inputs, options, output, rates
 from .command import command
 from .ending import line
 from .kinds import Count, Number, Whole, spelled
+from .rates import Rates
 
 ASKED = (
     *("rate", "closed", "trace", "speed", "prompt", "generate", "requests", "seed", "prefix_hits"),
@@ -42,6 +44,11 @@ class Lengths(Count):
 @options.model
 @options.hardware
 @click.option("--rate", type=Number("REQUESTS"), help="Requests a second, which come at random.")
+@click.option(
+    "--rates",
+    type=Rates("N,N,…"),
+    help="Instead: several rates, each simulated, for a picture of latencies against the rate (-o late.png).",
+)
 @click.option("--closed", type=Count(), help="Instead: users, each of whom asks again when answered.")
 @click.option(
     "--trace", metavar="FILE", help="Instead: requests of a file, .csv or .jsonl (docs/serving.md)."
@@ -121,7 +128,9 @@ class Lengths(Count):
 @options.limits
 @options.price
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output(
+    "Write a file; .txt, .json, .csv, .md, .html, or .png, .svg or .pdf for a picture decides the format."
+)
 def serve_sim(**given: Any) -> None:
     """Simulate an engine that serves requests: queues, batches, chunks of prompts, blocks, preemptions.
 
@@ -135,30 +144,22 @@ def serve_sim(**given: Any) -> None:
     llmir serve-sim qwen3-32b --tp 2 --closed 64 --prompt 4000 --engine sglang
     llmir serve-sim llama3.1-8b --rate 60 --replicas 4 --router least-loaded
     llmir serve-sim llama3.1-8b --rate 30 --prefill-replicas 2 --link 50GBps
+    llmir serve-sim llama3.1-8b --rates 2,6,10,14,18 -o latencies.png
     """
     from llmir import replicate, simulate, trace
     from llmir.backends.export import simulation as tables
     from llmir.backends.export.files import write
-    from llmir.backends.export.kineto import check_target
     from llmir.backends.simulation.replications import Replications
     from llmir.backends.simulation.simulation import Simulation
 
     files = [given[name] for name in FILES if given[name] is not None]
     if twice := next((name for i, name in enumerate(files) if name in files[:i]), None):
         raise InputError(f"{twice}: is named twice, and would be written over; say another file")
-    times = given["replications"]
-    form = output.choose(given["output_file"], given["form"], Replications if times else Simulation)
+    times, of = given["replications"], Replications if given["replications"] else Simulation
+    several = given["rates"] is not None
+    form = rates.target(given) if several else output.choose(given["output_file"], given["form"], of)
     outputs = {"requests_out": tables.requests_csv, "steps_out": tables.steps_csv}
-    for name in outputs:
-        if given[name] is not None:
-            if times:
-                option = name.replace("_", "-")
-                raise InputError(f"--{option}: is of one run, leave out --replications {times}")
-            output.choose(given[name], None, {".csv": "csv"})
-    if given["trace_out"] is not None:
-        if times:
-            raise InputError(f"--trace-out: is of one run, leave out --replications {times}")
-        check_target(given["trace_out"])
+    _single(given)
     program = inputs.lowered(given)
     limits = {f"{name}_s": given[name] and given[name] * 1e-3 for name in ("max_ttft", "max_tpot")}
     asked = {name: given[name] for name in (*ASKED, *inputs.LIMITS, *inputs.PRICING)} | limits
@@ -168,6 +169,9 @@ def serve_sim(**given: Any) -> None:
             raise InputError("--decode-tp: is of pools, which a --link joins")
         asked["decode_program"] = inputs.lowered({**given, "tp": given["decode_tp"]})
     (device,) = inputs.priced(given, inputs.linked(given, program))
+    if several:
+        rates.draw(given, program, device, asked, form)
+        return
     if times:
         again = replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
         output.result(again, form, given["output_file"])
@@ -182,3 +186,20 @@ def serve_sim(**given: Any) -> None:
     if given["trace_out"] is not None:
         line("wrote", str(trace(found, given["trace_out"])))
     output.note(*found.notes)
+
+
+def _single(given: Mapping[str, Any]) -> None:
+    """InputError for files of one run where there are several, or that cannot be written."""
+    from llmir.backends.export.kineto import check_target
+
+    times = given["replications"]
+    for name in ("requests_out", "steps_out", "trace_out"):
+        if given[name] is None:
+            continue
+        if times:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option}: is of one run, leave out --replications {times}")
+        if name == "trace_out":
+            check_target(given[name])
+        else:
+            output.choose(given[name], None, {".csv": "csv"})

@@ -227,12 +227,14 @@ class _Panel:
         start = spots[0][0].right if len(old) == 1 else x0
         end = spots[1][0].left if len(new) == 1 else x1
         time = change.figure("time_s").delta
-        said = f"{diffview.names(change.before)} → {diffview.names(change.after)}: {self._signed(time)}"
+        moved = sum(change.figure(name).delta for name in ("read_bytes", "write_bytes", "comm_bytes"))
+        words = f"{'+' if moved > 0 else ''}{units.bytes(float(moved))}" if moved else "bytes as before"
+        said = (
+            f"{diffview.names(change.before)} → {diffview.names(change.after)}: {self._signed(time)}\n{words}"
+        )
         self.canvas.wire(old[0].id, new[0].id, [(start, y), (end, y)], said, **{"class": "saved"})
         color = _SAVED if time < 0 else _LOST if time > 0 else MUTED
         self._words(self._signed(time), 12, color, y + 18, into, bold=True)
-        moved = sum(change.figure(name).delta for name in ("read_bytes", "write_bytes", "comm_bytes"))
-        words = f"{'+' if moved > 0 else ''}{units.bytes(float(moved))}" if moved else "bytes as before"
         self._words(f"{change.what}: {words}", 9, MUTED, y - 4, into)
 
     def _words(
