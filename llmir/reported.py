@@ -72,8 +72,8 @@ def setups(
     values = {name: axis(name, value) for name, value in {**AXES, **said}.items()}
     if (count := prod(map(len, values.values()))) > MOST:
         raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out")
-    for name in values["hw"]:
-        device(name)  # a name that means nothing is no set-up that cannot be
+    for hw in values["hw"]:
+        device(hw)  # a name that means nothing is no set-up that cannot be
     program = model if isinstance(model, Program) else load(model)
     passes = None if pipeline is None else steps_of(pipeline)
     return [

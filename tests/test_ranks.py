@@ -54,7 +54,7 @@ def test_a_rank_that_reads_alone_or_as_all_others_do_takes_what_analyze_says(nam
         if many == 1:
             single = llmir.analyze(MODELS[name], "h100-sxm", batch=1, new=new)
             assert alone[0] == pytest.approx(float(single.time_s), rel=1e-12)
-        assert alone[0] < alike[0]
+        assert alone[0] <= alike[0]
 
 
 @pytest.mark.parametrize("name", MODELS)
