@@ -1,6 +1,6 @@
 // Throughput and TPOT as the batch grows, or the prompt: at the other sizes as the sliders have them.
 import { digits, time, tokens, whole } from "./format.js";
-import { $, mark, svg, widths } from "./dom.js";
+import { $, Chart, either, svg } from "./dom.js";
 import { beyond, framed } from "./charts.js";
 
 const SAMPLES = 16, HIGH = 190;
@@ -18,20 +18,14 @@ export function sampled(setup, { batch, prompt, generate }) {
   return { tpot_s: tpot, output_tokens_per_s: (batch * generate) / (reading.time + later * (tpot ?? 0)) };
 }
 
-export class Curves {
+export class Curves extends Chart {
   constructor() {
+    super($("curve-rate"));
     this.along = "batch";
-    for (const name of Object.keys(ALONG)) {
-      $(`along-${name}`).addEventListener("click", () => {
-        this.along = name;
-        this.draw(this.last);
-      });
-    }
     this.places = [$("curve-rate"), $("curve-tpot")];
-    this.wide = this.places[0].clientWidth;
-    widths(this.places[0], (wide) => {
-      this.wide = wide;
-      if (this.last) this.draw(this.last);
+    this.marked = either("along", Object.keys(ALONG), (name) => {
+      this.along = name;
+      this.again();
     });
   }
 
@@ -48,7 +42,7 @@ export class Curves {
   draw(view) {
     this.last = view;
     const { unit, ticks, show } = ALONG[this.along];
-    for (const name of Object.keys(ALONG)) mark($(`along-${name}`), "aria-pressed", String(name === this.along));
+    this.marked(this.along);
     if (!this.wide) return;
     const own = this.line(view), then = view.pinned ? this.line({ ...view.pinned, at: { ...view.pinned.at, [this.along]: view.at[this.along] } }) : [];
     const now = view.at[this.along], domain = [own[0].value, own.at(-1).value];

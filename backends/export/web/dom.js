@@ -34,13 +34,28 @@ export const LETTERS = { compute: "C", memory: "M", network: "N", overhead: "O",
 // A name that may break after its underscores and dots.
 export const breaking = (name) => name.split(/(?<=[_.])/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
 
-// Calls with the width of a place whenever that changes; reading it while drawing would lay out all anew.
-export function widths(place, changed) {
-  let known = 0;
-  new ResizeObserver(([{ contentRect }]) => {
-    const now = Math.round(contentRect.width);
-    if (now !== known) changed((known = now));
-  }).observe(place);
+// What is drawn as wide as its place, and again when that changes; reading it while drawing would lay out all anew.
+export class Chart {
+  constructor(place) {
+    this.wide = place.clientWidth;
+    new ResizeObserver(([{ contentRect }]) => {
+      const now = Math.round(contentRect.width);
+      if (now === this.wide) return;
+      this.wide = now;
+      this.again();
+    }).observe(place);
+  }
+
+  again() {
+    if (this.last) this.draw(this.last);
+  }
+}
+
+// Buttons of which one holds, as what is given back is told.
+export function either(group, names, choose) {
+  const buttons = names.map((name) => [name, $(`${group}-${name}`)]);
+  for (const [name, button] of buttons) button.addEventListener("click", () => choose(name));
+  return (chosen) => buttons.forEach(([name, button]) => mark(button, "aria-pressed", String(name === chosen)));
 }
 
 // The bound of an op as a letter in its colour; `aria-hidden`, as the word stands beside it.

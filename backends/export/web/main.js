@@ -1,6 +1,6 @@
 // The page: each change is computed and drawn.
 import { Setup } from "./price.js";
-import { $, mark, say } from "./dom.js";
+import { $, either, mark, say } from "./dom.js";
 import { whole, time, digits } from "./format.js";
 import { State } from "./state.js";
 import { Controls } from "./controls.js";
@@ -27,7 +27,7 @@ class Page {
     const made = (...views) => views.map((View) => new View(choose, told));
     this.views = [new Actions(this), new Tabs(), ...made(Figures, Graph, Roofline), new Foot(told)];
     this.later = made(Op, Table, Skyline, Against, Curves);  // in a turn of their own, so that sliders move freely
-    for (const phase of ["prefill", "decode"]) $(`phase-${phase}`).addEventListener("click", () => this.changed({ phase }));
+    this.phased = either("phase", ["prefill", "decode"], (phase) => this.changed({ phase }));
     this.dims = matchMedia("(prefers-color-scheme: dark)");
     this.dims.addEventListener("change", () => this.changed({}));
     addEventListener("hashchange", () => {
@@ -66,7 +66,7 @@ class Page {
     const dark = state.theme === "dark" || (state.theme === "auto" && this.dims.matches);
     mark(document.documentElement, "data-theme", dark ? "dark" : "light");
     this.controls.draw();
-    for (const name of ["prefill", "decode"]) mark($(`phase-${name}`), "aria-pressed", String(name === phase));
+    this.phased(phase);
     mark($("phase-decode"), "disabled", priced.steps.decode ? null : "");
     for (const each of this.views) each.draw(view);
     this.view = view;

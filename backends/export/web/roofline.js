@@ -1,19 +1,20 @@
 // The roofline of one device, with every op that computes: squares read prompts, circles decode.
 import { digits, percent, rate, tick, whole } from "./format.js";
-import { $, LETTERS, mark, roving, say, svg, widths } from "./dom.js";
+import { $, Chart, LETTERS, mark, roving, say, svg } from "./dom.js";
 
-const EDGE = { left: 62, right: 14, top: 26, bottom: 40 };
-const LARGEST = 26, LEAST = 3.5, NAMED = 0.05;
+const EDGE = { left: 62, right: 24, top: 26, bottom: 40 };
+const LARGEST = 26, LEAST = 3.5, NAMED = 0.05, WIDE = 7.6;  // of a letter at most
+const SOME = 8;  // ends of axes a decade, so that they stand still for small changes
 const decades = (low, high) => {
   const found = [];
   for (let e = Math.ceil(Math.log10(low) - 1e-9); e <= Math.log10(high) + 1e-9; e++) found.push(10 ** e);
   return found;
 };
 
-export class Roofline {
+export class Roofline extends Chart {
   constructor(choose) {
+    super($("roofline-chart"));
     this.choose = choose;
-    this.place = $("roofline-chart");
     this.root = svg("svg", { role: "group", "aria-label": "roofline: FLOP/s over FLOP per byte" });
     const id = "roofline-inside";
     this.window = svg("rect", {});
@@ -23,25 +24,20 @@ export class Roofline {
     this.title = [svg("text", { class: "unit" }, "FLOP/s"), svg("text", { class: "unit", "text-anchor": "end" }, "FLOP per byte moved (log)")];
     inside.append(this.grid, this.roofs, this.marks, this.names);
     this.root.append(svg("defs", {}, svg("clipPath", { id }, this.window)), this.x, this.y, inside, ...this.title);
-    this.place.append(this.root);
+    $("roofline-chart").append(this.root);
     this.settle = roving(this.marks, ".bubble");
     this.bubbles = new Map();
     this.zoomed = d3.zoomIdentity;
     this.zoom = d3.zoom().scaleExtent([1, 12]).filter((event) => (event.type !== "wheel" || event.ctrlKey) && !event.button)
       .on("zoom", ({ transform }) => {
         this.zoomed = transform;
-        this.draw(this.last);
+        this.again();
       });
     d3.select(this.root).call(this.zoom).on("dblclick.zoom", null);
     for (const [id, by] of [["zoom-in", 1.6], ["zoom-out", 1 / 1.6]]) {
       $(id).addEventListener("click", () => d3.select(this.root).call(this.zoom.scaleBy, by));
     }
     $("zoom-all").addEventListener("click", () => d3.select(this.root).call(this.zoom.transform, d3.zoomIdentity));
-    this.wide = this.place.clientWidth;
-    widths(this.place, (wide) => {
-      this.wide = wide;
-      if (this.last) this.draw(this.last);
-    });
   }
 
   draw(view) {
@@ -57,7 +53,10 @@ export class Roofline {
       x: [Math.min(0.1, ...drawn.map((op) => op.intensity / 2)), Math.max((most / bandwidth) * 20, ...drawn.map((op) => op.intensity * 3))],
       y: [Math.min(most / 1e5, ...drawn.map((op) => op.speed / 3)), most * 4],
     };
-    for (const axis of ["x", "y"]) ends[axis] = [10 ** Math.floor(Math.log10(ends[axis][0])), ends[axis][1]];
+    for (const axis of ["x", "y"]) {
+      const [low, high] = ends[axis].map(Math.log10);
+      ends[axis] = [10 ** Math.floor(low), 10 ** (Math.ceil(SOME * high) / SOME)];
+    }
     const x = this.zoomed.rescaleX(d3.scaleLog(ends.x, [EDGE.left, wide - EDGE.right]));
     const y = this.zoomed.rescaleY(d3.scaleLog(ends.y, [high - EDGE.bottom, EDGE.top]));
     this.frame(x, y, wide, high, setup);
@@ -70,7 +69,7 @@ export class Roofline {
   }
 
   frame(x, y, wide, high, setup) {
-    const key = [x.domain(), y.domain(), wide, high, setup.roofs].map(String).join("|") + JSON.stringify(setup.roofs);
+    const key = JSON.stringify([x.domain(), y.domain(), wide, high, setup.roofs]);
     if (key === this.framed) return;
     this.framed = key;
     mark(this.root, "viewBox", `0 0 ${wide} ${high}`);
@@ -101,23 +100,19 @@ export class Roofline {
     const peaks = Object.entries(roofs.peaks), bandwidth = roofs.memory, parts = [];
     const top = peaks.length ? peaks.at(-1)[1] : y.domain()[1] / 2, [low, high] = x.domain();
     const ridge = top / bandwidth, at = (n) => [x(n), y(n * bandwidth)];
+    this.said = [];
     parts.push(svg("path", { d: d3.line()([at(low), at(ridge)]) }));
     peaks.forEach(([unit, peak], i) => {
-      const begin = peak / bandwidth, text = svg("text", { "text-anchor": "end" }, `${unit} ${rate(peak, "FLOP/s")}`);
-      parts.push(svg("path", { d: d3.line()([[x(begin), y(peak)], [x(high), y(peak)]]), class: i < peaks.length - 1 ? "lower" : "" }));
-      mark(text, "x", x(begin) - 8);
-      mark(text, "y", y(peak) + 4);
-      parts.push(text);
+      const [px, py] = [x(peak / bandwidth), y(peak)], words = `${unit} ${rate(peak, "FLOP/s")}`, end = px - 8;
+      parts.push(svg("path", { d: d3.line()([[px, py], [x(high), py]]), class: i < peaks.length - 1 ? "lower" : "" }),
+        svg("text", { x: end, y: py + 4, "text-anchor": "end" }, words));
+      this.said.push([end - WIDE * words.length, py - 8, end, py + 8]);
     });
     const begin = low * 1.3, [px, py] = at(begin), [qx, qy] = at(begin * 3);
-    const turn = (Math.atan2(qy - py, qx - px) * 180) / Math.PI;
-    const kind = roofs.memoryKind === "memory" ? "memory" : roofs.memoryKind;
-    parts.push(svg("text", { x: px, y: py - 6, transform: `rotate(${turn} ${px} ${py - 6})` }, `${kind} ${rate(bandwidth, "B/s")}`));
+    const turn = Math.atan2(qy - py, qx - px), words = `${roofs.memoryKind} ${rate(bandwidth, "B/s")}`, long = WIDE * words.length;
+    parts.push(svg("text", { x: px, y: py - 6, transform: `rotate(${(turn * 180) / Math.PI} ${px} ${py - 6})` }, words));
+    this.said.push([px, py - 14 + long * Math.sin(turn), px + long * Math.cos(turn), py]);
     this.roofs.replaceChildren(...parts);
-    this.said = [...this.roofs.querySelectorAll("text")].map((node) => {
-      const { x, y, width, height } = node.getBBox(), over = node.hasAttribute("transform") ? width * 0.7 : 0;
-      return [x, y - over, x + width - over * 0.1, y + height];
-    });
   }
 
   points(drawn, x, y, state) {
@@ -169,7 +164,7 @@ export class Roofline {
       if (at.size > 7) taken.push([at.cx - at.size * 0.9, at.cy - at.size * 0.9, at.cx + at.size * 0.9, at.cy + at.size * 0.9]);
     }
     for (const op of wanted) {
-      const short = op.name.split(".").at(-1), { cx, cy, size } = this.bubbles.get(op.key).at, long = short.length * 7.6;
+      const short = op.name.split(".").at(-1), { cx, cy, size } = this.bubbles.get(op.key).at, long = short.length * WIDE;
       if (seen.has(op.key)) continue;
       seen.add(op.key);
       const tries = [[cx + size + 5, cy + 4], [cx - size - 5 - long, cy + 4], [cx - long / 2, cy + size + 15], [cx - long / 2, cy - size - 6],

@@ -1,30 +1,24 @@
 // The memory of a device over the ops of a step, or over the tokens of a request.
 import { bytes, tokens, whole } from "./format.js";
-import { $, mark, say, svg, widths } from "./dom.js";
+import { $, Chart, either, say, svg } from "./dom.js";
 import { EDGE, framed } from "./charts.js";
 
 const HIGH = 210, POINTS = 48;
 
-export class Skyline {
+export class Skyline extends Chart {
   constructor() {
+    super($("skyline-chart"));
     this.over = "step";
-    for (const name of ["step", "request"]) {
-      $(`over-${name}`).addEventListener("click", () => {
-        this.over = name;
-        this.draw(this.last);
-      });
-    }
     this.place = $("skyline-chart");
-    this.wide = this.place.clientWidth;
-    widths(this.place, (wide) => {
-      this.wide = wide;
-      if (this.last) this.draw(this.last);
+    this.marked = either("over", ["step", "request"], (name) => {
+      this.over = name;
+      this.again();
     });
   }
 
   draw(view) {
     this.last = view;
-    for (const name of ["step", "request"]) mark($(`over-${name}`), "aria-pressed", String(name === this.over));
+    this.marked(this.over);
     if (!this.wide) return;
     const chart = this.over === "step" ? this.step(view) : this.request(view), { points, capacity, peak } = chart;
     const all = points.map(({ weights, caches, activations }) => weights + caches + activations);
@@ -42,11 +36,10 @@ export class Skyline {
     root.append(svg("line", { x1: EDGE.left, x2: wide - EDGE.right, y1: limit, y2: limit, class: "capacity" }),
       svg("text", { x: EDGE.left + 6, y: limit - 4, class: "limit-text" }, `${bytes(capacity)} may be used`));
     const room = (low, high) => y(low / 1e9) - y(high / 1e9) > 15;
-    let under = 0;
     for (const [key, , title] of layers.slice(0, 2)) {
       const size = points.at(-1)[key], base = key === "weights" ? 0 : points.at(-1).weights;
-      if (room(base, base + size)) root.append(svg("text", { x: EDGE.left + 6, y: y((base + size / 2) / 1e9) + 4, class: "in-stack" }, `${title} ${bytes(size)}`));
-      under = base + size;
+      const middle = y((base + size / 2) / 1e9) + 4, aside = Math.abs(middle + 4 - limit) < 16 ? 170 : 0;  // of the limit's words
+      if (room(base, base + size)) root.append(svg("text", { x: EDGE.left + 6 + aside, y: middle, class: "in-stack" }, `${title} ${bytes(size)}`));
     }
     const high = Math.max(...all), at = all.indexOf(high), px = x(peak ?? points[at].x), py = y(high / 1e9);
     const left = px > wide / 2;
