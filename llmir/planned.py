@@ -78,6 +78,7 @@ def plan(
         None if max_ttft is None else limit("max_ttft", max_ttft),
         None if max_tpot is None else limit("max_tpot", max_tpot),
     )
+    link = None if link is None else convert.text("link", link)
     if emit is not None and link is not None:
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)

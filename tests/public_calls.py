@@ -93,7 +93,7 @@ IDS = {n.name: np.zeros((1, 1), dtype=int) for n in PROGRAM["main"].inputs}
 COUNT = len(fresh())
 PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
-REQUEST, DRAFTS = {"batch": 1, "prompt": 8, "generate": 2}, {"draft_tokens": 2, "acceptance": 0.5}
+REQUEST = {"batch": 1, "prompt": 8, "generate": 2}
 JOB = {**REQUEST, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
 TRAFFIC: dict[str, Any] = {
@@ -185,7 +185,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "pools": (llmir.pools, {"prefill": SERVED, "decode": SERVED, "link": "nvlink"}),
     "pools.run": (llmir.pools(SERVED, SERVED, "nvlink").run, {"load": llmir.traffic(**TRAFFIC), **POOLED}),
-    "largest": (llmir.largest, {"program": PROGRAM, "hw": "h100", **JOB, **LIMITS, **PRICING, "max_tpot": 1}),
     "kv": (llmir.kv, {"program": PROGRAM, "hw": "h100", "batch": 1, "prompt": 9, "link": "host", **PRICING}),
     "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
     "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
@@ -206,7 +205,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "emit": (llmir.emit, {"program": PROGRAM, "hw": "h100", "to": "js", "phase": None, **PRICING, **CACHES}),
     "page": (llmir.page, {"model": PROGRAM, "axes": {}, "pipeline": "", "max_size": 1 << 20, **REQUEST}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
-    "speculate": (llmir.speculate, {"job": llmir.workload(PROGRAM, "h100"), "verify": PROGRAM, **DRAFTS}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "compile slopes": (
         llmir.compile(PROGRAM, "h100").slope,
@@ -264,15 +262,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "draw": (
         lambda job, level, phase: llmir.draw(job, FOLDER / "x.dot", level=level, phase=phase),
         {"job": REPORT, "level": "layer", "phase": "both"},
-    ),
-    "plan": (
-        llmir.plan,
-        {
-            "model": PROGRAM,
-            **{"hw": "h100-sxm", "rate": 1, "prompt": 8, "generate": 4, "max_ttft": 1.0, "max_tpot": "1s"},
-            **{"gpus": 1, "weights": "", "chunk": 2048, "batch": 8, "price": {"h100": 3.0}, "engine": None},
-            **{"requests": 100, "seed": 0},
-        },
     ),
     "sweep": (
         lambda model, axes, pipeline, price, executor, progress: llmir.sweep(

@@ -24,7 +24,7 @@ from llmir.op import OPS
 from llmir.ops import make
 from llmir.pipeline import PASSES, Pass, is_pass
 
-from . import plot_calls  # noqa: F401  (adds to these)
+from . import answer_calls, plot_calls  # noqa: F401  (add to these)
 from .public_calls import CALLS, COUNT, EXPERTS, GIVEN_BACK, PROGRAM, fresh
 
 SOON_S = 10  # of one call, on a machine that is busy with other work

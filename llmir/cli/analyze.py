@@ -50,7 +50,7 @@ def analyze(**given: Any) -> int:
     llmir analyze Qwen/Qwen3-235B-A22B --hw h200 --tp 4 --weights fp8 --kv fp8
     llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit
     llmir analyze qwen3-32b --tp 2 --prompt 4000 --generate 500 --concurrency 32
-    llmir analyze qwen3-32b --tp 2 --draft-tokens 4 --acceptance 0.7 --draft-model qwen3-0.6b
+    llmir analyze qwen3-8b --draft-tokens 4 --acceptance 0.7
     """
     from llmir.backends.analysis.workload import Workload
 

@@ -37,7 +37,7 @@ def report(**given: Any) -> None:
 
     \b
     llmir report llama3.1-8b
-    llmir report qwen3-32b --hw h100-sxm,h200 --tp 1,2,4,8 --weights bf16,fp8 -o qwen.html
+    llmir report qwen3-32b --hw h100-sxm,h200 --tp 1,2,4,8 -o qwen.html
     """
     import llmir
     from llmir.backends.search.axes import axis
