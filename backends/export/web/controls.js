@@ -58,7 +58,7 @@ export class Controls {
 
   choose(menu, label) {
     const found = this.other(menu, label), { setups } = this.state;
-    if (found < 0 || setups[found].why) return this.draw();
+    if (found < 0 || setups[found].why) return this.choices(this.state.setup);
     const { parts } = setups[found], { batch } = this.state;
     this.changed({ setup: found, batch: Math.max(parts, Math.round(batch / parts) * parts) });
   }
@@ -112,7 +112,20 @@ export class Controls {
   }
 
   draw() {
-    const { state } = this, own = state.setups[state.setup];
+    if (this.drawn !== this.state.setup) this.choices((this.drawn = this.state.setup));
+    for (const [name, slider] of this.sliders) {
+      const { range, box, values } = slider, value = this.state[name], at = nearest(values, value);
+      if (Number(range.value) !== at) range.value = at;
+      if (slider.at !== at) range.style.setProperty("--at", `${(100 * (slider.at = at)) / (values.length - 1)}%`);
+      mark(range, "aria-valuetext", whole(value));
+      if (document.activeElement === box) continue;
+      if (box.value !== whole(value)) box.value = whole(value);
+      if (!this.state.wrong(name, value)) this.wrong(name, "");
+    }
+  }
+
+  choices(setup) {
+    const { state } = this, own = state.setups[setup];
     for (const [menu, node] of this.menus) {
       const label = own.choices[menu];
       if (node.tagName === "SELECT") {
@@ -128,14 +141,6 @@ export class Controls {
         say(node, label ?? facts(own)[menu] ?? "");
         node.parentNode.hidden = !node.textContent;
       }
-    }
-    for (const [name, { range, box, values }] of this.sliders) {
-      const value = state[name];
-      range.value = nearest(values, value);
-      mark(range, "aria-valuetext", whole(value));
-      range.style.setProperty("--at", `${(100 * range.value) / (values.length - 1)}%`);
-      if (document.activeElement !== box) box.value = whole(value);
-      if (!this.state.wrong(name, value) && document.activeElement !== box) this.wrong(name, "");
     }
   }
 }

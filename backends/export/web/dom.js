@@ -18,7 +18,9 @@ export const $ = (id) => document.getElementById(id);
 
 // Sets text and attributes only where they change, so that what stays costs nothing.
 export function say(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const own = node.firstChild;
+  if (own?.nodeType !== Node.TEXT_NODE || own.nextSibling) node.textContent = text;
+  else if (own.data !== text) own.data = text;
 }
 
 export function mark(node, name, value) {

@@ -1,5 +1,5 @@
 // What stands around the views: tabs where there is room for one at a time, and the foot.
-import { LETTERS, $, badge, h, mark } from "./dom.js";
+import { LETTERS, $, badge, h, mark, say } from "./dom.js";
 import { percent } from "./format.js";
 
 const ORDER = ["Roofline", "Graph", "Table", "Memory", "Curves", "A:B"];
@@ -40,7 +40,8 @@ export class Foot {
   draw({ setup, steps }) {
     const errors = [...steps.prefill.ops, ...(steps.decode?.ops ?? [])].map(({ error }) => error).filter((error) => error !== null);
     const range = errors.length ? `, ±${percent(Math.min(...errors))} to ${percent(Math.max(...errors))} by kernel` : "";
-    this.basis.textContent = `times: ${setup.whose}${range}${errors.length ? "; ± is the mean error of such kernels on shapes left out of their fit" : ""}`;
-    this.notes.replaceChildren(...setup.notes.map((note) => h("p", {}, note)));
+    say(this.basis, `times: ${setup.whose}${range}${errors.length ? "; ± is the mean error of such kernels on shapes left out of their fit" : ""}`);
+    if (this.setup !== setup) this.notes.replaceChildren(...setup.notes.map((note) => h("p", {}, note)));
+    this.setup = setup;
   }
 }

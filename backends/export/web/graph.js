@@ -71,7 +71,7 @@ export class Graph {
         mark(box.node, "class", `op ${own.bound}${chosen ? " chosen" : ""}`);
         mark(box.node, "aria-pressed", String(chosen));
         say(box.cost, time(own.time_s));
-        say(box.share, `${own.bound} ${percent(total / whole)}`);
+        say(box.share, `${own.bound} · ${percent(total / whole)}`);
         box.fill.style.transform = `scaleX(${Math.max(0, total / longest).toFixed(3)})`;
         const title = box.note ? `${own.name}, ${box.note}` : own.name;
         mark(box.node, "title", title);

@@ -130,7 +130,6 @@ export class Roofline extends Chart {
       const speed = rate(op.speed, "FLOP/s"), said = `${op.name}, ${op.phase}: ${speed} at ${digits(op.intensity)} FLOP per byte, ${op.bound}, ${percent(op.share)}`;
       mark(bubble.node, "aria-label", said);
       mark(bubble.node, "aria-pressed", op.name === state.op ? "true" : "false");
-      say(bubble.title, said);
     }
     for (const [key, { node }] of this.bubbles) {
       if (!known.has(key)) {
@@ -144,14 +143,14 @@ export class Roofline extends Chart {
   bubble(op) {
     const pick = () => this.choose(op.name);
     const node = svg("g", {
-      role: "button", tabindex: "-1", onclick: pick,
+      role: "button", tabindex: "-1", onclick: pick, onpointerenter: () => say(title, node.getAttribute("aria-label")),
       onkeydown: (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), pick()),
     });
     const shape = svg(op.phase === "prefill" ? "rect" : "circle", {}), title = svg("title", {});
     const letter = svg("text", { class: "letter", "text-anchor": "middle", dy: "0.35em", "aria-hidden": "true" });
     node.append(title, shape, letter);
     this.marks.append(node);
-    const bubble = { node, shape, letter, title };
+    const bubble = { node, shape, letter };
     this.bubbles.set(op.key, bubble);
     return bubble;
   }
@@ -159,7 +158,8 @@ export class Roofline extends Chart {
   // Names beside the largest and the chosen, where they cover neither each other nor what is drawn large.
   label(drawn, chosen, x, y, wide, high) {
     const wanted = [...chosen, ...drawn.filter((op) => op.share >= NAMED && !chosen.includes(op)).sort((a, b) => b.share - a.share)];
-    const taken = [...this.said], placed = [], seen = new Set();
+    const taken = [...this.said], seen = new Set();
+    let placed = 0;
     for (const { at } of this.bubbles.values()) {
       if (at.size > 7) taken.push([at.cx - at.size * 0.9, at.cy - at.size * 0.9, at.cx + at.size * 0.9, at.cy + at.size * 0.9]);
     }
@@ -176,8 +176,11 @@ export class Roofline extends Chart {
       });
       if (!free) continue;
       taken.push([free[0], free[1] - 11, free[0] + long, free[1] + 4]);
-      placed.push(svg("text", { x: free[0], y: free[1], class: chosen.includes(op) ? "chosen" : "" }, short));
+      const text = this.names.childNodes[placed] ?? this.names.appendChild(svg("text"));
+      for (const [name, value] of Object.entries({ x: free[0], y: free[1], class: chosen.includes(op) ? "chosen" : "" })) mark(text, name, value);
+      say(text, short);
+      placed += 1;
     }
-    this.names.replaceChildren(...placed);
+    while (this.names.childNodes.length > placed) this.names.lastChild.remove();
   }
 }
