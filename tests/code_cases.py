@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,12 @@ STEPS = [
 NEW = {1: [step for step in STEPS if step[1] == 1], 9: [step for step in STEPS if step[1] > 1]}
 
 
-def cases(seed: int = 0) -> Iterator[dict[str, Any]]:
+def cases(seed: int = 0, axes: Mapping[str, tuple[Any, ...]] = AXES) -> Iterator[dict[str, Any]]:
     """Choices along all axes, of which each has a pair that none before has, and then any."""
     draw, seen = random.Random(seed), set[Any]()
     for fresh in (True, False):
         for _ in range(20_000):
-            case = {axis: draw.choice(values) for axis, values in AXES.items()}
+            case = {axis: draw.choice(values) for axis, values in axes.items()}
             pairs = set(itertools.combinations(case.items(), 2))
             if not fresh or pairs - seen:
                 seen |= pairs

@@ -14,8 +14,7 @@ from llmir.errors import LlmirError
 
 from . import browser
 from .commands import Run, runner
-
-FIGURES = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
+from .page_cases import differs
 
 # The figures of a set-up at some sizes, by the code of the page, as its strip has them.
 PRICED = """
@@ -26,26 +25,6 @@ const ops = (step) => step && { time_s: step.time_s, ideal_time_s: step.ideal_ti
     ({ name, time_s, ideal_time_s, flops, read_bytes, write_bytes, bound, basis, error })) };
 return { figures, memory, prefill: ops(steps.prefill), decode: ops(steps.decode) };
 """
-
-
-def compared(priced: Any, job: Any) -> float:
-    """The largest relative difference of a page's figures to a workload's."""
-    pairs = [(priced["figures"][name], getattr(job, name)) for name in FIGURES]
-    memory = priced["memory"]
-    pairs += [(memory["bytes"], job.peak_bytes(job.batch)), (memory["fits"], job.fits)]
-    pairs += [(memory["largest"], job.max_batch), (memory["capacity"], job.capacity_bytes)]
-    for name in ("prefill", "decode"):
-        step, own = getattr(job, name), priced[name]
-        assert (step is None) == (own is None)
-        if step is None:
-            continue
-        pairs += [(own[key], getattr(step, key)) for key in ("time_s", "ideal_time_s", "error")]
-        assert [op["name"] for op in own["ops"]] == [op.name for op in step.work]
-        for one, op in zip(own["ops"], step.work, strict=True):
-            pairs += [
-                (value, str(op.basis) if key == "basis" else getattr(op, key)) for key, value in one.items()
-            ]
-    return max(browser.off(found, expected) for found, expected in pairs)
 
 
 @browser.real
@@ -67,7 +46,7 @@ def test_figures_are_those_of_workload(page: Path, chromium: Any) -> None:
         job = llmir.workload(
             programs[setup], setups[setup]["values"]["hw"], batch=at[0], prompt=at[1], generate=at[2]
         )
-        worst = max(worst, compared(chromium.execute_script(PRICED, setup, *at), job))
+        worst = max(worst, differs(chromium.execute_script(PRICED, setup, *at), job))
     assert worst < browser.OFF
 
 
@@ -96,7 +75,7 @@ def test_figures_of_other_families(model: str, axes: dict[str, Any], chromium: A
             how = {name: setup.values[name] for name in ("engine", "cost") if name in setup.values}
             at = {"batch": batch * parts, "prompt": prompt, "generate": generate}
             job = llmir.workload(setup.program, hw.load(setup.values["hw"]), **at, **how)
-            assert compared(chromium.execute_script(PRICED, number, *at.values()), job) < browser.OFF
+            assert differs(chromium.execute_script(PRICED, number, *at.values()), job) < browser.OFF
 
 
 @browser.real
