@@ -73,7 +73,7 @@ def setups(
     if (count := prod(map(len, values.values()))) > MOST:
         raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out")
     for hw in values["hw"]:
-        device(hw)  # a name that means nothing is no set-up that cannot be
+        device(str(hw))  # a name that means nothing is no set-up that cannot be
     program = model if isinstance(model, Program) else load(model)
     passes = None if pipeline is None else steps_of(pipeline)
     return [

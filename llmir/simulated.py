@@ -292,7 +292,8 @@ def kv(
     """The caches of `batch` sequences after a prompt, and the time to move them over a link.
 
     That is `host`, to or from its memory; `nvlink`, `pcie` or what else joins two such devices; `network`, to
-    another node; or a rate such as `25GBps,5us`. Ranks send at once, each over its own.
+    another node; or a rate such as `25GBps,5us`. Ranks send at once, each over its own. InputError for a
+    model that keeps none.
 
     >>> import llmir
     >>> moved = llmir.kv(llmir.load("llama-2-7b"), "rtx3090", prompt=512, link="13.1GBps")
@@ -303,6 +304,8 @@ def kv(
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     sequences, tokens = convert.integer("batch", batch, 1), convert.integer("prompt", prompt, 1)
+    if not program.cache_bytes(tokens):
+        raise InputError(f"kv: {program.name} keeps no caches that could be moved")
     return transfer(program, model, sequences, tokens, link)
 
 

@@ -192,6 +192,15 @@ def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
     assert of_workload("reserve_bytes", Bytes).convert(text, None, None) == size
 
 
+@pytest.mark.parametrize(
+    ("text", "time_ms"), [("50", 50.0), ("0.5", 0.5), ("50ms", 50.0), ("0.05s", 50.0), ("1s", 1000.0)]
+)
+def test_limits_of_latencies_are_milliseconds_or_have_a_unit(text: str, time_ms: float) -> None:
+    from llmir.cli.kinds import Milliseconds
+
+    assert Milliseconds().convert(text, None, None) == pytest.approx(time_ms, rel=1e-12)
+
+
 def test_a_reserve_leaves_room_for_fewer(run: Run) -> None:
     assert analyzed(run, "--reserve", "60GiB")["max_batch"] < analyzed(run)["max_batch"]
 

@@ -80,6 +80,11 @@ def test_links_between_devices_are_priced_as_sends() -> None:
     assert "torch.distributed" in str(near.basis)
 
 
+def test_a_model_without_caches_has_none_to_move() -> None:
+    with pytest.raises(InputError, match="DiT-XL-2-256 keeps no caches"):
+        llmir.kv(llmir.load("dit-xl-2-256"), "h100")
+
+
 @pytest.mark.parametrize(
     ("device", "link", "says"),
     [

@@ -65,3 +65,43 @@ def test_requests_longer_than_the_model_are_counted() -> None:
     share = float((draws.prompt + 50 > 1024).mean())
     assert 0.05 < share < 0.2 and found.traffic.refused == pytest.approx(share)
     assert any(f"{100 * share:.3g}% of requests" in note for note in found.notes)
+
+
+def test_no_plan_is_overloaded_where_only_tpot_is_limited() -> None:
+    """Few requests at once keep TPOT, and then fewer are answered than come: waits would grow for ever."""
+    asked = {"rate": 2, "prompt": 500, "generate": 200, "max_tpot": "6.7ms"}
+    alone = llmir.plan("llama3.1-8b", "h100-sxm", gpus=1, **asked)
+    assert alone.best is None
+    several = llmir.plan("llama3.1-8b", "h100-sxm", gpus=8, **asked)
+    best = several.best
+    assert best is not None and several.largest_rate is not None and several.largest_rate >= asked["rate"]
+    for candidate in several.ranked:
+        s = candidate.structure
+        run = llmir.simulate(
+            s.program,
+            s.device,
+            rate=asked["rate"] / candidate.replicas,
+            prompt=500,
+            generate=200,
+            requests=1000,
+            max_num_seqs=candidate.batch,
+            seed=77,
+        )
+        assert not run.overloaded
+
+
+def test_what_is_too_slow_is_not_hidden_by_what_does_not_fit() -> None:
+    """The T4 has no room for Llama 3.1 8B; the L4 has, and reads 16 GB at 0.3 TB/s for each token."""
+    ran = run("llama3.1-8b", "--rate", "1", "--gpus", "1", "--hw", "t4,l4", "--max-tpot", "10ms")
+    assert ran.exit_code == 1
+    late = re.search(
+        r"violated: closest is L4 tp 1, by closed form .* TPOT is ([\d.]+) ms of 10.0 ms", ran.output
+    )
+    assert late and 16.06e9 / 300e9 < float(late[1]) / 1e3 < 0.08
+
+
+def test_a_plan_says_what_is_taken_to_join_its_nodes() -> None:
+    """No file says how 16 such devices are joined; as `analyze` has it, a plan says what is assumed."""
+    assert "taken to be in" not in run("llama3.1-8b", "--rate", "4", "--gpus", "2").output
+    wide = run("deepseek-v3", "--rate", "1", "--gpus", "16", "--hw", "h100-sxm", "--max-tpot", "50ms")
+    assert "16 × H100-SXM are taken to be in DGX-H100: 8 devices a node" in " ".join(wide.output.split())

@@ -11,7 +11,7 @@ from llmir.backends.export.chart import chart
 from llmir.backends.search.limit import USUAL, Limit
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.structure import Structure
-from llmir.backends.search.why import Why, decode
+from llmir.backends.search.why import Beyond, Why, beyond, decode
 from llmir.views import exporter
 
 if TYPE_CHECKING:
@@ -38,8 +38,12 @@ def weights(structure: Structure) -> str:
 
 def name(plans: Plans, candidate: Candidate) -> str:
     """`H100-SXM bf16 tp 2 × 16`; without the type of weights where there is one."""
-    s, several = candidate.structure, len({weights(s) for s in plans.structures}) > 1
-    return " ".join((s.device.name, *([weights(s)] if several else []), candidate.laid))
+    return _named(plans, candidate.structure, candidate.laid)
+
+
+def _named(plans: Plans, s: Structure, laid: str) -> str:
+    several = len({weights(s) for s in plans.structures}) > 1
+    return " ".join((s.device.name, *([weights(s)] if several else []), laid))
 
 
 def answer(plans: Plans) -> str:
@@ -154,6 +158,7 @@ def assumed(plans: Plans) -> list[str]:
         errors.append(f"{device} {facts.short_basis(step)}{facts.within(step.error)}")
     if errors:
         lines.append(f"times: {'; '.join(errors)}")
+    lines += dict.fromkeys(note for each in plans.shown for note in decode(each).plan.notes)
     if best and best.ttft_s < float("inf"):
         ttft, tpot = units.time(best.ttft_s), units.time(best.tpot_s)
         mean = units.time(best.trial.ttft_s.mean), units.time(best.trial.tpot_s.mean)
@@ -196,7 +201,7 @@ def reason(plans: Plans, why: Why, candidate: Candidate) -> str:
             return f"{name} misses by {units.time(why.by)}: {op}{full}"
         return f"{name} has {units.time(-why.by)} left of its limit: {op}"
     if why.than is None:
-        return f"nothing limits it: {op}"
+        return f"{_overloaded(candidate) if why.constraint == 'rate' else 'nothing limits it'}: {op}"
     best = plans.best
     assert best is not None
     if why.constraint == "cost":
@@ -219,20 +224,41 @@ def reason(plans: Plans, why: Why, candidate: Candidate) -> str:
     return f"{more}: {op}"
 
 
+def _overloaded(candidate: Candidate) -> str:
+    answered, comes = map(units.digits, (candidate.largest_rate or 0.0, candidate.traffic.rate))
+    return f"answers {answered} of {comes} requests/s at most, with {candidate.batch:,} at once"
+
+
 def misses(plans: Plans) -> list[str]:
     """Where no plan meets the limits, the closest and what binds it."""
     if plans.missed:
         closest = plans.missed[0]
         return [f"closest is {name(plans, closest)}: {reason(plans, plans.why(closest), closest)}"]
+    if near := beyond(plans):
+        return [_beyond(plans, near)]
     first = [f"closest is {of}: {refusal.why}" for of, refusal in plans.refused.items()][:1]
-    return first or ["no plan keeps the limits even with one request at a time, by closed form"]
+    return first or ["no plan is within the limits"]
+
+
+def _beyond(plans: Plans, near: Beyond) -> str:
+    """The plan that misses the limits least, by closed form."""
+    at_once = "one request" if near.batch == 1 else f"{near.batch:,} requests"
+    used = f"{near.constraint.upper()} is {units.time(near.seconds)} of {units.time(near.limit)}"
+    over = f"{units.time(near.seconds - near.limit)} too much"
+    op = f"{near.op} is {units.percent(near.share)} of a {near.step} step"
+    where = (
+        f"{_named(plans, near.structure, str(near.structure.split))}, by closed form with {at_once} at a time"
+    )
+    return f"closest is {where}: {used}, {over}; {op}"
 
 
 def counts(plans: Plans) -> str:
     """How many plans there were."""
     structures, points = len(plans.structures), plans.points.rate.size
-    refused = f"; {len(plans.refused):,} splits cannot be or need more GPUs" if plans.refused else ""
-    return f"{points:,} plans of {structures:,} splits by closed form, {len(plans.shown)} simulated{refused}"
+    few, many = len(plans.refused), f"{structures:,} split{'' if structures == 1 else 's'}"
+    none = f"{few:,} splits cannot be or need" if few > 1 else "one split cannot be or needs"
+    refused = f"; {none} more GPUs" if few else ""
+    return f"{points:,} plans of {many} by closed form, {len(plans.shown)} simulated{refused}"
 
 
 @table.printed(of=Plans)

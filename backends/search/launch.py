@@ -122,6 +122,7 @@ def launch(candidate: Candidate, engine: str, model: str) -> str:
         words.append(flag.name if value is None else f"{flag.name} {value}")
         sources.append(flag.source)
     release = runs.release or runs.versions[-1]
-    head = f"# each of {count:,} replicas, on {s.split.devices:,} × {s.device.name}; {engine} {release}"
+    each = "one replica" if count == 1 else f"each of {count:,} replicas"
+    head = f"# {each}, on {s.split.devices:,} × {s.device.name}; {engine} {release}"
     listed = [f"# flags: {source}" for source in dict.fromkeys(sources)]
     return "\n".join([head, *listed, " \\\n  ".join(words)]) + "\n"

@@ -108,8 +108,13 @@ class Candidate(Figures):
 
     @property
     def meets(self) -> bool:
-        """Whether all limits are met, in a further run too."""
-        return self.trial.over(self.traffic) <= 1
+        """Whether all limits are met, in a further run too, and as much is answered as comes."""
+        return self.trial.over(self.traffic) <= 1 and not self.overloaded
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether more comes than is answered, where that was looked for: a queue grows for ever."""
+        return self.largest_rate is not None and self.largest_rate < self.traffic.rate
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""

@@ -181,7 +181,7 @@ class Pooling:
                 now = fewer
         while True:
             found = replace(at(now), largest_rate=self._carried(joined, pair, now))
-            if found.carried or not found.meets or (next_ := more(found)) is None:
+            if found.carried or found.trial.over(found.traffic) > 1 or (next_ := more(found)) is None:
                 return found
             now = next_
 

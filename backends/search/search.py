@@ -54,7 +54,9 @@ class Search:
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
         self._replicas: dict[int, Replica] = {}
-        self._rates: dict[int, float] = {}  # requests a second that a replica answers at most
+        self._rates: dict[
+            tuple[int, int, int], float
+        ] = {}  # requests a second that a replica answers at most
         self._tries: dict[tuple[int, int], Setting] = {}  # the best by the first seed
         self._kept = self._within(self.points)
 
@@ -223,7 +225,7 @@ class Search:
         stable = self._stable(number, min(guess, most))
         if stable > most:
             if stable > self._most(number):
-                self._too_many(number, self._rates[number])
+                self._too_many(number, self._largest(number, *self._widest(number)))
             return None
         first = fewest(may, stable - 1, min(max(guess, stable), most), most)
         if first is None:
@@ -250,10 +252,30 @@ class Search:
         of = self.points.only(self.points.structure == number)
         if self._replicas_of(float(of.rate.max()) / SLACK**2) <= guess:
             return self._replicas_of(float(of.rate.max()) / SLACK**2)
-        most = of.only(of.chunk == of.chunk.max())
-        largest = self.replica(number).largest_rate(int(most.chunk.max()), int(most.batch.max()))
-        self._rates[number] = largest
-        return max(1, ceil(self.traffic.rate / largest))
+        return max(1, ceil(self.traffic.rate / self._largest(number, *self._widest(number))))
+
+    def _widest(self, number: int) -> tuple[int, int]:
+        """The largest chunk, with as many requests at once as have room."""
+        assert self.points is not None
+        of = self.points.only(self.points.structure == number)
+        chunk = of.chunk.max()
+        return int(chunk), int(of.batch[of.chunk == chunk].max())
+
+    def _largest(self, number: int, chunk: int, batch: int) -> float:
+        """Requests a second that a replica answers at most, simulated."""
+        key = number, chunk, batch
+        if key not in self._rates:
+            self._rates[key] = self.replica(number).largest_rate(chunk, batch)
+        return self._rates[key]
+
+    def _answers(self, number: int, chunk: int, batch: int, replicas: int) -> float | None:
+        """The same of all replicas; None where by closed form they answer far more than comes."""
+        assert self.points is not None
+        of = self.points
+        rate = of.rate[(of.structure == number) & (of.chunk == chunk) & (of.batch == batch)]
+        if rate.size and self._replicas_of(float(rate.max()) / SLACK**2) <= replicas:
+            return None
+        return replicas * self._largest(number, chunk, batch)
 
     def _number(self, candidate: Candidate) -> int:
         return next(i for i, s in enumerate(self.structures) if s is candidate.structure)
@@ -274,6 +296,8 @@ class Search:
             for chunk, batch in self._settings(number):
                 run = self.replica(number).run(chunk, batch, replicas, self.seed)
                 over = Trial((run,)).over(self.traffic)
+                if over <= 1 and (answers := self._answers(number, chunk, batch, replicas)):
+                    over = max(over, self.traffic.rate / answers)
                 tries.append(Setting(over, chunk, batch, run))
                 late = self.traffic.ttft and run.limited[0] > self.traffic.ttft.seconds
                 if over <= 1 or late:  # fewer at once are no sooner read
@@ -313,12 +337,13 @@ class Search:
         of = self.points.only((self.points.structure == number) & (self.points.chunk == chunk))
         rates = np.maximum.accumulate(of.rate)
         tpot = float(np.interp(rate, rates, of.tpot_s)) if rate <= rates[-1] else inf
-        structure = self.structures[number]
+        structure, trial = self.structures[number], Trial(runs)
         read, split = float(of.ttft_s[0]), structure.split
         each = read / split.pp  # that a rank's first stage is busy
         busy = rate / split.dp * each
         ttft = read + busy * each / (2 * (1 - busy)) if busy < 1 else inf  # Pollaczek and Khinchine
-        return Candidate(structure, chunk, batch, replicas, ttft, tpot, self.traffic, Trial(runs))
+        answers = self._answers(number, chunk, batch, replicas) if trial.over(self.traffic) <= 1 else None
+        return Candidate(structure, chunk, batch, replicas, ttft, tpot, self.traffic, trial, answers)
 
 
 def search(

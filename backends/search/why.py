@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from llmir.backends.analysis.costs import OVERHEAD
 from llmir.backends.analysis.report import Report
 
 from .plan import Candidate, Plans
-from .structure import room
+from .structure import Structure, room
+from .traffic import Traffic
 
 
 class Why(NamedTuple):
-    """What binds a plan: `ttft`, `tpot`, `cost` or `devices`, and by how much.
+    """What binds a plan: `ttft`, `tpot`, `rate`, `cost` or `devices`, and by how much.
 
-    `by` is in seconds over the limit (below 0: what is left of it), or a share of the first plan's cost or
-    devices that it takes more. `op` takes the `share` of the step that is behind it, `step` says which one,
-    and `than` is its share in the first plan, where they are compared. `waiting` says that
-    requests wait for others to end, as no more are admitted.
+    `by` is in seconds over the limit (below 0: what is left of it), in requests a second that come and are
+    not answered, or a share of the first plan's cost or devices that it takes more. `op` takes the `share` of
+    the step that is behind it, `step` says which one, and `than` is its share in the first plan, where they
+    are compared. `waiting` says that requests wait for others to end, as no more are admitted.
     """
 
     constraint: str
@@ -27,6 +30,23 @@ class Why(NamedTuple):
     share: float
     than: float | None = None
     waiting: bool = False
+
+
+class Beyond(NamedTuple):
+    """The structure that is nearest to the limits by closed form, where none comes within them.
+
+    With `batch` requests at once its `constraint` (`ttft` or `tpot`) takes `seconds` of the `limit`, and `op`
+    the `share` of the `step` behind it.
+    """
+
+    structure: Structure
+    batch: int
+    constraint: str
+    seconds: float
+    limit: float
+    step: str
+    op: str
+    share: float
 
 
 def shares(report: Report) -> dict[str, float]:
@@ -40,15 +60,22 @@ def shares(report: Report) -> dict[str, float]:
 
 def decode(candidate: Candidate) -> Report:
     """The step that decodes as many as are there on average, half way through their answers."""
-    traffic, s = candidate.traffic, candidate.structure
+    return _decode(candidate.structure, candidate.traffic, candidate.decoding)
+
+
+def _decode(s: Structure, traffic: Traffic, batch: int) -> Report:
     context = traffic.read + traffic.answer // 2
-    return Report(s.program, s.device, batch=candidate.decoding, new=1, context=context, model=s.model)
+    return Report(s.program, s.device, batch=batch, new=1, context=context, model=s.model)
 
 
 def prefill(candidate: Candidate) -> Report:
     """The step that reads a prompt, or its last chunk."""
-    s, prompt, chunk = candidate.reads, candidate.traffic.read, candidate.chunk
-    new = min(prompt - candidate.traffic.cached, chunk)
+    return _prefill(candidate.reads, candidate.traffic, candidate.chunk)
+
+
+def _prefill(s: Structure, traffic: Traffic, chunk: int) -> Report:
+    prompt = traffic.read
+    new = min(prompt - traffic.cached, chunk)
     return Report(s.program, s.device, batch=1, new=new, context=prompt - new, model=s.model)
 
 
@@ -59,12 +86,45 @@ def why(plans: Plans, candidate: Candidate) -> Why:
     used = {name: (candidate.trial.expected(i), of.seconds) for name, (i, of) in limits.items() if of}
     nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
     missed = bool(nearest) and used[nearest][0] > used[nearest][1]
+    if candidate.overloaded and not missed:
+        op, share = max(shares(decode(candidate)).items(), key=lambda item: item[1])
+        return Why("rate", traffic.rate - (candidate.largest_rate or 0.0), "decode", op, share)
     if best is not None and candidate is not best and not missed:
         return _dearer(plans, candidate, best)
     step, report = ("prefill", prefill(candidate)) if nearest == "ttft" else ("decode", decode(candidate))
     op, share = max(shares(report).items(), key=lambda item: item[1])
     by = used[nearest][0] - used[nearest][1] if nearest else 0.0
     return Why(nearest or _deciding(plans), by, step, op, share, None, missed and _full(candidate))
+
+
+def beyond(plans: Plans) -> Beyond | None:
+    """What binds where no plan is within the limits by closed form; None where one is.
+
+    >>> import llmir
+    >>> found = llmir.plan("llama3.1-8b", "h100-sxm", rate=4, max_tpot="1ms", gpus=1)
+    >>> near = beyond(found)
+    >>> str(near.structure.split), near.batch, near.constraint, near.op
+    ('tp 1', 1, 'tpot', 'gate_up_proj')
+    """
+    points, traffic = plans.points, plans.traffic
+    limits = {"ttft": (traffic.ttft, points.ttft_s), "tpot": (traffic.tpot, points.tpot_s)}
+    over = {name: times / limit.seconds for name, (limit, times) in limits.items() if limit}
+    if not over or not points.rate.size:
+        return None
+    worst = np.maximum.reduce(list(over.values()))
+    nearest = int(worst.argmin())
+    if worst[nearest] <= 1:
+        return None
+    name = max(over, key=lambda name: float(over[name][nearest]))
+    s, batch = plans.structures[int(points.structure[nearest])], int(points.batch[nearest])
+    if name == "ttft":
+        step, report = "prefill", _prefill(s, traffic, int(points.chunk[nearest]))
+    else:
+        step, report = "decode", _decode(s, traffic, batch)
+    op, share = max(shares(report).items(), key=lambda item: item[1])
+    limit, times = limits[name]
+    assert limit is not None
+    return Beyond(s, batch, name, float(times[nearest]), limit.seconds, step, op, share)
 
 
 def _deciding(plans: Plans) -> str:

@@ -11,7 +11,7 @@ from llmir.errors import InputError
 from . import inputs, options, output
 from .command import command
 from .ending import line
-from .kinds import Number
+from .kinds import Milliseconds
 
 if TYPE_CHECKING:
     from llmir.backends.analysis.workload import Workload
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 @options.memory
 @options.price
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")
-@click.option("--max-ttft", type=Number("MS"), help="Exit 1 if the first token takes longer (ms).")
+@click.option(
+    "--max-ttft",
+    type=Milliseconds(),
+    help="Exit 1 if the first token takes longer, such as 1s; a bare number is ms.",
+)
 @click.option(
     "--max-tpot",
-    type=Number("MS"),
+    type=Milliseconds(),
     help="Exit 1 if a later token takes longer (mean, ms); with --concurrency also how many users may be.",
 )
 @options.form("table", "json", "csv", "md", "html")

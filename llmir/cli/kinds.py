@@ -78,6 +78,21 @@ class Number(Count):
         return number(name, value, self.least or 0.0, self.most, above=self.least is None)
 
 
+class Milliseconds(Number):
+    """A time above 0: a number is milliseconds, or it has a unit, such as `1s`."""
+
+    def __init__(self) -> None:
+        super().__init__("MS")
+
+    def read(self, name: str, text: str) -> Any:
+        """Milliseconds."""
+        if text.strip().endswith("s"):
+            from llmir.limited import seconds
+
+            return (seconds(name, text) or 0.0) * 1e3
+        return spelled(text)
+
+
 class Field(Count):
     """What a field of a class of the API is declared to be; the class is imported when it is needed."""
 

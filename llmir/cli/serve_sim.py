@@ -12,7 +12,7 @@ from llmir.errors import InputError
 from . import inputs, options, output, rates
 from .command import command
 from .ending import line
-from .kinds import Count, Number, Whole, spelled
+from .kinds import Count, Milliseconds, Number, Whole, spelled
 from .rates import Rates
 
 ASKED = (
@@ -112,9 +112,11 @@ class Lengths(Count):
 )
 @click.option("--warm-up", type=Whole(0), default=0, help="First requests that do not count.  [default: 0]")
 @click.option(
-    "--max-ttft", type=Number("MS"), help="Goodput is of requests whose first token comes by then (ms)."
+    "--max-ttft",
+    type=Milliseconds(),
+    help="Goodput is of requests whose first token comes by then, such as 1s; a bare number is ms.",
 )
-@click.option("--max-tpot", type=Number("MS"), help="… and later ones (mean of a request, ms).")
+@click.option("--max-tpot", type=Milliseconds(), help="… and later ones (mean of a request, ms).")
 @click.option("--requests-out", metavar="FILE", help="Write a CSV line for each request.")
 @click.option("--steps-out", metavar="FILE", help="Write a CSV line for each run of equal steps.")
 @click.option(
