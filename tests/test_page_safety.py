@@ -104,7 +104,7 @@ AXE = Path(__file__).parent.parent / "scripts" / "web" / "node_modules" / "axe-c
 
 
 @browser.real
-@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: make web")
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm --prefix scripts/web ci")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 360])
 def test_axe_finds_no_serious_fault(theme: str, width: int, page: Path, chromium: Any) -> None:
