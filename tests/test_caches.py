@@ -194,3 +194,15 @@ def test_what_encodes_images_keeps_no_token() -> None:
     assert work.encode is not None and work.encode.kv_cache_bytes == 0
     layers, heads, size, bytes = 24, 2, 64, 2
     assert work.prefill.kv_cache_bytes == 2 * layers * heads * size * bytes * 1549
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_longer_requests_never_hold_less_where_chunks_are_dropped(engine: str) -> None:
+    # Chunked attention (Llama 4) drops 8,192 tokens at a time: a longer request was full before.
+    program = llmir.run(llmir.load("Llama-4-Scout-17B-16E"), f"{llmir.pipeline_of(engine)},shard{{tp=8}}")
+    lengths = 8000, 8191, 8192, 8193, 12_000, 16_384, 16_385, 20_001
+    held = [
+        llmir.workload(program, "h200", batch=8, prompt=n, generate=2, engine=engine).peak_bytes(8)
+        for n in lengths
+    ]
+    assert held == sorted(held)

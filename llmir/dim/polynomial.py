@@ -221,9 +221,12 @@ def at_most(a: Size, b: Size) -> bool:
 
 
 def falls(size: Size) -> bool:
-    """Whether a larger symbol may make it smaller: something that is no number is taken away.
+    """Whether a larger symbol may make it smaller: something that is no number is taken away, in atoms too.
 
-    >>> falls(2 * B * C + 1), falls(C - 8 * T)
-    (False, True)
+    >>> from llmir.dim import ceildiv
+    >>> falls(2 * B * C + 1), falls(C - 8 * T), falls(ceildiv(C - 8 * T, 2))
+    (False, True, True)
     """
-    return any(c < 0 and m for m, c in _terms(size))
+    terms = _terms(size)
+    inner = (part for m, _ in terms for factor in m if not isinstance(factor, str) for part in factor.sizes)
+    return any(c < 0 and m for m, c in terms) or any(map(falls, inner))

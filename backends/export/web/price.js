@@ -193,11 +193,24 @@ export class Setup {
   // The most that caches of each stage take up to a last context.
   fullest(sequences, last) {
     const most = this.held(sequences, 1, last);
-    if (!this.falls) return most;
-    for (let context = Math.max(0, last - CHUNK); context < last; context++) {
+    for (const context of this.falls ? this.full(last) : []) {
       this.held(sequences, 1, context).forEach((bytes, i) => (most[i] = Math.max(most[i], bytes)));
     }
     return most;
+  }
+
+  // The contexts up to a last one in which caches take most: of any number of sequences, as of one.
+  full(last) {
+    if (this.filled?.last !== last) {
+      const most = [];
+      for (let context = Math.max(0, last - CHUNK); context < last; context++) {
+        this.held(1, 1, context).forEach((bytes, i) => {
+          if (!most[i] || bytes > most[i].bytes) most[i] = { bytes, context };
+        });
+      }
+      this.filled = { last, found: most.map(({ context }) => context) };
+    }
+    return this.filled.found;
   }
 
   stepped(sequences, prompt, generate) {
