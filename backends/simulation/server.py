@@ -183,7 +183,8 @@ class Server:
         if self.sharing is not None:
             block = self.capacity.block  # whole ones are found, and a token is left to read
             most = (self.to_read[request] - 1) // block * block
-            self.cached[request] = min(self.sharing.kept(request, self.policy.free(self)), most)
+            self.sharing.evict(self.policy.free(self))
+            self.cached[request] = min(self.sharing.kept(request), most)
         return self.to_read[request] - self.cached[request]
 
     def needs(self, request: int, new: int) -> int:
@@ -225,6 +226,7 @@ class Server:
         if cached == self.to_read[request]:
             self.whole.append(request)
         if self.sharing is not None:
+            self.sharing.evict(self.policy.free(self))  # what it took is found no more, by itself neither
             self.sharing.read(request, cached)
 
     def _give(self, request: int, tokens: int) -> None:
@@ -242,6 +244,8 @@ class Server:
         """Its blocks are given back, and what it was is read again when it is admitted again."""
         self.preempted += 1
         self.course.preemptions[request] += 1
+        if self.sharing is not None:
+            self.sharing.evict(max(0, self.policy.free(self)))  # decodes of this step come first
         self._stop(request)
 
     def _stop(self, request: int) -> None:

@@ -28,9 +28,8 @@ class Sharing:
         self._has: dict[int, list[int]] = {}  # hashes of each request that runs
         self._known: dict[int, tuple[int, int]] = {}  # of its hashes those looked at, and blocks of its own
 
-    def kept(self, request: int, free: int) -> int:
-        """Leading tokens of a request that are there when no more than so many blocks are free."""
-        self._evict(free)
+    def kept(self, request: int) -> int:
+        """Leading tokens of a request that are there."""
         found = 0
         for each in self.hashes[request]:
             if each not in self.users:
@@ -76,8 +75,8 @@ class Sharing:
 
     def leave(self, request: int, tokens: int) -> None:
         """It gives its blocks back, with so many tokens cached."""
+        self.evict(self.blocks.free)
         self.read(request, tokens)
-        self._evict(self.blocks.free)
         _, own = self._known.pop(request)
         self.blocks.free += self.blocks.of(tokens) - own
         for each in reversed(self._has.pop(request)):
@@ -87,8 +86,8 @@ class Sharing:
                 self._spare += self.size[each]
                 self.blocks.free += self.size[each]
 
-    def _evict(self, free: int) -> None:
-        """Of those that nobody has, what others took the blocks of meanwhile."""
+    def evict(self, free: int) -> None:
+        """Of those that nobody has, what others took the blocks of: no more than so many are free."""
         while self._spare > free:
             each, _ = self._idle.popitem(last=False)
             del self.users[each]
