@@ -219,7 +219,7 @@ def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
 
 
 def test_whole_runs_are_predicted() -> None:
-    """Static batches and time per token of closed loops, one host for each engine.
+    """Static batches and time per token of closed loops, one host for each engine; first tokens of loops apart.
 
     Some runs of gpt-oss took less than the roofline says, whose time per token leaves out a queue.
     """
@@ -229,8 +229,12 @@ def test_whole_runs_are_predicted() -> None:
     kinds = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
     judged = [r for r in found.rows if r.kind in kinds and not r.exceeds]
     known = [r for r in judged if hw.load(r.device.removesuffix("-Station")).vendor == "NVIDIA"]
-    error = np.array([r.predicted_s / r.measured_s - 1 for r in known])
+    queued = [r.kind == "serving_closed_loop" and r.metric == "ttft" for r in known]
+    errors = np.array([r.predicted_s / r.measured_s - 1 for r in known])
+    error, first = errors[~np.array(queued)], errors[queued]
     assert len(error) > 1400
+    assert len(first) > 600
+    assert np.median(np.abs(first)) < 0.25
     assert np.abs(error).mean() < 0.15
     assert np.median(np.abs(error)) < 0.10
     assert abs(error.mean()) < 0.05
