@@ -171,6 +171,10 @@ class Search:
         """How many answer what comes, if each answers so many requests a second."""
         return max(1, ceil(self.traffic.rate / (rate * SLACK)))
 
+    def _surely(self, rate: float) -> int:
+        """How many answer what comes whatever closed forms are off by, if each answers so many by them."""
+        return max(1, ceil(self.traffic.rate * SLACK**2 / rate))
+
     def _guess(self, number: int) -> int:
         """Replicas with which requests that come by chance may meet the limits."""
         assert self._kept is not None
@@ -250,8 +254,8 @@ class Search:
         """
         assert self.points is not None
         of = self.points.only(self.points.structure == number)
-        if self._replicas_of(float(of.rate.max()) / SLACK**2) <= guess:
-            return self._replicas_of(float(of.rate.max()) / SLACK**2)
+        if (surely := self._surely(float(of.rate.max()))) <= guess:
+            return surely
         return max(1, ceil(self.traffic.rate / self._largest(number, *self._widest(number))))
 
     def _widest(self, number: int) -> tuple[int, int]:
@@ -273,7 +277,7 @@ class Search:
         assert self.points is not None
         of = self.points
         rate = of.rate[(of.structure == number) & (of.chunk == chunk) & (of.batch == batch)]
-        if rate.size and self._replicas_of(float(rate.max()) / SLACK**2) <= replicas:
+        if rate.size and self._surely(float(rate.max())) <= replicas:
             return None
         return replicas * self._largest(number, chunk, batch)
 
