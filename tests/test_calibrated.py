@@ -219,7 +219,7 @@ def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
 
 
 def test_whole_runs_are_predicted() -> None:
-    """Static batches and time per token of closed loops, one host for each engine; first tokens of loops apart.
+    """Static batches and time per token of closed loops, one host for each engine; first tokens apart.
 
     Some runs of gpt-oss took less than the roofline says, whose time per token leaves out a queue.
     """
