@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from llmir.dataclass import dataclass
-from llmir.dim import Number, Uneven
+from llmir.dim import Number, Uneven, minimum
 from llmir.errors import HardwareError
 from llmir.hw import Device
 from llmir.names import suggest
@@ -146,14 +146,14 @@ class Travel:
     memory: float = 1.0
 
     @property
-    def slower(self) -> float:
+    def slower(self) -> Number:
         """The rate of the matrix units there beside that of fp32, to that at home; 1 if it is higher."""
         here, there = (
             d.matrix_peak(self.dtype)[0] / d.vector_flops["fp32"] for d in (self.home, self.device)
         )
-        return min(1.0, there / here)
+        return minimum(1.0, there / here)
 
-    def share(self, share: float) -> float:
+    def share(self, share: float) -> Number:
         """The share of its peak that a matrix unit reaches if it is slower and the work beside it is not."""
         return self.matrix * (share / (share + (1 - share) * self.slower) if share < 1 else share)
 

@@ -1,5 +1,5 @@
 // The page: each change is computed and drawn.
-import { Setup } from "./price.js";
+import { Setup, once } from "./price.js";
 import { $, either, mark, say } from "./dom.js";
 import { whole, time, digits } from "./format.js";
 import { State } from "./state.js";
@@ -19,7 +19,8 @@ const STILL = 300;  // ms
 
 class Page {
   constructor(told) {
-    this.setups = told.setups.map((own) => (own.why ? own : new Setup(own, told.tables, globalThis.llmirFunctions, told)));
+    const functions = once(globalThis.llmirFunctions);
+    this.setups = told.setups.map((own) => (own.why ? own : new Setup(own, told.tables, functions, told)));
     this.told = told;
     this.state = new State(told, this.setups);
     const choose = (op) => this.changed({ op: this.state.op === op ? null : op });
