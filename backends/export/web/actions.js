@@ -1,6 +1,7 @@
 // What can be done with what is shown: pinned, copied, saved, dimmed.
 import { whole } from "./format.js";
 import { $, h, mark, say } from "./dom.js";
+import { fitting } from "./rates.js";
 import { csv } from "./table.js";
 
 const PAINT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family", "opacity", "text-anchor"];
@@ -9,7 +10,7 @@ export class Actions {
   constructor(page) {
     this.page = page;
     const { state } = page, place = $("actions");
-    this.pin = h("button", { type: "button", class: "action", id: "pin", onclick: () => page.changed({ pin: state.pin ? null : { setup: state.setup, ...state.at } }) });
+    this.pin = h("button", { type: "button", class: "action", id: "pin", onclick: () => page.changed({ pin: state.pin ? null : { setup: state.setup, typed: state.typed, ...state.at } }) });
     this.menu = h("div", { class: "menu card", id: "copy-menu", role: "group", "aria-label": "copy or save", hidden: true });
     this.copy = h("button", { type: "button", class: "action", id: "copy", "aria-expanded": "false", "aria-controls": "copy-menu", onclick: () => this.open(this.menu.hidden) }, "Copy ▾");
     this.theme = h("button", { type: "button", class: "action", id: "theme", onclick: () => this.dim() }, "◐");
@@ -44,19 +45,33 @@ export class Actions {
     return location.href.replace(/#.*/, "") + this.page.state.hash;
   }
 
+  // The lines of a device's file with what is typed in; null without any.
+  file() {
+    const { state, setups } = this.page, setup = setups[state.setup], entries = Object.entries(fitting(setup, state.typed).units);
+    if (!entries.length) return null;
+    const said = {}, inline = (of) => (typeof of === "object" ? `{${Object.entries(of).map(([key, value]) => `${key}: ${inline(value)}`).join(", ")}}` : of);
+    for (const [key, value] of entries) {
+      const way = key.split("."), last = way.pop();
+      way.reduce((of, name) => (of[name] ??= {}), said)[last] = value;
+    }
+    return [`extend: ${setup.values.hw}`, ...Object.entries(said).map(([key, value]) => `${key}: ${inline(value)}`)];
+  }
+
   command() {
-    const { state, told, setups } = this.page, { values } = setups[state.setup];
+    const { state, told, setups } = this.page, values = { ...setups[state.setup].values, ...(this.file() && { hw: "device.yaml" }) };
     const word = (text) => (/^[\w.,@/+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
     const options = Object.entries({ ...values, ...state.at }).map(([name, value]) =>
       (name === "sp" ? (value ? "--sp" : "") : `--${name.replaceAll("_", "-")} ${word(String(value))}`));
-    return ["llmir analyze", word(told.model), ...options.filter(Boolean)].join(" ");
+    const file = this.file(), before = file ? [`printf '%s\\n' ${file.map(word).join(" ")} > device.yaml &&`] : [];
+    return [...before, "llmir analyze", word(told.model), ...options.filter(Boolean)].join(" ");
   }
 
   python() {
-    const { state, told, setups } = this.page, { values, passes } = setups[state.setup], say = JSON.stringify;
+    const { state, told, setups } = this.page, { values, passes } = setups[state.setup], say = JSON.stringify, file = this.file();
+    const hw = file ? "device.yaml" : values.hw, before = file ? `open("device.yaml", "w").write(${say(`${file.join("\n")}\n`)})\n` : "";
     const how = ["engine", "cost"].filter((name) => values[name]).map((name) => `, ${name}=${say(values[name])}`).join("");
     const sizes = Object.entries(state.at).map(([name, value]) => `, ${name}=${value}`).join("");
-    return `llmir.workload(llmir.run(llmir.load(${say(told.model)}), ${say(passes)}), ${say(values.hw)}${sizes}${how})`;
+    return `${before}llmir.workload(llmir.run(llmir.load(${say(told.model)}), ${say(passes)}), ${say(hw)}${sizes}${how})`;
   }
 
   async text(text) {

@@ -2,6 +2,7 @@
 import { Setup, once } from "./price.js";
 import { $, either, mark, say } from "./dom.js";
 import { whole, time, digits } from "./format.js";
+import { fitting } from "./rates.js";
 import { State } from "./state.js";
 import { Controls } from "./controls.js";
 import { Figures } from "./figures.js";
@@ -48,7 +49,7 @@ class Page {
 
   // What a set-up takes at some sizes.
   priced(at) {
-    const setup = this.setups[at.setup], figures = setup.request(at);
+    const bare = this.setups[at.setup], setup = bare.given(fitting(bare, at.typed ?? {}).rates), figures = setup.request(at);
     figures.user = figures.tpot_s ? 1 / figures.tpot_s : null;
     return { setup, figures, memory: setup.memory(at), steps: setup.steps(at), at };
   }
@@ -56,7 +57,7 @@ class Page {
   draw() {
     const began = performance.now(), { state } = this;
     this.asked = null;
-    const priced = this.priced({ setup: state.setup, ...state.at });
+    const priced = this.priced({ setup: state.setup, typed: state.typed, ...state.at });
     const key = JSON.stringify(state.pin);
     if (this.pinKey !== key) [this.pinKey, this.pinned] = [key, state.pin && this.priced(state.pin)];
     const phase = priced.steps[state.phase] ? state.phase : "prefill", step = priced.steps[phase];
