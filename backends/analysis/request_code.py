@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -100,10 +100,11 @@ class Phase:
 
     def bases(self, plan: Plan | None = None) -> tuple[tuple[Base, ...], ...]:
         """What times of each row may be made of, by which price holds; of another plan of the same rows."""
-        return tuple(_bases(price) for price in (plan or self.plan).prices)
+        prices = (plan or self.plan).prices
+        found = {id(price): _bases(price) for price in {id(price): price for price in prices}.values()}
+        return tuple(found[id(price)] for price in prices)
 
 
-@lru_cache(maxsize=1 << 10)
 def _bases(price: Price) -> tuple[Base, ...]:
     held = (price.held(i) for i in range(len(getattr(price, "prices", (price,)))))
     return tuple(Base(str(one.basis), one.error, float(getattr(one, "lent", 0.0))) for one in held)
