@@ -14,6 +14,7 @@ hello world
 
 from __future__ import annotations
 
+import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
@@ -23,6 +24,7 @@ from .errors import InputError
 from .names import suggest
 from .plugins import Kind
 
+FRAME = "allow-scripts allow-downloads"  # what a page may do in a notebook
 Make = TypeVar("Make", bound=Callable[..., str | bytes])
 
 
@@ -130,3 +132,36 @@ class Pairs(Result):
     @abstractmethod
     def pairs(self) -> list[tuple[str, str]]:
         """Label and words of each line."""
+
+
+class Page(str):
+    """A page of HTML, whole; a notebook shows it in a frame that may run its scripts, and do nothing else.
+
+    >>> Page("<!doctype html><p>a & b")
+    <Page of 23 bytes>
+    """
+
+    __slots__ = ()
+
+    high = 900  # pixels of the frame
+
+    def __repr__(self) -> str:
+        return f"<Page of {len(self.encode()):,} bytes>"
+
+    def _repr_html_(self) -> str:
+        own = html.escape(self)
+        look = f"width:100%;height:{self.high}px;border:0"
+        return f'<iframe sandbox="{FRAME}" title="llmir" style="{look}" srcdoc="{own}"></iframe>'
+
+
+class Paged(Shown):
+    """Has a page of its own."""
+
+    __slots__ = ()
+
+    def page(self, *, max_size: int | None = None) -> Page:
+        """The page that a browser opens from disk, and a notebook shows; of `max_size` bytes at most (5 MB).
+
+        InputError for a larger one, and for what has none.
+        """
+        return Page(exported(self, "page", max_size=max_size))
