@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.errors import LlmirError
+from llmir.garbage import uncollected
 
 from .closed import BATCHES, Points, Times, joined, points, times
 from .fewest import fewest
@@ -60,6 +61,7 @@ class Search:
         self._tries: dict[tuple[int, int], Setting] = {}  # the best by the first seed
         self._kept = self._within(self.points)
 
+    @uncollected()
     def _fitting(
         self,
         structures: Sequence[Structure],
