@@ -55,9 +55,7 @@ class Search:
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
         self._replicas: dict[int, Replica] = {}
-        self._rates: dict[
-            tuple[int, int, int], float
-        ] = {}  # requests a second that a replica answers at most
+        self._rates: dict[tuple[int, int, int], float] = {}  # that a replica answers at most
         self._tries: dict[tuple[int, int], Setting] = {}  # the best by the first seed
         self._kept = self._within(self.points)
 
