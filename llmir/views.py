@@ -74,10 +74,11 @@ def has_format(format: str, of: type, *, picture: bool = False) -> bool:
     return bool(_matching(of, lambda e: e.format == format and e.picture == picture))
 
 
-def format_of(suffix: str, of: type, *, picture: bool = False) -> str | None:
-    """The format of files with a suffix; plugins are asked only where llmir has none."""
+def format_of(suffix: str, of: type, *, picture: bool = False, form: str | None = None) -> str | None:
+    """The format of files with a suffix, of several `form`; plugins are asked only where llmir has none."""
     found = _matching(of, lambda e: suffix in e.suffixes and e.picture == picture)
-    return found[0].format if found else None
+    several = [e.format for e in found]
+    return form if form in several else several[0] if several else None
 
 
 def formats(of: type, *, picture: bool = False) -> list[str]:
@@ -95,9 +96,9 @@ def _of(of: type, picture: bool) -> list[Exporter]:
 
 
 def _matching(of: type, fits: Callable[[Exporter], bool]) -> list[Exporter]:
-    """Those for a class, the most special first."""
+    """Those for a class, the most special first; a page of its own before the part that notebooks show."""
     found = EXPORTERS.matching(lambda e: issubclass(of, e.of) and fits(e))
-    return sorted(found, key=lambda e: -len(e.of.__mro__))
+    return sorted(found, key=lambda e: (-len(e.of.__mro__), e.format == "html"))
 
 
 class Shown:

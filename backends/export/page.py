@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import model as usual
+from llmir.backends.search.plan import Plans
 from llmir.convert import integer
 from llmir.errors import InputError
 from llmir.version import __version__
@@ -40,3 +43,17 @@ def workload(job: Workload, *, max_size: int | None = None) -> str:
     setup = Setup(values, job.program, job.model or usual(job.device), passes=None)
     start = {name: getattr(job, name) for name in _SIZES}
     return page([setup], start, __version__, largest(max_size))
+
+
+def _written(told: Mapping[str, Any], max_size: int | None, fewer: str) -> str:
+    from llmir.backends.export.web.page import results
+
+    return results(told, largest(max_size), fewer)
+
+
+@exporter("page", ".html", of=Plans)
+def plans(found: Plans, *, max_size: int | None = None) -> str:
+    """The front with why each point lost, the table of plans, and latencies of the first against the rate."""
+    from llmir.backends.export.web.plans import plans
+
+    return _written(plans(found), max_size, "ask for fewer devices, types, --chunk or --batch")
