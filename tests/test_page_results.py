@@ -136,7 +136,7 @@ def test_the_table_of_plans_is_that_of_the_plans(files: dict[str, Path], chromiu
             assert [row[f"{of}_{stat}_s"] for stat in spread._fields] == list(spread)
         assert row["tokens_per_s_device"] == each.tokens_per_s_device
         assert plans.why(each).op in row["why"]
-    # A click sorts by numbers from the largest, then from the smallest, then as it was; CSV has what is shown.
+    # A click sorts from the largest, then from the smallest, then not; CSV has what is shown.
     heads = chromium.execute_script(f"{VIEW} return view.heads.map((head) => head.firstChild)", "plans")
     at = keys.index("tpot_p99_s")
     orders = []

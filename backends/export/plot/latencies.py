@@ -163,5 +163,5 @@ def height(found: dict[str, Curve], stable: float, limit: float | None) -> float
 
 def furthest(found: dict[str, Curve], stable: float, asked: float | None) -> float:
     """The rate at which a picture ends: a little beyond the last, or what is stable."""
-    last = max(*found["p99"].rate.tolist(), asked or 0.0)
+    last = float(max(*found["p99"].rate.tolist(), asked or 0.0))
     return ROOM * (max(stable, last) if stable < 1.6 * last else last)

@@ -100,7 +100,7 @@ def _read(name: str) -> str:
 
 @lru_cache(maxsize=2)
 def _script(entry: str) -> str:
-    """A module and those that it needs as one script, for files take no imports: each after those it names."""
+    """A module and those that it needs as one script, as files take no imports: each after what it names."""
     found: dict[str, str] = {}
 
     def add(name: str) -> None:

@@ -110,8 +110,12 @@ def _front(found: Plans, about: list[str]) -> Told:
         high=560,
         look="tall",
         none="No plan fits, so that there is no front.",
-        note="Marks are closed forms of a replica that is always full; numbers are plans of the table, as simulated.",
+        note="Marks: closed forms of a replica that is always full; numbers: plans of the table, simulated.",
     )
+
+
+def _rates(each: Candidate) -> tuple[float, float]:
+    return each.tokens_per_s_user, each.tokens_per_s_device
 
 
 class _Named:
@@ -137,7 +141,8 @@ class _Named:
         users, gpus = self.of.users, self.of.gpus
         users_more, gpus_more = users[self.fronts] / users[i] - 1, gpus[self.fronts] / gpus[i] - 1
         by = int(np.argmax(np.minimum(users_more, gpus_more)))
-        gained = f"{units.percent(float(gpus_more[by]))} more tokens/s a GPU and {units.percent(float(users_more[by]))} more a user"
+        gpu, user = (units.percent(float(more[by])) for more in (gpus_more, users_more))
+        gained = f"{gpu} more tokens/s a GPU and {user} more a user"
         return f"{self.name(i)}\n{self._figures(i)}\nbeaten by {self.name(int(self.fronts[by]))}: {gained}"
 
     def _figures(self, i: int) -> str:

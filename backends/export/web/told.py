@@ -1,4 +1,4 @@
-"""What pages of results are told: figures, tables and charts, each value with the kind that it is shown as."""
+"""What pages of results are told: figures, tables and charts, each value with its kind."""
 
 from __future__ import annotations
 
