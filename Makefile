@@ -38,7 +38,7 @@ test: $(READY) ## all tests, in random order (SEED=1 for one that repeats), and 
 	@$(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
 
 test-page: $(READY) ## those of pages, in Chromium, which must be there
-	@LLMIR_REQUIRE_BROWSER=1 $(RUN)/python -m pytest tests/test_page.py tests/test_page_views.py tests/test_page_rates.py tests/test_page_safety.py
+	@LLMIR_REQUIRE_BROWSER=1 $(RUN)/python -m pytest tests/test_page*.py
 
 lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m ruff check .

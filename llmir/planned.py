@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import convert
 from .api import _model, load, run
 from .errors import InputError, LlmirError
+from .garbage import uncollected
 from .graph import Program
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
     )
 
 
+@uncollected()
 def _structures(
     program: Program,
     devices: Sequence[Any],

@@ -13,6 +13,7 @@ from .api import load, run
 from .errors import InputError, LlmirError
 from .graph import Program
 from .pipeline import steps_of
+from .views import Page
 
 if TYPE_CHECKING:
     from .backends.export.web import Setup
@@ -30,13 +31,14 @@ def page(
     generate: int = 128,
     pipeline: Step | Sequence[Step] | None = None,
     max_size: int | None = None,
-) -> str:
+) -> Page:
     """A page of HTML that computes what `workload` says of a model, in each combination of some axes.
 
     `model` is what `load` takes, or a program; `axes` are those of a structure as `sweep` has them, such as
     `{"hw": "h100-sxm,h200", "tp": (1, 2)}`. `batch`, `prompt` and `generate` are where its sliders stand, and
     `pipeline` are the passes between types and ranks, by default the engine's. The page is one file, which
-    opens from disk and asks no server. It has `max_size` bytes at most, by default 5 MB.
+    opens from disk and asks no server, and what a notebook shows. It has `max_size` bytes at most, by
+    default 5 MB.
 
     InputError for axes that mean nothing, for more than 64 combinations or a larger page, and for models that
     read images or see prompts in part.
@@ -45,16 +47,16 @@ def page(
     >>> made.startswith("<!doctype html>"), len(made) < 250_000
     (True, True)
     """
-    from . import __version__
     from .backends.export.web import SIZE
     from .backends.export.web import page as made
+    from .version import __version__
 
     start = {
         name: convert.integer(name, value, 1)
         for name, value in (("batch", batch), ("prompt", prompt), ("generate", generate))
     }
     size = SIZE if max_size is None else convert.integer("max_size", max_size, 1)
-    return made(setups(model, axes, pipeline), start, __version__, size)
+    return Page(made(setups(model, axes, pipeline), start, __version__, size))
 
 
 def setups(

@@ -14,6 +14,7 @@ hello world
 
 from __future__ import annotations
 
+import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
@@ -23,6 +24,7 @@ from .errors import InputError
 from .names import suggest
 from .plugins import Kind
 
+FRAME = "allow-scripts allow-downloads"  # what a page may do in a notebook
 Make = TypeVar("Make", bound=Callable[..., str | bytes])
 
 
@@ -72,10 +74,11 @@ def has_format(format: str, of: type, *, picture: bool = False) -> bool:
     return bool(_matching(of, lambda e: e.format == format and e.picture == picture))
 
 
-def format_of(suffix: str, of: type, *, picture: bool = False) -> str | None:
-    """The format of files with a suffix; plugins are asked only where llmir has none."""
+def format_of(suffix: str, of: type, *, picture: bool = False, form: str | None = None) -> str | None:
+    """The format of files with a suffix, of several `form`; plugins are asked only where llmir has none."""
     found = _matching(of, lambda e: suffix in e.suffixes and e.picture == picture)
-    return found[0].format if found else None
+    several = [e.format for e in found]
+    return form if form in several else several[0] if several else None
 
 
 def formats(of: type, *, picture: bool = False) -> list[str]:
@@ -93,9 +96,9 @@ def _of(of: type, picture: bool) -> list[Exporter]:
 
 
 def _matching(of: type, fits: Callable[[Exporter], bool]) -> list[Exporter]:
-    """Those for a class, the most special first."""
+    """Those for a class, the most special first; a page of its own before the part that notebooks show."""
     found = EXPORTERS.matching(lambda e: issubclass(of, e.of) and fits(e))
-    return sorted(found, key=lambda e: -len(e.of.__mro__))
+    return sorted(found, key=lambda e: (-len(e.of.__mro__), e.format == "html"))
 
 
 class Shown:
@@ -130,3 +133,36 @@ class Pairs(Result):
     @abstractmethod
     def pairs(self) -> list[tuple[str, str]]:
         """Label and words of each line."""
+
+
+class Page(str):
+    """A page of HTML, whole; a notebook shows it in a frame that may run its scripts, and do nothing else.
+
+    >>> Page("<!doctype html><p>a & b")
+    <Page of 23 bytes>
+    """
+
+    __slots__ = ()
+
+    high = 900  # pixels of the frame
+
+    def __repr__(self) -> str:
+        return f"<Page of {len(self.encode()):,} bytes>"
+
+    def _repr_html_(self) -> str:
+        own = html.escape(self)
+        look = f"width:100%;height:{self.high}px;border:0"
+        return f'<iframe sandbox="{FRAME}" title="llmir" style="{look}" srcdoc="{own}"></iframe>'
+
+
+class Paged(Shown):
+    """Has a page of its own."""
+
+    __slots__ = ()
+
+    def page(self, *, max_size: int | None = None) -> Page:
+        """The page that a browser opens from disk, and a notebook shows; of `max_size` bytes at most (5 MB).
+
+        InputError for a larger one, and for what has none.
+        """
+        return Page(exported(self, "page", max_size=max_size))

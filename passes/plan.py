@@ -14,9 +14,12 @@ from llmir.mesh import Mesh, Parallelism, mesh_of
 from llmir.tensor import Placement, Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """The placement of each logical axis. `tokens` is that of sequences × positions together."""
+    """The placement of each logical axis. `tokens` is that of sequences × positions together.
+
+    Its mesh says nothing of experts and tokens: a program's does.
+    """
 
     mesh: Mesh
     axes: dict[str, Placement]
@@ -47,11 +50,19 @@ class Plan:
 
 def plan(program: Program, degrees: Parallelism) -> Plan:
     """The placements for these degrees. `PassError` names the axis that a degree does not divide."""
+    found = _plan(replace(degrees, pp=1), frozenset({1, *_heads(program)}))
+    _check(program, degrees, found)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _plan(degrees: Parallelism, groups: frozenset[int]) -> Plan:
+    """Those of sources with so many groups of heads: one object for all programs that are split alike."""
     mesh = mesh_of(dp=degrees.dp, tp=degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
-    groups = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in {1, *_heads(program)}}
+    heads = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in groups}
     expert = _prefix(mesh, (*dp, *tp), degrees.ep)
-    found = Plan(
+    return Plan(
         mesh,
         {
             # Ranks that share experts gather their tokens, so their axes are innermost.
@@ -62,10 +73,8 @@ def plan(program: Program, degrees: Parallelism) -> Plan:
             "expert_mlp": tuple(a for a in (*dp, *tp) if a not in expert),
         },
         tp if degrees.sp else (),
-        {g: {"kv_heads": kv, "heads": tuple(a for a in tp if a not in kv)} for g, kv in groups.items()},
+        {g: {"kv_heads": kv, "heads": tuple(a for a in tp if a not in kv)} for g, kv in heads.items()},
     )
-    _check(program, degrees, found)
-    return replace(found, mesh=replace(mesh, ep=degrees.ep, sp=degrees.sp))
 
 
 def _prefix(mesh: Mesh, atoms: Placement, degree: int) -> Placement:

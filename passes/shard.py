@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from llmir.bodies import inner_first
 from llmir.build import Builder
@@ -56,10 +56,11 @@ class Shard(Pass):
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         if self.redundant:
             program = replicated(program, self.redundant, ep)
-        found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=now.sp or bool(self.sp)))
-        graphs = inner_first(program, lambda graph: _Walk(program, graph, found).run())
+        sp = now.sp or bool(self.sp)
+        found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=sp))
+        graphs = inner_first(program, lambda graph: _sharded(graph, found, _around(program, graph)))
         notes = dict.fromkeys((*program.notes, *padded(program, found)))
-        after = program.replace(graphs=graphs, mesh=found.mesh, notes=tuple(notes))
+        after = program.replace(graphs=graphs, mesh=replace(found.mesh, ep=ep, sp=sp), notes=tuple(notes))
         self._check(after)
         return after
 
@@ -79,11 +80,47 @@ class Shard(Pass):
             raise PassError(f"shard: sp=1, but no tokens of {after.name!r} can be split between its ops")
 
 
+class _Around(NamedTuple):
+    """What sharding a graph reads of its program.
+
+    Of each output the source that it lies as, None where it is left as it lies; where the graph is the `last`
+    stage, outputs are whole but for batch. By its name what the body of each repeat takes.
+    """
+
+    outputs: tuple[Node | None, ...]
+    last: bool
+    takes: tuple[tuple[str, tuple[Node, ...]], ...]
+
+
+def _around(program: Program, graph: Graph) -> _Around:
+    """An output of a body lies as it came in, that of a stage as the next takes it.
+
+    What a body hands out is left as it lies.
+    """
+    entries, name = program.entries, graph.name
+    takes = tuple((loop.body, tuple(program[loop.body].inputs)) for loop in graph.loops.values())
+    if name == entries[-1]:
+        return _Around((), True, takes)
+    if name in entries:
+        after = program[entries[entries.index(name) + 1]]
+        return _Around(tuple(after.inputs[: len(graph.outputs)]), False, takes)
+    loops = (loop for other in program.graphs.values() for loop in other.loops.values())
+    carried = min((loop.carried for loop in loops if loop.body == name), default=len(graph.outputs))
+    out = len(graph.outputs) - carried
+    return _Around((*graph.inputs[:carried], *[None] * out), False, takes)
+
+
+@lru_cache(maxsize=4096)
+def _sharded(graph: Graph, plan: Plan, around: _Around) -> Graph:
+    """One graph under a plan: a body that many programs have is walked once, and stays one object."""
+    return _Walk(graph, plan, around).run()
+
+
 class _Walk:
     """One graph, rebuilt with sources where the plan puts them and collectives where ops need them."""
 
-    def __init__(self, program: Program, graph: Graph, plan: Plan) -> None:
-        self.program, self.graph, self.plan = program, graph, plan
+    def __init__(self, graph: Graph, plan: Plan, around: _Around) -> None:
+        self.graph, self.plan, self.around, self.takes = graph, plan, around, dict(around.takes)
         self.b = Builder(graph.name)
         self.new: dict[Value, Value] = {}
         self.moved: dict[tuple[Value, Tensor], Value] = {}
@@ -114,7 +151,7 @@ class _Walk:
         if isinstance(op, Combine):
             return self._combine(node.name, op, operands)
         if op.loop:
-            wanted = tuple(self.plan.lay(taken) for taken in self.program[op.loop.body].inputs)
+            wanted = tuple(self.plan.lay(taken) for taken in self.takes[op.loop.body])
         else:
             wanted = self._wanted(op, operands)
         placed = tuple(map(self.place, operands, wanted))
@@ -127,24 +164,14 @@ class _Walk:
         return self.b.insert(node if same else Node(node.name, replace(op, type=type), (), (type,)))
 
     def _output(self, value: Value) -> Value:
-        """An output: of a body as it came in, of a stage as the next takes it, or whole but for batch.
-
-        What a body hands out is left as it lies.
-        """
+        """An output, as the program around it takes it."""
         new = self.new[value]
-        type = self.b.type(new)
-        slot = self.graph.outputs.index(value)
-        entries = self.program.entries
-        if self.graph.name in entries[:-1]:
-            after = self.program[entries[entries.index(self.graph.name) + 1]]
-            return self.place(new, self.plan.lay(after.inputs[slot]))
-        if self.graph.name in entries:
+        if self.around.last:
+            type = self.b.type(new)
             batch = tuple(a for a in type.placements[0] if a in self.plan.axes["batch"])
             return self.place(new, type.laid((batch, *((),) * (len(type.shape) - 1))))
-        loops = (loop for graph in self.program.graphs.values() for loop in graph.loops.values())
-        if any(loop.body == self.graph.name and slot >= loop.carried for loop in loops):
-            return new
-        return self.place(new, self.plan.lay(self.graph.inputs[slot]))
+        source = self.around.outputs[self.graph.outputs.index(value)]
+        return self.place(new, self.plan.lay(source)) if source is not None else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:
         """How the operands must lie: weights and caches stay, activations follow."""

@@ -13,7 +13,18 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # Imports point down: to what stands before.
 CORE = (
-    *("dataclass", "errors", "garbage", "names", "plugins", "views", "frozen", "frozen_graph", "convert"),
+    *(
+        "version",
+        "dataclass",
+        "errors",
+        "garbage",
+        "names",
+        "plugins",
+        "views",
+        "frozen",
+        "frozen_graph",
+        "convert",
+    ),
     *("reading", "strict_yaml", "strict_json", "strict_csv"),
     *("namespace", "routing", "dispatch", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
     *("gemm", "op", "ops", "layers"),

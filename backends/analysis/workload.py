@@ -28,7 +28,7 @@ from llmir.graph import APART, Program
 from llmir.hw import Device
 from llmir.hw.sections.graphs import Graphs
 from llmir.hw.sections.memory import EngineMemory
-from llmir.views import Result
+from llmir.views import Paged, Result
 
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
 REQUESTS = 1_000_000_000  # at once: more than any server has, and integers hold the bytes of their caches
@@ -41,7 +41,7 @@ def _between(least: float, most: float, *, default: Any = MISSING, **more: Any) 
 
 
 @dataclass(frozen=True, eq=False)
-class Workload(Record, Result):
+class Workload(Record, Result, Paged):
     """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
 
     Of each prompt the first `cached` tokens are in the cache already. Prefill reads the others, in steps of

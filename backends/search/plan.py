@@ -11,7 +11,7 @@ import numpy as np
 from llmir.dataclass import dataclass
 from llmir.frozen import Array, Figures
 from llmir.hw.spent import Spent, spent
-from llmir.views import Result
+from llmir.views import Paged, Result
 
 from .closed import Points
 from .front import front
@@ -197,7 +197,7 @@ class PooledCandidate(Candidate):
 
 
 @dataclass(frozen=True, eq=False)
-class Plans(Figures, Result):
+class Plans(Figures, Result, Paged):
     """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
 
     `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others

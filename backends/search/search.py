@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.errors import LlmirError
+from llmir.garbage import uncollected
 
 from .closed import BATCHES, Points, Times, joined, points, times
 from .fewest import fewest
@@ -54,12 +55,11 @@ class Search:
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
         self._replicas: dict[int, Replica] = {}
-        self._rates: dict[
-            tuple[int, int, int], float
-        ] = {}  # requests a second that a replica answers at most
+        self._rates: dict[tuple[int, int, int], float] = {}  # that a replica answers at most
         self._tries: dict[tuple[int, int], Setting] = {}  # the best by the first seed
         self._kept = self._within(self.points)
 
+    @uncollected()
     def _fitting(
         self,
         structures: Sequence[Structure],

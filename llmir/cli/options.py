@@ -341,3 +341,10 @@ def form(*choices: str) -> Callable[[Function], Function]:
     """`--format`, one of `choices`, or of those that plugins add: `output.choose` knows."""
     known = "|".join(choices)
     return click.option("--format", "form", metavar=f"[{known}]", help=f"Default: {choices[0]}.")
+
+
+max_size = click.option(
+    "--max-size",
+    type=of_workload("reserve_bytes", Bytes, "SIZE"),
+    help="The largest file of a page, such as 8MB.  [default: 5MB]",
+)

@@ -45,7 +45,7 @@ def choose(
         return form or kind.prints
 
     def find(suffix: str) -> str | None:
-        return views.format_of(suffix, kind, picture=picture)
+        return views.format_of(suffix, kind, picture=picture, form=form)
 
     found = _suffixed(output, form, find, lambda: views.suffixes(kind, picture=picture), option)
     if not picture:
@@ -101,6 +101,15 @@ def result(thing: Shown, form: str, output: str | None = None, **options: Any) -
     if form == "table":
         options["colour"] = stdout and _colours(sys.stdout)
     emit(written(thing, form, **options), output, colour=options.get("colour"))
+
+
+def paged(form: str, max_size: int | None) -> dict[str, int]:
+    """What a page is told of its size; InputError where none is written."""
+    if max_size is None:
+        return {}
+    if form != "page":
+        raise InputError("--max-size: is of a page, such as -o page.html")
+    return {"max_size": max_size}
 
 
 def emit(text: str | bytes, output: str | None = None, *, colour: bool | None = None) -> None:

@@ -89,9 +89,11 @@ class Time(Count):
     metavar="[vllm|sglang|trtllm]",
     help="Print the command that starts a replica of the first plan, in place of the table.",
 )
-@options.form("table", "json", "csv", "md", "html")
+@options.max_size
+@options.form("table", "json", "csv", "md", "html", "page")
 @options.output(
-    "Write a file; .txt, .json, .csv, .md, .html, or .png, .svg or .pdf for a picture decides the format."
+    "Write a file; .txt, .json, .csv, .md, .html for a page, or .png, .svg or .pdf for a picture decides the "
+    "format."
 )
 def plan(**given: Any) -> int:
     """Find the plan that serves some traffic within limits at least cost, and say why others lose.
@@ -106,7 +108,7 @@ def plan(**given: Any) -> int:
     llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\
         --generate 500 --max-ttft 1s --max-tpot 30ms
     llmir plan llama3.1-8b --rate 100 --prompt lognormal:512,0.6 --max-ttft p50:1s
-    llmir plan qwen3-32b --rate 20 --gpus 32 --max-tpot 30ms -o plan.png
+    llmir plan qwen3-32b --rate 20 --gpus 32 --max-tpot 30ms -o plan.html
     """
     from llmir.backends.export import plan as words
     from llmir.backends.search.launch import LAUNCHERS, launch
@@ -126,10 +128,11 @@ def plan(**given: Any) -> int:
         form = output.choose(given["output_file"], None, {".sh": "sh"}) if given["output_file"] else ""
     else:
         form = output.choose(given["output_file"], given["form"], Plans)
+    size = output.paged(form, given["max_size"])
     program = inputs.read(given["model"], lenient=given["lenient"])
     found = search(program, price=given["price"] or {}, **{name: given[name] for name in ASKED})
     if emit is None or found.best is None:
-        output.result(found, "table" if emit else form, None if emit else given["output_file"])
+        output.result(found, "table" if emit else form, None if emit else given["output_file"], **size)
     else:
         output.emit(launch(found.best, emit, given["model"]), given["output_file"])
     output.note(*program.notes)

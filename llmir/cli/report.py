@@ -8,7 +8,7 @@ import click
 
 from . import inputs, options, output
 from .command import command
-from .kinds import Bytes, of_workload
+from .kinds import of_workload
 from .sweep import AXES, axes
 
 SUFFIXES = {".html": "html", ".htm": "html"}
@@ -23,11 +23,7 @@ _POINTS = "batch", "new", "context"
 @click.option("--batch", type=of_workload("batch"), default=1, help="Where the slider of sequences starts.")
 @click.option("--prompt", type=of_workload("prompt"), default=2048, help="That of prompt tokens.")
 @click.option("--generate", type=of_workload("generate"), default=128, help="That of generated tokens.")
-@click.option(
-    "--max-size",
-    type=of_workload("reserve_bytes", Bytes, "SIZE"),
-    help="The largest file, such as 8MB.  [default: 5MB]",
-)
+@options.max_size
 @options.output("The file.  [default: the model's name, .html]")
 def report(**given: Any) -> None:
     """Write a page of a model in all combinations of some axes, 64 at most, which opens from disk.

@@ -124,9 +124,8 @@ def draw(ax: Any, of: str, runs: Runs, asked: Asked) -> str:
             low, high = np.maximum(curve.seconds - curve.half, 0), curve.seconds + curve.half
             ax.fill_between(curve.rate, low, high, color=color, alpha=0.18, linewidth=0)
     limit = asked.limit_s or (getattr(one, LIMITED[of]) if of in LIMITED else None)
-    furthest = max(*found["p99"].rate.tolist(), asked.rate or 0.0)
-    right = ROOM * (max(stable, furthest) if stable < 1.6 * furthest else furthest)
-    _heights(ax, found, stable, limit)
+    right = furthest(found, stable, asked.rate)
+    ax.set_ylim(0, height(found, stable, limit))
     plain(ax)
     unit(ax.yaxis, "s")
     ax.set_ylabel(f"{title(of)}, s", fontsize=TEXT)
@@ -153,10 +152,16 @@ def _one(run: Simulation | Replications) -> Simulation:
     return run.runs[0] if isinstance(run, Replications) else run
 
 
-def _heights(ax: Any, found: dict[str, Curve], stable: float, limit: float | None) -> None:
-    """A scale on which what is stable can be read, whatever queues do beyond."""
+def height(found: dict[str, Curve], stable: float, limit: float | None) -> float:
+    """Seconds on which what is stable can be read, whatever queues do beyond."""
     every = [c.seconds[np.isfinite(c.seconds)] for c in found.values()]
     calm = [c.seconds[(c.rate <= stable) & np.isfinite(c.seconds)] for c in found.values()]
     of = [seconds for seconds in calm if seconds.size] or every
     top = max((float(seconds.max()) for seconds in of if seconds.size), default=1.0)
-    ax.set_ylim(0, max(top * 1.25, 1.15 * limit if limit and limit < 8 * top else 0.0) or 1.0)
+    return max(top * 1.25, 1.15 * limit if limit and limit < 8 * top else 0.0) or 1.0
+
+
+def furthest(found: dict[str, Curve], stable: float, asked: float | None) -> float:
+    """The rate at which a picture ends: a little beyond the last, or what is stable."""
+    last = float(max(*found["p99"].rate.tolist(), asked or 0.0))
+    return ROOM * (max(stable, last) if stable < 1.6 * last else last)

@@ -4,7 +4,7 @@ import { svg } from "./dom.js";
 export const EDGE = { left: 46, right: 12, top: 22, bottom: 34 };
 
 // An empty chart of a size, with its axes; `x` and `y` are scales.
-export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, high, label }) {
+export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, yTicks, high, label }) {
   x.range([EDGE.left, wide - EDGE.right]);
   y.range([high - EDGE.bottom, EDGE.top]);
   const root = svg("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": label });
@@ -15,7 +15,7 @@ export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, high
   };
   const thin = xTicks?.filter((n) => n >= x.domain()[0] && n <= x.domain()[1]);
   const bottom = d3.axisBottom(x).tickFormat(xFormat).tickSizeOuter(0);
-  const left = d3.axisLeft(y).ticks(4).tickFormat(yFormat).tickSizeOuter(0).tickSizeInner(-(wide - EDGE.left - EDGE.right));
+  const left = d3.axisLeft(y).ticks(4).tickValues(yTicks ?? null).tickFormat(yFormat).tickSizeOuter(0).tickSizeInner(-(wide - EDGE.left - EDGE.right));
   root.append(axis(`translate(0,${high - EDGE.bottom})`, thin ? bottom.tickValues(thin) : bottom.ticks(5)),
     axis(`translate(${EDGE.left},0)`, left),
     svg("text", { x: 4, y: 13, class: "head" }, title),

@@ -14,6 +14,7 @@ import { Skyline } from "./skyline.js";
 import { Curves } from "./curves.js";
 import { Against } from "./against.js";
 import { Actions } from "./actions.js";
+import { FRAMED } from "./menu.js";
 import { Tabs, Foot } from "./frame.js";
 
 const STILL = 300;  // ms
@@ -86,7 +87,7 @@ class Page {
 
   // The address, and the figures for those who hear them, once all stands still.
   still({ figures, memory }) {
-    if (location.hash !== this.state.hash) history.replaceState(null, "", this.state.hash);
+    if (!FRAMED && location.hash !== this.state.hash) history.replaceState(null, "", this.state.hash);
     const later = figures.tpot_s === null ? "" : `, TPOT ${time(figures.tpot_s)}`;
     const fits = memory.fits ? "fits" : "does not fit";
     say($("live"), `TTFT ${time(figures.ttft_s)}${later}, ${digits(figures.output_tokens_per_s)} output tokens a second, ${fits}`);

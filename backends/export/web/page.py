@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 from llmir.errors import InputError
 
@@ -32,7 +33,26 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
     if len(setups) > MOST:
         raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
     told, functions = document(setups, start, version)
-    code, script, opening, style = functions.source, _script(), _read("open.js"), _read("style.css")
+    made = _whole(_read("index.html"), told, "main", functions.source, _read("style.css"))
+    return _sized(made, max_size, f"ask for fewer set-ups than {len(setups)}")
+
+
+def results(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
+    """The page of a result, in the same shell: `told` has its views (`llmir.backends.export.web.told`).
+
+    InputError where it has more bytes than `max_size`; `fewer` says what to ask for then.
+    """
+    before, main, _ = _read("index.html").partition("<main")
+    _, end, after = _read("index.html").partition("</main>")
+    shell = f'{before}{main} id="main" hidden>{end}{after}'
+    return _sized(
+        _whole(shell, told, "results", "", _read("style.css") + _read("results.css")), max_size, fewer
+    )
+
+
+def _whole(shell: str, told: Mapping[str, Any], entry: str, code: str, style: str) -> str:
+    """A shell filled in: what the page is told, the module that begins it, functions, and how it looks."""
+    script, opening = _script(entry), _read("open.js")
     scripts = " ".join(map(_hash, (opening, code, script)))
     policy = (
         f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; "
@@ -42,16 +62,18 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
         "policy": policy,
         "title": html.escape(f"{told['model']}: llmir"),
         "style": style,
-        "data": _packed(json.dumps(told, separators=(",", ":"))),
+        "data": _packed(json.dumps(told, separators=(",", ":"), allow_nan=False)),
         "functions": _packed(code),
         "page": _packed(script),
         "notices": _notices(),
         "script": opening,
     }
-    made = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("index.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], shell)
+
+
+def _sized(made: str, max_size: int, fewer: str) -> str:
     if (size := len(made.encode())) > max_size:
-        fewer = f"ask for fewer set-ups than {len(setups)}, or raise --max-size"
-        raise InputError(f"the page has {size:,} bytes, more than {max_size:,}; {fewer}")
+        raise InputError(f"the page has {size:,} bytes, more than {max_size:,}; {fewer}, or raise --max-size")
     return made
 
 
@@ -76,9 +98,9 @@ def _read(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=1)
-def _script() -> str:
-    """All modules as one script, for files take no imports: each after those that it names."""
+@lru_cache(maxsize=2)
+def _script(entry: str) -> str:
+    """A module and those that it needs as one script, as files take no imports: each after what it names."""
     found: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -90,7 +112,7 @@ def _script() -> str:
         body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = modules.\2;", source))
         found[name] = f"modules.{name} = (() => {{\n{body}return {{ {exports} }};\n}})();\n"
 
-    add("main")
+    add(entry)
     own = "".join(found.values())
     bundled = re.sub(r"/\*!.*?\*/\n", "", _read(_BUNDLED), flags=re.DOTALL)
     return f'{bundled}(() => {{\n"use strict";\nconst modules = {{}};\n{own}}})();\n'

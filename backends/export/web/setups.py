@@ -36,14 +36,14 @@ _SHORT = {"micro_batches": "micro-batches", "redundant_experts": "redundant expe
 class Setup:
     """A program on a device, by the values of the axes that chose it; of one that cannot be, only `why`.
 
-    `passes` are those that made it, as `run` takes them.
+    `passes` are those that made it, as `run` takes them; None where they are not known.
     """
 
     values: Mapping[str, Any]
     program: Program | None = None
     model: Model | None = None
     why: str = ""
-    passes: str = ""
+    passes: str | None = ""
 
 
 def choices(setup: Setup, names: Mapping[str, str]) -> dict[str, str]:

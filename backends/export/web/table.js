@@ -1,6 +1,7 @@
 // All ops of both steps: sorted by any column, found by their names, one of them chosen.
 import { bytes, digits, flops, percent, time, within } from "./format.js";
 import { $, badge, h, mark, roving, say } from "./dom.js";
+import { line } from "./menu.js";
 
 export const COLUMNS = [
   { key: "name", title: "op", of: (op) => op.name, show: (op) => op.name },
@@ -44,9 +45,9 @@ export class Table {
         if (key === "name") return h("th", { scope: "row" }, name);
         return key === "bound" ? h("td", { class: key }, letter, " ", word) : h("td", { class: key });
       });
-      const line = h("tr", {}, ...cells);
-      body.append(line);
-      return { line, cells, letter, word, name };
+      const row = h("tr", {}, ...cells);
+      body.append(row);
+      return { row, cells, letter, word, name };
     });
     const foot = h("tfoot", {});
     this.place.replaceChildren(h("table", {}, caption, h("thead", {}, h("tr", {}, ...heads)), body, foot));
@@ -67,16 +68,16 @@ export class Table {
     const error = step.error === null ? "" : ` ${within(step.error)}`;
     say(this.caption, `${view.title}: ${time(step.time_s)}${error}`);
     all.forEach((op, i) => {
-      const { line, cells, letter, word } = this.rows[i];
+      const { row, cells, letter, word } = this.rows[i];
       COLUMNS.forEach(({ key, show }, c) => {
         if (key === "bound") say(word, op.bound);
         else if (key !== "name") say(cells[c], show(op));
       });
       say(letter, badgeLetter(op.bound));
       mark(letter, "class", `badge ${op.bound}`);
-      mark(line, "class", op.name === state.op ? "chosen" : null);
-      mark(line, "aria-selected", op.name === state.op ? "true" : null);
-      mark(line, "hidden", op.name.toLowerCase().includes(this.filter) ? null : "");
+      mark(row, "class", op.name === state.op ? "chosen" : null);
+      mark(row, "aria-selected", op.name === state.op ? "true" : null);
+      mark(row, "hidden", op.name.toLowerCase().includes(this.filter) ? null : "");
     });
     this.arrange(all);
     this.settle();
@@ -89,7 +90,7 @@ export class Table {
       order.sort((a, b) => (down ? -1 : 1) * compare(values[a], values[b]) || a - b);
     }
     const key = order.join();
-    if (key !== this.order) this.body.append(...order.map((i) => this.rows[i].line));
+    if (key !== this.order) this.body.append(...order.map((i) => this.rows[i].row));
     this.order = key;
     this.heads.forEach((head, i) => {
       const own = COLUMNS[i] === column;
@@ -100,15 +101,10 @@ export class Table {
 
 const badgeLetter = (bound) => badge(bound).textContent;
 
-// A table as CSV, in SI units; what a spreadsheet would take for a formula is text.
+// A table as CSV, in SI units.
 export function csv(steps) {
   const names = ["phase", "op", "repeat", "time_s", "ideal_time_s", "error", "share", "flops", "read_bytes", "write_bytes", "comm_bytes", "bound", "basis"];
-  const cell = (value) => {
-    const text = value === null || value === undefined || Number.isNaN(value) ? "" : String(value);
-    const safe = /^[=+\-@\t\r]/.test(text) && !/^-?[\d.]+(e[+-]?\d+)?$/i.test(text) ? `'${text}` : text;
-    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-  };
   const lines = Object.entries(steps).flatMap(([phase, step]) =>
-    step ? [...step.ops, ...step.extras].map((op) => names.map((name) => cell({ ...op, phase, op: op.name }[name])).join()) : []);
+    step ? [...step.ops, ...step.extras].map((op) => line(names.map((name) => ({ ...op, phase, op: op.name })[name]))) : []);
   return [names.join(), ...lines, ""].join("\n");
 }

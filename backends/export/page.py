@@ -1,0 +1,59 @@
+"""Pages of results, which browsers open from disk and notebooks show in a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import model as usual
+from llmir.backends.search.plan import Plans
+from llmir.convert import integer
+from llmir.errors import InputError
+from llmir.version import __version__
+from llmir.views import exporter
+
+_SIZES = ("batch", "prompt", "generate")
+
+
+def largest(max_size: int | None) -> int:
+    """The bytes that a page may have."""
+    from llmir.backends.export.web import SIZE
+
+    return SIZE if max_size is None else integer("max_size", max_size, 1)
+
+
+@exporter("page", of=Workload)
+def workload(job: Workload, *, max_size: int | None = None) -> str:
+    """The page that computes, with its sliders where a workload stands.
+
+    InputError for what it has no place for.
+    """
+    from llmir.backends.export.web import Setup, page
+
+    if type(job) is not Workload:
+        raise InputError(f"page: computes plain requests; this is a {type(job).__name__}")
+    told = {f.name for f in fields(job) if f.metadata and getattr(job, f.name) != f.default}
+    if other := sorted(told - {*_SIZES}):
+        raise InputError(f"page: computes without {' and '.join(other)}; leave out what it has no place for")
+    split = {f.name: getattr(job.program.parallelism, f.name) for f in fields(job.program.parallelism)}
+    split["micro_batches"] = job.program.micro_batches
+    values = {"hw": job.device.name, **{name: n for name, n in split.items() if name == "tp" or n > 1}}
+    setup = Setup(values, job.program, job.model or usual(job.device), passes=None)
+    start = {name: getattr(job, name) for name in _SIZES}
+    return page([setup], start, __version__, largest(max_size))
+
+
+def _written(told: Mapping[str, Any], max_size: int | None, fewer: str) -> str:
+    from llmir.backends.export.web.page import results
+
+    return results(told, largest(max_size), fewer)
+
+
+@exporter("page", ".html", of=Plans)
+def plans(found: Plans, *, max_size: int | None = None) -> str:
+    """The front with why each point lost, the table of plans, and latencies of the first against the rate."""
+    from llmir.backends.export.web.plans import plans
+
+    return _written(plans(found), max_size, "ask for fewer devices, types, --chunk or --batch")

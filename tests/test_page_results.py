@@ -1,0 +1,200 @@
+"""Pages of results say what the results say, in a real browser, and are there for everybody."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir.backends.export.web.page import results
+from llmir.backends.export.web.plans import plans as told_of_plans
+from llmir.errors import LlmirError
+
+from . import browser
+from .commands import Run, runner
+from .page_results import RESULTS, made
+from .test_page_safety import AXE, HOSTILE
+
+NAMES = sorted(RESULTS)
+WIDE = """
+  const own = document.documentElement.clientWidth;
+  return [...document.querySelectorAll("body *")].filter((node) => {
+    const { right, width } = node.getBoundingClientRect();
+    return width && right > own + 1 && !node.closest(".scroll, .unseen, svg");
+  }).map((node) => `${node.tagName} ${node.id} ${node.className}`);
+"""
+# What a view is told, and what it shows.
+TOLD = "return llmirTold.views.find(({ file }) => file === arguments[0])"
+VIEW = "const view = llmirPage.views.find(({ data }) => data.file === arguments[0]);"
+CELLS = f"""
+  {VIEW}
+  return [...view.lines.rows].map((row) => [...row.cells].map((cell) => cell.textContent));
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("results")
+    return {name: llmir.save(made(name), folder / f"{name}.html") for name in NAMES}
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+@browser.real
+@pytest.mark.parametrize("name", NAMES)
+def test_it_says_nothing_and_asks_nobody(name: str, files: dict[str, Path], chromium: Any) -> None:
+    browser.console(chromium)
+    browser.requests(chromium)
+    browser.opened(chromium, files[name])
+    browser.settled(chromium)
+    assert browser.console(chromium) == []
+    assert browser.requests(chromium) == [files[name].as_uri()]
+
+
+@browser.real
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [1440, 800, 360])
+def test_nothing_is_cut_or_scrolls_sideways(
+    name: str, width: int, files: dict[str, Path], chromium: Any
+) -> None:
+    try:
+        browser.resize(chromium, width)
+        browser.opened(chromium, files[name])
+        browser.settled(chromium)
+        assert chromium.execute_script(WIDE) == []
+        assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        browser.resize(chromium, 1440)
+
+
+@browser.real
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm --prefix scripts/web ci")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(name: str, theme: str, files: dict[str, Path], chromium: Any) -> None:
+    browser.opened(chromium, files[name], f"#theme={theme}")
+    browser.settled(chromium)
+    chromium.execute_script(AXE.read_text("utf-8"))
+    found = chromium.execute_async_script("axe.run(document).then(arguments[0])")
+    browser.console(chromium)
+    faults = {
+        f["id"]: [node["html"][:120] for node in f["nodes"][:4]]
+        for f in found["violations"]
+        if f["impact"] in ("serious", "critical")
+    }
+    assert faults == {}
+    assert found["passes"]
+
+
+@browser.real
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_text_and_run_nothing(name: str, chromium: Any, tmp_path: Path) -> None:
+    told = dict(told_of_plans(made("plan")))
+    told |= {"model": name, "chips": [(name, name)], "answer": name, "lines": [name], "basis": name}
+    told |= {"notes": [name], "about": [name] * 50}
+    for view in told["views"]:
+        view |= {"title": name, "note": name}
+        for each in view.get("columns", ()):
+            each |= {"title": name, "more": name}
+        for row in view.get("rows", ()):
+            row[0] = name
+        for each in view.get("series", ()):
+            each |= {"name": name, "points": [[*at[:3], name, name] for at in each["points"]]}
+        for limit in view.get("limits", ()):
+            limit |= {"words": name}
+    (tmp_path / "page.html").write_text(results(told, 10**7, ""), encoding="utf-8")
+    browser.console(chromium)
+    browser.requests(chromium)
+    browser.opened(chromium, tmp_path / "page.html")
+    chromium.execute_script("document.querySelector('.mark').focus(); llmirPage.choose(0)")
+    browser.settled(chromium)
+    assert chromium.execute_script("return globalThis.run") is None
+    assert chromium.execute_script("return document.body.textContent").count(name) > 20
+    assert chromium.execute_script("return document.querySelectorAll('img, [onerror], [onload]').length") == 0
+    assert browser.console(chromium) == []
+    assert len(browser.requests(chromium)) == 1
+
+
+@browser.real
+def test_the_table_of_plans_is_that_of_the_plans(files: dict[str, Path], chromium: Any) -> None:
+    plans = made("plan")
+    browser.opened(chromium, files["plan"])
+    told = chromium.execute_script(TOLD, "plans")
+    keys = [column["key"] for column in told["columns"]]
+    rows = [dict(zip(keys, row, strict=True)) for row in told["rows"]]
+    for row, each in zip(rows, plans.shown, strict=True):
+        assert row["devices"] == each.devices
+        for of in ("ttft", "tpot"):
+            spread = getattr(each.trial, f"{of}_s")
+            assert [row[f"{of}_{stat}_s"] for stat in spread._fields] == list(spread)
+        assert row["tokens_per_s_device"] == each.tokens_per_s_device
+        assert plans.why(each).op in row["why"]
+    # A click sorts from the largest, then from the smallest, then not; CSV has what is shown.
+    heads = chromium.execute_script(f"{VIEW} return view.heads.map((head) => head.firstChild)", "plans")
+    at = keys.index("tpot_p99_s")
+    orders = []
+    for _ in range(3):
+        chromium.execute_script("arguments[0].click()", heads[at])
+        shown = chromium.execute_script(CELLS, "plans")
+        text = chromium.execute_script(f"{VIEW} return view.csv()", "plans")
+        read = list(csv.DictReader(io.StringIO(text)))
+        assert [row["plan"] for row in read] == [cells[0] for cells in shown]
+        orders.append([float(row["tpot_p99_s"]) for row in read])
+    times = [each.trial.tpot_s.p99 for each in plans.shown]
+    assert orders == [sorted(times, reverse=True), sorted(times), times]
+
+
+@browser.real
+def test_the_front_says_why_each_point_lost(files: dict[str, Path], chromium: Any) -> None:
+    plans = made("plan")
+    browser.opened(chromium, files["plan"])
+    told = chromium.execute_script(TOLD, "front")
+    front = [tuple(at[:2]) for each in told["series"] if each.get("line") for at in each["points"]]
+    users, devices = plans.tokens_per_s_user, plans.tokens_per_s_device
+    assert sorted(front) == sorted((users[i], devices[i]) for i in plans.front.tolist())
+    beaten = [at for each in told["series"] if each.get("faint") for at in each["points"]]
+    assert beaten
+    for x, y, row, words, _ in beaten:
+        assert row is None
+        assert "beaten by" in words
+        assert any(u >= x and d >= y and (u, d) != (x, y) for u, d in front)
+    # By keys: a mark has the focus and says so, Enter chooses its row of the table.
+    numbered = chromium.find_elements("css selector", '.mark[data-row="1"]')[0]
+    chromium.execute_script("arguments[0].focus()", numbered)
+    each = plans.shown[1]
+    tip = chromium.find_element("css selector", ".tip").text
+    assert plans.why(each).op in " ".join(tip.split())
+    chromium.execute_script(
+        "arguments[0].dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))", numbered
+    )
+    chosen = chromium.execute_script("return document.querySelector('tr.chosen').dataset.row")
+    assert chosen == "1"
+    live = "return document.getElementById('live').textContent === llmirTold.about[1]"
+    assert chromium.execute_script(live)
+
+
+def test_pages_are_no_larger_than_asked_and_alike(run: Run, tmp_path: Path) -> None:
+    plans = made("plan")
+    page = plans.page()
+    assert page == plans.page()
+    assert page == llmir.save(plans, tmp_path / "plan.html").read_text("utf-8")
+    assert len(page.encode()) < 250_000
+    with pytest.raises(LlmirError, match=r"more than 1,000; ask for fewer .*, or raise --max-size"):
+        plans.page(max_size=1000)
+    asked = ("plan", "tiny.json", "--rate", "1", "--prompt", "8", "--generate", "4", "--requests", "100")
+    done = run(*asked, "--gpus", "1", "-o", "p.html")
+    assert (done.code, done.out) == (0, "")
+    assert "default-src 'none'" in (tmp_path / "p.html").read_text("utf-8")
+    done = run(*asked, "--format", "html", "-o", "h.html")
+    assert done.code == 0
+    assert "<script" not in (tmp_path / "h.html").read_text("utf-8")
+    assert "--max-size: is of a page" in run(*asked, "--max-size", "1MB").err
+    assert "raise --max-size" in run(*asked, "--max-size", "1kB", "-o", "q.html").err
+    assert not (tmp_path / "q.html").exists()
