@@ -111,7 +111,8 @@ import { functionsOf } from "./lists.mjs";
 const { told, lists, points, typed, step, op } = JSON.parse(readFileSync("given.json"));
 const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
 const first = new Setup(told.setups[0], told.tables, once(functionsOf(lists)), told);
-const found = typed.map((rates) => first.given(rates)).map((setup) => points.map(([batch, prompt, generate]) => {
+const setups = typed.map((rates) => first.given(rates));
+const found = setups.map((setup) => points.map(([batch, prompt, generate]) => {
   const at = { batch, prompt, generate }, { prefill, decode } = setup.steps(at);
   const said = (of) => of && { ...few(of, step), ops: of.ops.map((each) => few(each, op)) };
   const [figures, memory] = [setup.request(at), setup.memory(at)];

@@ -14,7 +14,7 @@ from .code import Uses
 
 
 class Listing(Uses):
-    """Those that were added, by name, of which equal ones have one list.
+    """Functions that were added, by name, of which equal ones have one list.
 
     A list is how many inputs there are, constants, what is done, and where the outputs stand. Values are
     numbered: inputs, constants, and then what each function of earlier values gives; what is done is flat,
