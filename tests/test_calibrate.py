@@ -295,7 +295,10 @@ FITTED = "{origin: a, rows: 3, error_percent: 5, rate: 0.5}"
         (f"{{engine: x, ours: {{gemm_bf16: {FITTED}}}}}", "calibration.engine is 'x', calibrated are ours"),
         ("{engine: ours, ours: {gemm_bf16: {rate: 0.5}}}", "gemm_bf16.origin must be text, got None"),
         ("{engine: ours, ours: {gemm_bf16: {origin: a, rows: 3, error_percent: 5}}}", "must be a mapping"),
-        (f"{{engine: ours, ours: {{gemm_bf16: {FITTED.replace('0.5', '-1')}}}}}", "rate must be a number above 0"),
+        (
+            f"{{engine: ours, ours: {{gemm_bf16: {FITTED.replace('0.5', '-1')}}}}}",
+            "rate must be a number above 0",
+        ),
         (
             f"{{engine: ours, ours: {{gemm_bf16: {FITTED.replace('0.5', 'fast')}}}}}",
             "rate must be a number above 0",

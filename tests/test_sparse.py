@@ -110,7 +110,11 @@ WRONG: list[tuple[str, dict[str, object], str]] = [
     (MINIMAX, {"rotary_dim": 40}, "$.partial_rotary_factor: 5.0 of 8 elements are 40; expected 1 to all"),
     (ERNIE, {"moe_layer_end_index": -2}, "$.moe_layer_end_index: expected an integer from -1 to 2**48"),
     (ERNIE, {"moe_k": 9}, "$.num_experts_per_tok: 9 is more than the 5 experts"),
-    (GLM, {"first_k_dense_replace": -1}, "$.first_k_dense_replace: expected an integer from 0 to 2**48, got -1"),
+    (
+        GLM,
+        {"first_k_dense_replace": -1},
+        "$.first_k_dense_replace: expected an integer from 0 to 2**48, got -1",
+    ),
     (GRANITE, {"residual_multiplier": 0}, "$.residual_multiplier: expected a number above 0, got 0"),
     (PHI, {"num_experts_per_tok": 3}, "$.num_experts_per_tok: 3 is not modelled"),
 ]
