@@ -303,7 +303,7 @@ def test_an_option_is_refused_in_the_words_of_the_api(run: Run, option: str) -> 
         ),
         ("serve-sim tiny.json --closed 3 --turns 3", "leave out closed"),
         ("sweep tiny.json --jobs 0", "error: --jobs: expected an integer from 1"),
-        ("sweep tiny.json --price h100-sxm=2,h100=3", "error: price: h100-sxm and h100 are one device"),
+        ("sweep tiny.json --price h100-sxm=2,h100=3", "error: --price: h100-sxm and h100 are one device"),
     ],
 )
 def test_options_that_contradict_are_one_line_and_write_nothing(

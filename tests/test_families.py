@@ -217,11 +217,7 @@ ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (TINY, {"dtype": "float16"}, "$.torch_dtype: bf16 contradicts dtype fp16"),
     (MOE, {"num_local_experts": 4}, "$.num_local_experts: 4 contradicts num_experts 8"),
-    (
-        MOE,
-        {"num_key_value_heads": None},
-        "$.num_key_value_heads: expected an integer from 1 to 2**48, got null",
-    ),
+    (MOE, {"num_key_value_heads": None}, "$.num_key_value_heads: expected an integer from 1 to 2**48"),
     (QWEN, {"layer_types": ["full_attention"]}, "$.layer_types: 1 kinds for 2 layers"),
     (QWEN, {"sliding_window": "4096"}, '$.sliding_window: expected an integer from 0 to 2**48, got "4096"'),
     (MOE, {"max_window_layers": None}, "$.max_window_layers: expected an integer from 0 to 2**48, got null"),
@@ -232,19 +228,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 32}},
         "$.rope_scaling.original_max_position_embeddings: 32.0 contradicts 4096",
     ),
-    (
-        MISTRAL,
-        {"sliding_window": 0},
-        "$.sliding_window: expected an integer from 1 to 2**48, or null for no window",
-    ),
+    (MISTRAL, {"sliding_window": 0}, "$.sliding_window: expected an integer from 1 to 2**48, or null for"),
     (MISTRAL, {"sliding_window": 4.5}, "$.sliding_window: expected an integer from 0 to 2**48, got 4.5"),
     (MISTRAL, {"num_key_value_heads": 3}, "$.num_key_value_heads: 3 does not divide 4 attention heads"),
     (MIXTRAL, {"num_experts_per_tok": 9}, "$.num_experts_per_tok: 9 is more than the 8 experts"),
-    (
-        MIXTRAL,
-        {"num_local_experts": None},
-        "$.num_local_experts: expected an integer from 1 to 2**48, got null",
-    ),
+    (MIXTRAL, {"num_local_experts": None}, "$.num_local_experts: expected an integer from 1 to 2**48"),
     (QWEN, {"layer_types": []}, "$.layer_types: 0 kinds for 2 layers"),
     (
         TINY,
