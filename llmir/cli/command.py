@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from llmir.errors import LlmirError
+from llmir.errors import InputError
 from llmir.plugins import Kind, load_plugin
 
 COMMANDS: Kind[click.Command] = Kind("command", "llmir.cli")
@@ -37,7 +37,7 @@ class Command(click.Command):
         """Run."""
         try:
             return super().invoke(ctx)
-        except LlmirError as error:
+        except InputError as error:
             error.args = (as_options(str(error), self.params), *error.args[1:])
             raise
 
