@@ -11,7 +11,7 @@ from llmir.backends.analysis.plan import Plan, plan
 from llmir.backends.analysis.surface_code import Code
 from llmir.backends.cost import Model
 from llmir.backends.cost.tape import Tape
-from llmir.dim import Binding, C, Number
+from llmir.dim import Binding, C, Dim, Number
 from llmir.graph import Program
 from llmir.namespace import SCALARS
 
@@ -29,7 +29,7 @@ class VerifiedStep:
     Prompts beside them go through the program as ever, and logits of drafts come on top, as many as they are.
     """
 
-    functions = (C,)
+    functions: tuple[Dim, ...] = (C,)
 
     def __init__(self, program: Program, model: Model, tokens: int, drafts: Drafts) -> None:
         self.drafts, self._plain = drafts, PricedStep(program, model, tokens)
@@ -39,7 +39,7 @@ class VerifiedStep:
         )
         drafter = drafts.drafter or (program if "draft" in program.phases else None)
         phase = "" if drafts.drafter or drafter is None else "draft"
-        self._draft = drafter and _Step(running(drafter, [(1, 1, 1)], phase)[0], model, 1)
+        self._draft = None if drafter is None else _Step(running(drafter, [(1, 1, 1)], phase)[0], model, 1)
         self._rows = Rows(self._seconds)
         self._drafts = Rows(self._drafting)
         self._logits: dict[int, float] = {}
