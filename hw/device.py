@@ -119,7 +119,7 @@ class Device(Record):
         joining = {name: link for name, link in self.links.items() if link.joins(group)}
         if not joining:
             raise HardwareError(f"{self.name} has no link that joins {len(group)} ranks")
-        name = max(joining, key=lambda n: joining[n].Bps)
+        name = max(joining, key=lambda n: joining[n].usual_Bps)
         return name, joining[name]
 
     @property
@@ -133,7 +133,7 @@ class Device(Record):
         known = {n: link for n, link in self.links.items() if n == "pcie" or link.ranks == 1}
         if not known:
             raise HardwareError(f"{self.name} has no link to its host that is known")
-        name = max(known, key=lambda n: known[n].Bps)
+        name = max(known, key=lambda n: known[n].usual_Bps)
         return name, known[name]
 
     def source(self, key: str) -> str:

@@ -27,6 +27,12 @@ class Link:
     reduces: bool = False
     host_Bps: float | None = None  # noqa: N815 (B is bytes)
 
+    @property
+    def usual_Bps(self) -> float:  # noqa: N802 (B is bytes)
+        """The same of a link whose rate is told later: what it usually is."""
+        found: float = getattr(self.Bps, "usual", self.Bps)
+        return found
+
     def joins(self, group: Collection[int]) -> bool:
         """Whether all ranks of `group` are at it: a bridge is between neighbours, counted from 0."""
         return self.ranks is None or len({rank // self.ranks for rank in group}) == 1

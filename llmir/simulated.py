@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .backends.simulation.load import Load
     from .backends.simulation.pair import Pair
     from .backends.simulation.profile import Profile
+    from .backends.simulation.rates import Rates
     from .backends.simulation.replications import Replications
     from .backends.simulation.simulation import Simulation
 
@@ -255,8 +256,9 @@ def replicate(program: Program, hw: Any, times: int, *, seed: int = 0, **asked: 
 
 def at_rates(
     program: Program, hw: Any, rates: Sequence[float], times: int | None, *, seed: int = 0, **asked: Any
-) -> tuple[Simulation, ...] | tuple[Replications, ...]:
+) -> Rates:
     """`simulate` at each of some rates, or so many `times` as `replicate` does; prices are made once."""
+    from .backends.simulation.rates import Rates
     from .backends.simulation.replications import Replications
 
     comes, counted = _parted(asked)
@@ -267,8 +269,8 @@ def at_rates(
         return run(traffic(rate=rate, seed=seed + number, **comes), **counted)
 
     if times is None:
-        return tuple(once(rate, 0) for rate in rates)
-    return tuple(Replications(tuple(once(rate, n) for n in range(times))) for rate in rates)
+        return Rates(tuple(once(rate, 0) for rate in rates))
+    return Rates(tuple(Replications(tuple(once(rate, n) for n in range(times))) for rate in rates))
 
 
 def pools(prefill: Profile, decode: Profile, link: str) -> Pair:

@@ -11,22 +11,27 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import llmir
 from llmir import hw
 from llmir.backends.cost import model
+from llmir.backends.cost.typed import with_rates
 from llmir.backends.export import web
+from llmir.backends.export.web.code import Functions
 from llmir.backends.export.web.setups import document
 from llmir.errors import LlmirError
 
 from .browser import off
 from .code_cases import AXES, asked, cases
 
+CAPACITY = "memory_GB"
 SPLITS = (
     *AXES["sharding"],
     "shard{dp=2, ep=2}",
@@ -42,17 +47,18 @@ OP = ("name", "time_s", "ideal_time_s", *AMOUNTS, "bound", "basis", "error")
 
 RUN = """
 import { readFileSync } from "fs";
-import { Setup } from "./price.mjs";
-const { told, points, step, op } = JSON.parse(readFileSync("given.json"));
+import { Setup, once } from "./price.mjs";
+const { told, points, typed, step, op } = JSON.parse(readFileSync("given.json"));
 const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
 (0, eval)(readFileSync("functions.js", "utf8"));
-const setup = new Setup(told.setups[0], told.tables, globalThis.llmirFunctions, told);
-const found = points.map(([batch, prompt, generate]) => {
+const first = new Setup(told.setups[0], told.tables, once(globalThis.llmirFunctions), told);
+const setups = typed.map((rates) => first.given(rates));
+const found = setups.map((setup) => points.map(([batch, prompt, generate]) => {
   const at = { batch, prompt, generate }, { prefill, decode } = setup.steps(at);
   const said = (of) => of && { ...few(of, step), ops: of.ops.map((each) => few(each, op)) };
   const [figures, memory] = [setup.request(at), setup.memory(at)];
   return { figures, memory, prefill: said(prefill), decode: said(decode) };
-});
+}));
 process.stdout.write(JSON.stringify(found));
 """
 
@@ -77,10 +83,14 @@ def differs(priced: Any, job: Any) -> float:
     return max(off(found, expected) for found, expected in pairs)
 
 
-def run(setup: web.Setup, points: list[Any]) -> Any:
-    """What the page of a set-up computes at points."""
-    told, functions = document([setup], {"batch": 1, "prompt": 1, "generate": 1}, "")
-    given = json.dumps({"told": told, "points": points, "step": STEP, "op": OP})
+def told_of(setup: web.Setup) -> tuple[Any, Functions]:
+    """What the page of a set-up is told."""
+    return document([setup], {"batch": 1, "prompt": 1, "generate": 1}, "")
+
+
+def run(told: Any, functions: Functions, points: list[Any], typed: list[dict[str, float]]) -> Any:
+    """What the page of a set-up computes at points, for each set of rates that are typed in."""
+    given = json.dumps({"told": told, "points": points, "typed": typed, "step": STEP, "op": OP})
     price = files(web).joinpath("price.js").read_text(encoding="utf-8")
     texts = {
         "price.mjs": price,
@@ -97,30 +107,65 @@ def run(setup: web.Setup, points: list[Any]) -> Any:
     return json.loads(done.stdout)
 
 
-def compared(case: dict[str, Any], points: list[Any]) -> float | None:
+class Way(NamedTuple):
+    """How a page comes to what it computes."""
+
+    told_of: Callable[[web.Setup], tuple[Any, Any]]
+    run: Callable[..., Any]
+
+
+AS_A_FILE = Way(told_of, run)
+
+
+def compared(case: dict[str, Any], points: list[Any], way: Way = AS_A_FILE) -> float | None:
     """The same of a case of `code_cases` at points; None of one that there is not."""
     try:
         program, priced = asked(case)
         device = hw.load(priced.pop("hw"))
         by = model(device, priced.get("cost"), priced.get("engine"), priced.get("efficiency"))
-        setup = web.Setup({"hw": device.name}, program, by)
+        told, functions = way.told_of(web.Setup({"hw": device.name}, program, by))
         points = [(batch * program.micro_batches, *rest) for batch, *rest in points]
-        found = run(setup, points)
+        typed = [{}, *changes(told, random.Random(str(case)))]
+        found = way.run(told, functions, points, typed)
         jobs = [
-            llmir.workload(
-                program, device, **dict(zip(("batch", "prompt", "generate"), at, strict=True)), **priced
-            )
-            for at in points
+            [
+                llmir.workload(
+                    program, other, **dict(zip(("batch", "prompt", "generate"), at, strict=True)), **priced
+                )
+                for at in points
+            ]
+            for other in (changed(device, rates) for rates in typed)
         ]
     except LlmirError:
         return None
-    return max(map(differs, found, jobs))
+    return max(map(differs, chain(*found), chain(*jobs)))
 
 
-def known(points: list[Any], seed: int = 0) -> Iterator[tuple[dict[str, Any], float]]:
+def changes(told: Any, draw: random.Random) -> list[dict[str, float]]:
+    """Rates that somebody may type in: one of them, and all."""
+    (setup,) = told["setups"]
+    rates, memory = told["tables"][setup["rates"]], setup["sizes"]
+    one = draw.choice(rates)
+    new = {of["key"]: max(of["value"] * draw.choice((0.3, 0.9, 1.1, 4)), of["least"] * 1.01) for of in rates}
+    if memory:
+        low, high = memory
+        size = max(low, int(setup["capacity"] * draw.uniform(0.7, 1.5)))
+        new[CAPACITY] = min(size, high - 1) if high else size
+    return [{one["key"]: new[one["key"]]}, new]
+
+
+def changed(device: hw.Device, rates: dict[str, float]) -> hw.Device:
+    """The device with these, as a file would state them that extends its own."""
+    other = with_rates(device, rates)
+    if CAPACITY in rates:
+        return replace(other, memory_bytes=int(rates[CAPACITY]), physical_bytes=None)
+    return other
+
+
+def known(points: list[Any], seed: int = 0, way: Way = AS_A_FILE) -> Iterator[tuple[dict[str, Any], float]]:
     """Cases that there are, each with its difference."""
     for case in cases(seed, {**AXES, "sharding": SPLITS}):
-        if (found := compared(case, points)) is not None:
+        if (found := compared(case, points, way)) is not None:
             yield case, found
 
 

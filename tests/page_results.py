@@ -7,6 +7,8 @@ from functools import cache
 from typing import Any
 
 import llmir
+from llmir.backends.simulation.replications import Replications
+from llmir.simulated import at_rates
 
 
 def _plan() -> Any:
@@ -14,7 +16,18 @@ def _plan() -> Any:
     return llmir.plan("llama3.1-8b", "h100-sxm,a100", gpus=8, requests=200, **asked)
 
 
-RESULTS: dict[str, Callable[[], Any]] = {"plan": _plan}
+def _rates() -> Any:
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
+    asked = {"prompt": 500, "generate": 50, "requests": 100, "max_ttft_s": 0.1, "max_tpot_s": 0.02}
+    return at_rates(program, "h100-sxm", [4, 30, 90], None, **asked)
+
+
+RESULTS: dict[str, Callable[[], Any]] = {
+    "plan": _plan,
+    "rates": _rates,
+    "run": lambda: made("rates").runs[1],
+    "runs": lambda: Replications(made("rates").runs[:2]),
+}
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import llmir
+from llmir.backends.export import units
 from llmir.backends.export.web.page import results
 from llmir.backends.export.web.plans import plans as told_of_plans
 from llmir.errors import LlmirError
@@ -178,6 +179,45 @@ def test_the_front_says_why_each_point_lost(files: dict[str, Path], chromium: An
     assert chosen == "1"
     live = "return document.getElementById('live').textContent === llmirTold.about[1]"
     assert chromium.execute_script(live)
+
+
+@browser.real
+def test_latencies_against_the_rate_are_those_of_the_runs(files: dict[str, Path], chromium: Any) -> None:
+    found = made("rates")
+    browser.opened(chromium, files["rates"])
+    for of in ("ttft", "tpot"):
+        told = chromium.execute_script(TOLD, of)
+        for each, stat in zip(told["series"], ("p50", "p90", "p99"), strict=True):
+            assert each["name"].startswith(stat)
+            lines = [(run.load.rate, getattr(run.latencies[of], stat)) for run in found.runs]
+            assert [tuple(at[:2]) for at in each["points"]] == lines
+        (limit,) = (limit["at"] for limit in told["limits"] if limit["axis"] == "y")
+        assert limit == getattr(found.runs[0], f"max_{of}_s")
+    told = chromium.execute_script(TOLD, "rates")
+    keys = [column["key"] for column in told["columns"]]
+    for row, run in zip(told["rows"], found.runs, strict=True):
+        said = dict(zip(keys, row, strict=True))
+        assert said["overloaded"] == run.overloaded
+        assert said["goodput"] == run.goodput
+        assert said["itl_p90_s"] == run.latencies["itl"].p90
+    late = [n for n, run in enumerate(found.runs) if run.latencies["ttft"].p99 > run.max_ttft_s]
+    wrong = (
+        "return [...document.querySelectorAll('td.wrong')].map((cell) => Number(cell.parentNode.dataset.row))"
+    )
+    assert set(late) <= set(chromium.execute_script(wrong))
+
+
+@browser.real
+def test_a_run_over_time_is_that_of_its_requests(files: dict[str, Path], chromium: Any) -> None:
+    run = made("run")
+    browser.opened(chromium, files["run"])
+    told = chromium.execute_script(TOLD, "ttft")
+    line, named = (each["points"] for each in told["series"])
+    waits = sorted(run.ttft_s.tolist())
+    assert (line[0][0], line[-1][0]) == (waits[0], waits[-1])
+    assert [at[0] for at in named] == [getattr(run.latencies["ttft"], stat) for stat in ("p50", "p90", "p99")]
+    cells = chromium.execute_script(CELLS, "latencies")
+    assert cells[0][1:] == [units.time(seconds) for seconds in run.latencies["ttft"]]
 
 
 def test_pages_are_no_larger_than_asked_and_alike(run: Run, tmp_path: Path) -> None:

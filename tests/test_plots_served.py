@@ -221,8 +221,7 @@ TRAFFIC = ("serve-sim", "tiny.json", "--prompt", "8", "--generate", "4")
         (("plot", "roofline", "tiny.json", "-o", "-"), "-o -: a picture goes to a file"),
         ((*TRAFFIC, "--rates", "5", "-o", "x.png"), "--rates: expected two rates or more"),
         ((*TRAFFIC, "--rates", "5,x", "-o", "x.png"), "--rates: expected a number above 0, got 'x'"),
-        ((*TRAFFIC, "--rates", "5,9", "--rate", "5", "-o", "x.png"), "--rate: --rates makes a picture"),
-        ((*TRAFFIC, "--rates", "5,9"), "--rates: makes a picture, say which file"),
+        ((*TRAFFIC, "--rates", "5,9", "--rate", "5", "-o", "x.png"), "--rate: --rates has runs of its own"),
         ((*TRAFFIC, "--rates", "5,9", "-o", "x.csv"), "suffix '.csv' is unknown"),
     ],
 )

@@ -176,3 +176,25 @@ def test_a_raised_rate_does_not_change_whose_kernels_are_taken(name: str) -> Non
     rates = {dtype: 4 * rate for dtype, rate in device.matrix_flops.items()}
     faster = replace(device, matrix_flops=rates, memory_Bps=4 * device.memory_Bps)
     assert relatives(faster) == relatives(device)
+
+
+def test_a_file_that_states_other_rates_keeps_kernels_and_widens_their_band() -> None:
+    """As of another device of the same die: of links for collectives, of the chip for all else."""
+    half = replace(H100, memory_Bps=H100.memory_Bps / 2)
+    slow = replace(H100, matrix_flops={**H100.matrix_flops, "bf16": 4e14})
+    links = {name: replace(link, Bps=link.Bps / 2) for name, link in H100.links.items()}
+    for device, products, sums in (
+        (replace(H100, memory_bytes=2 * H100.memory_bytes, name="double"), "", ""),
+        (half, transfer.SAME_DIE, ""),
+        (slow, transfer.SAME_SM, ""),
+        (replace(H100, links=links), "", transfer.SAME_DIE),
+    ):
+        for family, group, expected in (
+            ("gemm_bf16", "products", products),
+            ("all_reduce", "collectives", sums),
+        ):
+            fit = basis(device, family)
+            assert fit is not None
+            assert fit.kernel == getattr(basis(H100, family), "kernel", None)
+            wider = of_device(device, fit.device, family)
+            assert wider == (transfer.table()[expected][group] if expected else 0.0)

@@ -33,11 +33,12 @@ def for_ranks(of: Ranks, model: Model, program: Program, sent: Iterable[Row] = (
         used = {*links(program, device), *_links(device, (row.work for row in sent))}
         if idle := [name for name in shares if name not in used]:
             raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else _moved(model, device)
+    return model if device is model.device else moved(model, device)
 
 
 @lru_cache(maxsize=256)
-def _moved(model: Model, device: Device) -> Model:
+def moved(model: Model, device: Device) -> Model:
+    """The same cost model on another device."""
     return cast("Model", replace(cast("Any", model), device=device))
 
 

@@ -140,15 +140,21 @@ class Pool(Record):
     @cached_property
     def share(self) -> float:
         """The share that may be used."""
-        if self.utilization is not None or not self.rule.aside:
+        if (aside := self.aside) is None:
             return self.utilization or self.rule.utilization or 1.0
-        tp, pp = self.program.parallelism.tp, self.program.parallelism.pp
-        captured = self.graphs.on(self.device, tp).decodes if self.graphs else 0
-        aside = by_device.first(self.rule.aside, self.device, tp).whole(self.tokens, captured, tp * pp)
         if aside >= self.device.capacity_bytes:
             asked = f"{self.tokens:,} tokens of a step"
             raise InputError(f"max_batched_tokens: {asked} need all memory of {self.device.name}")
         return 1 - aside / self.device.capacity_bytes
+
+    @cached_property
+    def aside(self) -> float | None:
+        """Bytes that are kept free where no share is stated; None where one is, or the rule has one."""
+        if self.utilization is not None or not self.rule.aside:
+            return None
+        tp, pp = self.program.parallelism.tp, self.program.parallelism.pp
+        captured = self.graphs.on(self.device, tp).decodes if self.graphs else 0
+        return by_device.first(self.rule.aside, self.device, tp).whole(self.tokens, captured, tp * pp)
 
     def rooms(self, sequences: int | None = None) -> tuple[Room, ...]:
         """Of each stage, with room to sample so many sequences at once."""

@@ -13,12 +13,14 @@ from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.code import SIZES, recorded
 from llmir.backends.analysis.costs import Priced, named
 from llmir.backends.analysis.liveness import reserved
+from llmir.backends.analysis.placement import moved, placed
 from llmir.backends.analysis.plan import Plan, plan
 from llmir.backends.analysis.pool import Pool
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Model
+from llmir.backends.cost import Model, Price
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.tape import Function
+from llmir.backends.cost.typed import Kin, kin, typed
 from llmir.dim import Number, falls
 from llmir.errors import InputError
 from llmir.graph import Program
@@ -36,7 +38,7 @@ class Base(NamedTuple):
 
 
 class Op(NamedTuple):
-    """A row: what is fixed of it, where its price and its amounts begin, and its `bases` by which one holds.
+    """A row: what is fixed of it, where its price and its amounts begin, and whether ranks send in it.
 
     `moment` is where `Phase.moments` has what activations take while it runs.
     """
@@ -44,8 +46,8 @@ class Op(NamedTuple):
     fixed: dict[str, Any]
     priced: int
     amounts: int
-    bases: tuple[Base, ...]
     moment: int
+    sends: bool
 
 
 class Phase:
@@ -54,11 +56,12 @@ class Phase:
     Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), its `parts`
     (ops alone, in a graph, as launched, whole), by the roofline (`ideal`), and bytes of weights, caches and
     activations (`memory`). Of ops: `times` as `Priced` has them, `amounts`, and activations at its `moments`.
+    `steps` and `ideal` may be of a device whose rates are told later (`cost.typed`), `plan` of what it is.
     """
 
-    def __init__(self, steps: Plan, ideal: Plan, name: str = "") -> None:
+    def __init__(self, steps: Plan, ideal: Plan, of: Plan, name: str = "") -> None:
         tape, at = recorded()
-        self.plan, self.name = steps, name
+        self.plan, self.name, self._steps = of, name, steps
         values, seconds = steps.figures(at), steps.seconds(at)
         stage = Function.of(tape, SIZES, seconds.whole)
         self.early, self.late = stage.parted(("C",))
@@ -78,7 +81,7 @@ class Phase:
 
     @property
     def _starts(self) -> list[slice]:
-        return list({kind.priced.start: kind.priced for kind in self.plan.kinds}.values())
+        return list({kind.priced.start: kind.priced for kind in self._steps.kinds}.values())
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
@@ -86,17 +89,25 @@ class Phase:
         found: dict[int, Op] = {}
         starts = {place.start: i * len(Priced._fields) for i, place in enumerate(self._starts)}
         amounts = 0
-        for kind in self.plan.kinds:
-            repeat = kind.row.repeat * self.plan.program.micro_batches
-            price = kind.price
-            held = [price.held(i) for i in range(len(getattr(price, "prices", (price,))))]
-            bases = tuple(Base(str(one.basis), one.error, float(getattr(one, "lent", 0.0))) for one in held)
+        for kind in self._steps.kinds:
+            repeat, sends = kind.row.repeat * self.plan.program.micro_batches, bool(kind.row.work.wire)
             for number, called in ((kind.first, named(kind.row)), *kind.others):
                 fixed = dict(called, repeat=repeat)
                 moment = self._moments.get(str(called["name"]), -1)
-                found[number] = Op(fixed, starts[kind.priced.start], amounts, bases, moment)
+                found[number] = Op(fixed, starts[kind.priced.start], amounts, moment, sends)
             amounts += len(kind.row.amounts)
         return tuple(found[number] for number in sorted(found))
+
+    def bases(self, plan: Plan | None = None) -> tuple[tuple[Base, ...], ...]:
+        """What times of each row may be made of, by which price holds; of another plan of the same rows."""
+        prices = (plan or self.plan).prices
+        found = {id(price): _bases(price) for price in {id(price): price for price in prices}.values()}
+        return tuple(found[id(price)] for price in prices)
+
+
+def _bases(price: Price) -> tuple[Base, ...]:
+    held = (price.held(i) for i in range(len(getattr(price, "prices", (price,)))))
+    return tuple(Base(str(one.basis), one.error, float(getattr(one, "lent", 0.0))) for one in held)
 
 
 class RequestCode:
@@ -105,6 +116,7 @@ class RequestCode:
     A program that does not tell decode from prefill has one phase, `step`. `InputError` for what is no
     function of three sizes: images, prompts of which layers see a part, and cost models that symbols do not
     go through; and for engines whose memory depends on the longest request.
+    Functions take the `rates` of its device as they are told, by key (`cost.typed`).
     """
 
     def __init__(self, program: Program, model: Model, cache_policy: str = "exact") -> None:
@@ -114,7 +126,8 @@ class RequestCode:
             raise InputError(f"{program.name} reads images, and a page has tokens alone")
         if "prompt" in program.facts:
             raise InputError(f"layers of {program.name} see fewer tokens of one prompt alone")
-        self.program, self.model, self.cache_policy = program, model, policy(cache_policy).name
+        self.program, self.model = program, placed(program, model)
+        self.cache_policy = policy(cache_policy).name
         self.drafts = DRAFTS if program.splits else 1
         prompt, generate = USUAL
         self.job = Workload(program, model.device, program.micro_batches, prompt, generate, model=model)
@@ -131,9 +144,24 @@ class RequestCode:
 
     def _phase(self, name: str) -> Phase:
         program, _, _ = running(self.program, [checked(self.program.micro_batches)], name)
-        ideal = cost.model(self.model.device, "ideal")
-        steps, least = (plan(program, model, self.cache_policy) for model in (self.model, ideal))
-        return Phase(steps, least, name)
+        ideal = cost.model(self.told.device, "ideal")
+        steps, least, own = (plan(program, of, self.cache_policy) for of in (self.told, ideal, self.model))
+        return Phase(steps, least, own, name)
+
+    @cached_property
+    def told(self) -> Model:
+        """The model on the device with rates that are told later."""
+        return moved(self.model, typed(self.model.device))
+
+    @cached_property
+    def kin(self) -> Kin | None:
+        """The device whose kernels are taken, if other rates decide how far off those are."""
+        return kin(self.model.device) if isinstance(self.model, cost.Calibrated) else None
+
+    def doubted(self, phase: Phase) -> tuple[tuple[tuple[Base, ...], ...], ...]:
+        """What times may be made of at other rates: on the same die as that device, and on another."""
+        models = (moved(self.model, device) for device in (self.kin.others if self.kin else ()))
+        return tuple(phase.bases(plan(phase.plan.program, model, self.cache_policy)) for model in models)
 
     @cached_property
     def held(self) -> Function:
@@ -154,7 +182,7 @@ class RequestCode:
     def limits(self) -> dict[str, Any]:
         """What may be used: of an engine the room of each stage, how what it samples grows; else bytes."""
         if self.pool is None:
-            return {"usable": float(self.job.capacity_bytes)}
+            return {"physical": self.model.device.capacity_bytes, "share": self.job.share}
         pool, program = self.pool, self.program
         rooms = pool.rooms()
         more, most = ([room.activations for room in pool.rooms(n)] for n in (_MANY, _MANY + 1))
@@ -162,6 +190,7 @@ class RequestCode:
         return {
             "rule": pool.rule.rule,
             "share": pool.share,
+            "aside": pool.aside,
             "physical": pool.device.capacity_bytes,
             "tightest": pool.tightest,
             "tokens": pool.tokens,
@@ -172,6 +201,22 @@ class RequestCode:
             "grows": {"each": each, "fixed": [a - _MANY * n for a, n in zip(more, each, strict=True)]},
             "dp": program.parallelism.dp,
         }
+
+    @cached_property
+    def sizes(self) -> tuple[int, int | None] | None:
+        """From how many bytes of memory, and below how many, an engine does all else as it does.
+
+        None where another memory may have another stage full first.
+        """
+        pool = self.pool
+        if pool is None:
+            return 1, None
+        if pool.rule.rule == "free" and len(self.program.entries) > 1:
+            return None
+        options = (*pool.rule.budgets, *pool.rule.aside, *(pool.graphs.largest if pool.graphs else ()))
+        ends = [1, *(option.memory_bytes for option in options)]
+        capacity = pool.device.capacity_bytes
+        return max(n for n in ends if n <= capacity), min((n for n in ends if n > capacity), default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:

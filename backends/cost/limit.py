@@ -8,6 +8,8 @@ from llmir.dataclass import dataclass
 from llmir.dim import Binding, Dim, Number, Size
 from llmir.frozen import figure
 
+from .tape import outside
+
 BOUNDS = ("compute", "memory", "network", "overhead")  # the last: kernel launches, the engine's CPU
 
 
@@ -35,6 +37,8 @@ class Limit:
         return {monomial: coefficient / self.rate for monomial, coefficient in terms}
 
     def below(self, other: Limit) -> bool:
-        """Whether `other` takes at least as long at every point."""
+        """Whether `other` takes at least as long at every point, as is known of rates that are numbers."""
+        if outside(self.rate) or outside(other.rate):
+            return False
         mine, theirs = self.seconds, other.seconds
         return all(theirs.get(m, 0.0) - mine.get(m, 0.0) >= 0 for m in mine.keys() | theirs.keys())

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import NamedTuple
 
 from llmir.dataclass import dataclass
-from llmir.dim import Binding, Number, Size, ceildiv, minimum
+from llmir.dim import Binding, Number, Size, ceildiv, maximum, minimum
 from llmir.errors import HardwareError
 from llmir.hw import Device, Link
 
 from .limit import Limit
 from .nodes import split
+from .tape import outside, usual
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,12 @@ class Way:
     @cached_property
     def pace(self) -> float:
         """Seconds for each byte of payload, over the slowest link."""
-        return self.slowest.pace
+        return reduce(maximum, (leg.pace for leg in self.legs))
 
     @property
     def slowest(self) -> Leg:
         """The leg that takes longest."""
-        return max(self.legs, key=lambda leg: leg.pace)
+        return max(self.legs, key=lambda leg: float(usual(leg.pace)))
 
     def time(self, payload: Number) -> Number:
         """Seconds."""
@@ -174,9 +175,15 @@ def ways(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[Way, ...]
 
 
 def fastest(found: Iterable[Way]) -> tuple[Way, ...]:
-    """The lower envelope of the lines latency + pace · payload, by the payload from which each is fastest."""
+    """The lower envelope of the lines latency + pace · payload, by the payload from which each is fastest.
+
+    All lines where paces are told later.
+    """
     kept: list[Way] = []
-    for way in sorted(found, key=lambda w: (w.latency_s, w.pace)):
+    lines = sorted(found, key=lambda w: (w.latency_s, usual(w.pace)))
+    if any(outside(way.pace) for way in lines):
+        return tuple(sorted(lines, key=lambda w: -usual(w.pace)))
+    for way in lines:
         if kept and way.pace >= kept[-1].pace:
             continue
         while len(kept) > 1 and crossing(kept[-2], way) <= crossing(kept[-2], kept[-1]):

@@ -23,6 +23,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from llmir import hw
+from llmir.dim import maximum, minimum
 from llmir.hw import Device, transfer
 
 from .kernels import KERNELS, Gemm, GemmShape, Kernel, parameters
@@ -52,7 +54,7 @@ def carried(
     travel = Travel(device, other, dtype, reached.matrix, reached.memory)
     kind, values = type(kernel), kernel.moved(travel)
     kind = kind if device == other else kind.elsewhere()
-    return kind(**{p.name: min(max(values[p.name], p.low), p.high) for p in parameters(kind)})
+    return kind(**{p.name: minimum(maximum(values[p.name], p.low), p.high) for p in parameters(kind)})
 
 
 def computes(family: str) -> str:
@@ -80,8 +82,29 @@ def reached(kernel: Gemm, device: Device, family: str) -> Reached:
 
 @lru_cache(maxsize=4096)
 def of_device(device: Device, other: Device, family: str) -> float:
-    """What a kernel of `other` is more off on `device`: a mean relative error; 0 of its own."""
-    return 0.0 if device == other else _of(relation(device, other), family)
+    """What a kernel of `other` is more off on `device`: a mean relative error; 0 of its own.
+
+    Of a device whose file states other rates than it was measured with, as of one of the same die.
+    """
+    if device == other:
+        home = measured_with(device, family)
+        return _of(relation(device, home), family) if home else 0.0
+    return _of(relation(device, other), family)
+
+
+def measured_with(device: Device, family: str) -> Device | None:
+    """The bundled device that a kernel was measured on, where a file that extends it states other rates.
+
+    Of links for collectives, and for all else of the chip and its memory.
+    """
+    if device.own_calibration or not device.measured_as:
+        return None
+    home = hw.load(device.measured_as)
+    if KERNELS[family].group == "collectives":
+        pairs = ((link, device.links.get(name)) for name, link in home.links.items())
+        return home if any(there and here.Bps != there.Bps for here, there in pairs) else None
+    ours, theirs = ((d.matrix_flops, d.vector_flops, d.memory_Bps) for d in (device, home))
+    return home if ours != theirs else None
 
 
 def of_engine(family: str) -> float:

@@ -9,6 +9,9 @@ from typing import Any
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import model as usual
 from llmir.backends.search.plan import Plans
+from llmir.backends.simulation.rates import Rates
+from llmir.backends.simulation.replications import Replications
+from llmir.backends.simulation.simulation import Simulation
 from llmir.convert import integer
 from llmir.errors import InputError
 from llmir.version import __version__
@@ -57,3 +60,27 @@ def plans(found: Plans, *, max_size: int | None = None) -> str:
     from llmir.backends.export.web.plans import plans
 
     return _written(plans(found), max_size, "ask for fewer devices, types, --chunk or --batch")
+
+
+@exporter("page", ".html", of=Rates)
+def rates(found: Rates, *, max_size: int | None = None) -> str:
+    """Latencies against the rate with limits and overload, and a table of the rates."""
+    from llmir.backends.export.web.serving import rates
+
+    return _written(rates(found), max_size, "ask for fewer rates")
+
+
+@exporter("page", ".html", of=Simulation)
+def simulation(found: Simulation, *, max_size: int | None = None) -> str:
+    """Shares of requests by latency with limits, the server over time, and the tables."""
+    from llmir.backends.export.web.serving import simulation
+
+    return _written(simulation(found), max_size, "it has no more than curves and tables")
+
+
+@exporter("page", ".html", of=Replications)
+def replications(found: Replications, *, max_size: int | None = None) -> str:
+    """Latencies and figures with their intervals."""
+    from llmir.backends.export.web.serving import replications
+
+    return _written(replications(found), max_size, "it has no more than tables")

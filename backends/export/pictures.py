@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.sweep import Sweep
 from llmir.backends.simulation.drawn import drawn
 from llmir.backends.simulation.profile import Profile
-from llmir.backends.simulation.replications import Replications
+from llmir.backends.simulation.rates import Rates
 from llmir.backends.simulation.simulation import Simulation
 from llmir.errors import InputError
 from llmir.views import exporter
@@ -100,11 +100,11 @@ def sweep(found: Sweep, form: str) -> bytes:
     raise InputError("a picture of a sweep is over its batches or contexts; this one has one of each")
 
 
-def rates(runs: Sequence[Simulation | Replications], form: str) -> bytes:
+def rates(found: Rates, form: str) -> bytes:
     """TTFT above TPOT against the rate of some runs."""
     with page(9.2) as figure:
         for part, of in zip(figure.subfigures(2, 1), SHOWN, strict=True):
-            latencies.latencies(runs, part.subplots(), of, Asked())
+            latencies.latencies(found.runs, part.subplots(), of, Asked())
         return rendered(figure, form)
 
 
@@ -117,6 +117,7 @@ def _exporters(of: type, make: Callable[[Any, str], bytes]) -> None:
         exporter(form, suffix, of=of)(picture)
 
 
+_exporters(Rates, rates)
 _exporters(Plans, plans)
 _exporters(Sweep, sweep)
 _exporters(Simulation, lambda run, form: drawn_by(lambda ax: serving.serving(run, ax), form, 4.8))

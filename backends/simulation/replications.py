@@ -9,7 +9,7 @@ import numpy as np
 
 from llmir.dataclass import dataclass
 from llmir.frozen import Figures, figure
-from llmir.views import Result
+from llmir.views import Paged, Result
 
 from .simulation import Simulation, Spread
 
@@ -28,7 +28,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Replications(Figures, Result):
+class Replications(Figures, Result, Paged):
     """Runs that differ by their seeds alone."""
 
     runs: tuple[Simulation, ...]

@@ -10,7 +10,7 @@ import numpy as np
 from llmir.backends.analysis.workload import Workload
 from llmir.dataclass import dataclass
 from llmir.frozen import Figures, figure
-from llmir.views import Result
+from llmir.views import Paged, Result
 
 from .capacity import Capacity
 from .course import FOREVER
@@ -38,7 +38,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation(Figures, Result):
+class Simulation(Figures, Result, Paged):
     """Requests that an engine served: `profile` says the program, device and limits, `load` what came.
 
     Arrays have an entry a request: when it came, was first read, had its first token and ended, how often it

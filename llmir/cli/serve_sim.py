@@ -47,7 +47,7 @@ class Lengths(Count):
 @click.option(
     "--rates",
     type=Rates("N,N,…"),
-    help="Instead: several rates, each simulated, for a picture of latencies against the rate (-o late.png).",
+    help="Instead: several rates, each simulated: latencies against the rate (-o late.html, late.png).",
 )
 @click.option("--closed", type=Count(), help="Instead: users, each of whom asks again when answered.")
 @click.option(
@@ -131,9 +131,11 @@ class Lengths(Count):
 @options.parallel
 @options.limits
 @options.price
-@options.form("table", "json", "csv", "md", "html")
+@options.max_size
+@options.form("table", "json", "csv", "md", "html", "page")
 @options.output(
-    "Write a file; .txt, .json, .csv, .md, .html, or .png, .svg or .pdf for a picture decides the format."
+    "Write a file; .txt, .json, .csv, .md, .html for a page, or .png, .svg or .pdf for a picture decides the "
+    "format."
 )
 def serve_sim(**given: Any) -> None:
     """Simulate an engine that serves requests: queues, batches, chunks of prompts, blocks, preemptions.
@@ -149,20 +151,25 @@ def serve_sim(**given: Any) -> None:
     llmir serve-sim llama3.1-8b --rate 60 --replicas 4 --router least-loaded
     llmir serve-sim llama3.1-8b --rate 30 --prefill-replicas 2 --link 50GBps
     llmir serve-sim llama3.1-8b --rate 10 --draft-tokens 4 --acceptance 0.7
-    llmir serve-sim llama3.1-8b --rates 2,6,10,14,18 -o latencies.png
+    llmir serve-sim llama3.1-8b --rates 2,6,10,14,18 -o latencies.html
     """
     from llmir import replicate, simulate, trace
     from llmir.backends.export import simulation as tables
     from llmir.backends.export.files import write
+    from llmir.backends.simulation.rates import Rates
     from llmir.backends.simulation.replications import Replications
     from llmir.backends.simulation.simulation import Simulation
 
     files = [given[name] for name in FILES if given[name] is not None]
     if twice := next((name for i, name in enumerate(files) if name in files[:i]), None):
         raise InputError(f"{twice}: is named twice, and would be written over; say another file")
-    times, of = given["replications"], Replications if given["replications"] else Simulation
-    several = given["rates"] is not None
-    form = rates.target(given) if several else output.choose(given["output_file"], given["form"], of)
+    times, several = given["replications"], given["rates"] is not None
+    if several:
+        rates.alone(given)
+    form = output.choose(
+        given["output_file"], given["form"], Rates if several else Replications if times else Simulation
+    )
+    size = output.paged(form, given["max_size"])
     outputs = {"requests_out": tables.requests_csv, "steps_out": tables.steps_csv}
     _single(given)
     inputs.check_drafts(given)
@@ -176,16 +183,17 @@ def serve_sim(**given: Any) -> None:
             raise InputError("--decode-tp: is of pools, which a --link joins")
         asked["decode_program"] = inputs.lowered({**given, "tp": given["decode_tp"]})
     (device,) = inputs.priced(given, inputs.linked(given, program))
-    if several:
-        rates.draw(given, program, device, asked, form)
-        return
-    if times:
-        again = replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
-        output.result(again, form, given["output_file"])
+    if several or times:
+        again = (
+            rates.simulated(given, program, device, asked)
+            if several
+            else replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
+        )
+        output.result(again, form, given["output_file"], **size)
         output.note(*again.notes)
         return
     found = simulate(program, device, **asked)
-    output.result(found, form, given["output_file"])
+    output.result(found, form, given["output_file"], **size)
     for name, text in outputs.items():
         if given[name] is not None:
             write(given[name], text(found))

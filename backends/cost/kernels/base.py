@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from llmir.dataclass import dataclass
-from llmir.dim import Number, Uneven
+from llmir.dim import Number, Uneven, minimum
 from llmir.errors import HardwareError
 from llmir.hw import Device
-from llmir.names import suggest
+from llmir.names import bounded, suggest
 from llmir.namespace import ARRAYS, Namespace
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -146,14 +146,14 @@ class Travel:
     memory: float = 1.0
 
     @property
-    def slower(self) -> float:
+    def slower(self) -> Number:
         """The rate of the matrix units there beside that of fp32, to that at home; 1 if it is higher."""
         here, there = (
             d.matrix_peak(self.dtype)[0] / d.vector_flops["fp32"] for d in (self.home, self.device)
         )
-        return min(1.0, there / here)
+        return minimum(1.0, there / here)
 
-    def share(self, share: float) -> float:
+    def share(self, share: float) -> Number:
         """The share of its peak that a matrix unit reaches if it is slower and the work beside it is not."""
         return self.matrix * (share / (share + (1 - share) * self.slower) if share < 1 else share)
 
@@ -216,7 +216,7 @@ class Kernel(ABC):
                 allowed = ", ".join(f"{c:g}" for c in choices)
                 raise HardwareError(f"{where}.{name} must be one of {allowed}, got {value:g}")
             if not low <= value <= high:
-                raise HardwareError(f"{where}.{name} must be {low:g} to {high:g}, got {value:g}")
+                raise HardwareError(f"{where}.{name} must be {bounded('a number', low, high)}, got {value:g}")
         return cls(**values)
 
 

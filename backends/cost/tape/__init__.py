@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from . import blocks, loops, scalar
 from .outline import Outline, Within, whole, within
+from .outside import Outside, names, outside, usual
 from .record import Function, Symbol, Tape, tape_of
 from .slopes import slope
 
@@ -25,15 +26,19 @@ __all__ = [
     "PRINTERS",
     "Function",
     "Outline",
+    "Outside",
     "Printer",
     "Symbol",
     "Tape",
     "Within",
     "blocks",
     "loops",
+    "names",
+    "outside",
     "scalar",
     "slope",
     "tape_of",
+    "usual",
     "whole",
     "within",
 ]

@@ -60,8 +60,10 @@ class Tape:
     """The nodes, in the order in which they were recorded.
 
     `scalars` are the functions of numbers that symbols may meet beside operators; `namespace` has the same of
-    symbols.
+    symbols. What is on an `outside` tape is a constant of others, which stays as it is while functions run.
     """
+
+    outside = False
 
     def __init__(self, scalars: Any) -> None:
         self.nodes: list[Node] = []
@@ -80,8 +82,12 @@ class Tape:
 
     def record(self, function: str, *operands: Operand) -> Operand:
         """The function of the operands; a constant where no symbol decides it."""
-        if not any(isinstance(x, Symbol) for x in operands):
+        tapes = [x.tape for x in operands if isinstance(x, Symbol)]
+        if not tapes:
             return self.scalars[function](*operands)
+        own = next((tape for tape in tapes if not tape.outside), tapes[0])
+        if own is not self:
+            return own.record(function, *operands)
         of = tuple(map(self.number, operands))
         key = function, *(sorted(of) if function in COMMUTES else of)
         found = self._known.get(key)
@@ -90,8 +96,8 @@ class Tape:
             found = self._known[key] = self._node(function, of) if found is None else found
         return found
 
-    def node(self, function: Any, of: tuple[int, ...]) -> Symbol:
-        """A function of nodes, once."""
+    def node(self, function: Any, of: tuple[Any, ...]) -> Symbol:
+        """A function of nodes, or a constant, once."""
         key = function, *of
         if key not in self._known:
             self._known[key] = self._node(function, of)
@@ -106,9 +112,11 @@ class Tape:
     def number(self, operand: Operand) -> int:
         """The number of the node that an operand is; TypeError for what is no number of this tape."""
         if isinstance(operand, Symbol):
-            if operand.tape is not self:
+            if operand.tape is self:
+                return operand.number
+            if not operand.tape.outside:
                 raise TypeError("a symbol of another tape")
-            return operand.number
+            return self.node("constant", (operand,)).number
         value = operand.item() if hasattr(operand, "item") and not getattr(operand, "ndim", 1) else operand
         if not isinstance(value, (int, float)):
             raise TypeError(f"a tape records numbers, got {type(operand).__name__}")
@@ -134,7 +142,7 @@ def _simpler(function: str, operands: tuple[Operand, ...]) -> Operand | None:
         return None
     first, second = operands
     if isinstance(first, Symbol) and isinstance(second, Symbol):
-        if first.number != second.number:
+        if not _same(first, second):
             return None
         return first if function in IDEMPOTENT else 0 if function == "subtract" else None
     free, neutral, zero = function in COMMUTES, NEUTRAL.get(function), ZERO.get(function)
@@ -156,7 +164,7 @@ def _is(operand: Operand, constant: Constant | None) -> bool:
 
 
 def _same(a: Operand, b: Operand) -> bool:
-    return isinstance(a, Symbol) and isinstance(b, Symbol) and a.number == b.number
+    return isinstance(a, Symbol) and isinstance(b, Symbol) and (a.tape, a.number) == (b.tape, b.number)
 
 
 Operator = Callable[["Symbol", Operand], Operand]
@@ -178,6 +186,11 @@ class Symbol:
 
     def __init__(self, tape: Tape, number: int) -> None:
         self.tape, self.number = tape, number
+
+    @property
+    def usual(self) -> Constant:
+        """What a number that is told when functions run is elsewhere; AttributeError for what is none."""
+        return self.tape.value(self)  # type: ignore[attr-defined]
 
     @property
     def namespace(self) -> Any:
@@ -210,8 +223,8 @@ class Symbol:
 
 
 def tape_of(operands: Iterable[Operand]) -> Tape | None:
-    """The tape of the first symbol among them."""
-    return next((x.tape for x in operands if isinstance(x, Symbol)), None)
+    """The tape of the first symbol among them that is not outside."""
+    return next((x.tape for x in operands if isinstance(x, Symbol) and not x.tape.outside), None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from math import inf
 from operator import or_
 from typing import Any, NamedTuple
 
-from .record import Constant, Function
+from .record import Constant, Function, Symbol
 
 TEXT = {
     **{"add": "{} + {}", "subtract": "{} - {}", "multiply": "{} * {}", "divide": "{} / {}"},
@@ -52,6 +52,8 @@ def statements(
         kind, of = nodes[number]
         if number in inputs:
             return inputs[number]
+        if kind == "constant" and isinstance(of[0], Symbol):
+            return constant(of[0])
         if kind == "constant":
             value = constant(float(of[0]) if real else of[0])
             return f"({value})" if of[0] < 0 else value

@@ -62,6 +62,8 @@ function different(pinned, { setup, at }) {
   const keys = Object.keys(setup.choices).filter((key) => setup.choices[key] !== pinned.setup.choices[key]);
   const words = [...keys.map((key) => `${key} ${pinned.setup.choices[key]}`),
     ...["batch", "prompt", "generate"].filter((key) => at[key] !== pinned.at[key]).map((key) => `${key} ${whole(pinned.at[key])}`)];
+  const told = (of) => Object.entries(of.typed).map(([key, value]) => `${key} ${value}`).join(", ");
+  if (told(setup) !== told(pinned.setup)) words.push(told(pinned.setup) ? "other rates" : "the rates of its datasheet");
   return words.length ? `A has ${words.join(", ")}` : "A is equal to this";
 }
 

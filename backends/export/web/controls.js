@@ -2,6 +2,7 @@
 import { whole, tokens } from "./format.js";
 import { $, h, mark, say } from "./dom.js";
 import { SIZES } from "./state.js";
+import { Rates } from "./rates.js";
 
 const ORDER = ["device", "split", "weights", "activations", "KV cache", "collectives", "engine", "times"];
 const SLIDERS = {
@@ -23,6 +24,7 @@ export class Controls {
   constructor(state, told, changed) {
     Object.assign(this, { state, told, changed, menus: new Map(), sliders: new Map() });
     this.setup($("setup"));
+    this.rates = new Rates(state, changed);
     for (const name of SIZES) this.slider(name);
   }
 
@@ -60,7 +62,8 @@ export class Controls {
     const found = this.other(menu, label), { setups } = this.state;
     if (found < 0 || setups[found].why) return this.choices(this.state.setup);
     const { parts } = setups[found], { batch } = this.state;
-    this.changed({ setup: found, batch: Math.max(parts, Math.round(batch / parts) * parts) });
+    const typed = setups[found].device === setups[this.state.setup].device ? this.state.typed : {};
+    this.changed({ setup: found, typed, batch: Math.max(parts, Math.round(batch / parts) * parts) });
   }
 
   slider(name) {
@@ -112,6 +115,7 @@ export class Controls {
   }
 
   draw() {
+    this.rates.draw();
     if (this.drawn !== this.state.setup) this.choices((this.drawn = this.state.setup));
     for (const [name, slider] of this.sliders) {
       const { range, box, values } = slider, value = this.state[name], at = nearest(values, value);

@@ -1,7 +1,8 @@
 // The page: each change is computed and drawn.
-import { Setup } from "./price.js";
+import { Setup, once } from "./price.js";
 import { $, either, mark, say } from "./dom.js";
 import { whole, time, digits } from "./format.js";
+import { fitting } from "./rates.js";
 import { State } from "./state.js";
 import { Controls } from "./controls.js";
 import { Figures } from "./figures.js";
@@ -20,7 +21,8 @@ const STILL = 300;  // ms
 
 class Page {
   constructor(told) {
-    this.setups = told.setups.map((own) => (own.why ? own : new Setup(own, told.tables, globalThis.llmirFunctions, told)));
+    const functions = once(globalThis.llmirFunctions);
+    this.setups = told.setups.map((own) => (own.why ? own : new Setup(own, told.tables, functions, told)));
     this.told = told;
     this.state = new State(told, this.setups);
     const choose = (op) => this.changed({ op: this.state.op === op ? null : op });
@@ -48,7 +50,7 @@ class Page {
 
   // What a set-up takes at some sizes.
   priced(at) {
-    const setup = this.setups[at.setup], figures = setup.request(at);
+    const bare = this.setups[at.setup], setup = bare.given(fitting(bare, at.typed ?? {}).rates), figures = setup.request(at);
     figures.user = figures.tpot_s ? 1 / figures.tpot_s : null;
     return { setup, figures, memory: setup.memory(at), steps: setup.steps(at), at };
   }
@@ -56,7 +58,7 @@ class Page {
   draw() {
     const began = performance.now(), { state } = this;
     this.asked = null;
-    const priced = this.priced({ setup: state.setup, ...state.at });
+    const priced = this.priced({ setup: state.setup, typed: state.typed, ...state.at });
     const key = JSON.stringify(state.pin);
     if (this.pinKey !== key) [this.pinKey, this.pinned] = [key, state.pin && this.priced(state.pin)];
     const phase = priced.steps[state.phase] ? state.phase : "prefill", step = priced.steps[phase];

@@ -13,6 +13,8 @@ const SHAPES = [
 const DASHES = ["", "6 4", "2 3", "8 3 2 3", "1 4", "10 3", "4 2 1 2 1 2"];
 export const KINDS = SHAPES.length;
 
+let clips = 0;
+
 const outline = (shape, size = MARK) => svg("path", { d: SHAPES[shape % KINDS], transform: `scale(${size})`, class: "shape" });
 
 export class Marks extends Chart {
@@ -48,12 +50,14 @@ export class Marks extends Chart {
     mark(root, "role", "group");
     this.at = ([a, b]) => [across.scale(a), up.scale(b)];
     const words = limits.map((limit) => this.limit(root, limit, across.scale, up.scale, high));
-    const top = high - EDGE.bottom, inside = ([, b]) => b >= EDGE.top - 1 && b <= top + 1;
+    const top = high - EDGE.bottom, clip = `clip-${(clips += 1)}`, inner = svg("g", { "clip-path": `url(#${clip})` });
+    root.append(svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: EDGE.left - 12, y: EDGE.top - 9, width: this.wide - EDGE.left - EDGE.right + 24, height: top - EDGE.top + 18 }))), inner);
+    const inside = ([, b]) => b >= EDGE.top - 1 && b <= top + 1;
     series.forEach((each, number) => {
       const shape = each.shape ?? number, look = `series s${shape % KINDS} ${each.faint ? "faint" : ""} ${each.best ? "best" : ""}`;
       const group = svg("g", { class: look }), known = each.points.filter((point) => point[0] !== null && point[1] !== null);
       if (each.line) {
-        const path = d3.line((point) => this.at(point)[0], (point) => Math.max(EDGE.top - 40, this.at(point)[1]));
+        const path = d3.line((point) => this.at(point)[0], (point) => this.at(point)[1]);
         group.append(svg("path", { d: path(known), class: "thread", "stroke-dasharray": DASHES[shape % KINDS] || null }));
       }
       for (const point of known) {
@@ -69,7 +73,7 @@ export class Marks extends Chart {
         this.points.push(found);
         group.append(own);
       }
-      root.append(group);
+      inner.append(group);
     });
     root.append(...words.filter(Boolean));
     this.place.replaceChildren(root, this.tip);

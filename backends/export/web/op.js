@@ -10,11 +10,12 @@ export class Op {
     this.place = $("op-body");
   }
 
-  draw({ step, state, phase }) {
+  draw({ step, state, phase, setup }) {
     const op = step.ops.find(({ name }) => name === state.op) ?? step.ops.reduce((a, b) => (b.total_s > a.total_s ? b : a));
-    const key = JSON.stringify([step.at, phase, op.name, op.time_s, op.row.about.limits]);
+    const key = JSON.stringify([step.at, phase, op.name, op.time_s, op.row.about.limits, setup.typed]);
     if (key === this.key) return;
     this.key = key;
+    const limits = op.row.about.limits.map((limit) => ({ ...limit, rate: setup.rate(limit.key) ?? limit.rate, source: limit.key in setup.typed ? "typed in" : limit.source }));
     const { about } = op.row, chosen = op.name === state.op;
     const head = h("div", { class: "line" }, h("h2", {}, op.name, h("span", { class: "more" }, ` ${about.op}${op.repeat > 1 ? ` × ${op.repeat}` : ""}, ${phase}`)),
       h("span", {}, h("strong", { class: `big ${op.bound}` }, time(op.time_s)), ` ${within(op.error)} `, badge(op.bound), ` ${op.bound}`));
@@ -22,7 +23,7 @@ export class Op {
     this.place.replaceChildren(head,
       chosen ? "" : h("p", { class: "hint" }, "The longest op of the step; choose another in the graph, the roofline or the table."),
       h("div", { class: "equation" }, h("code", {}, about.equation), h("span", { class: "more" }, sizes)),
-      this.sizes(op, step), this.bars(op), this.origin(op));
+      this.sizes(op, step), this.bars(op, limits), this.origin(op, limits));
   }
 
   sizes(op, { at }) {
@@ -38,9 +39,9 @@ export class Op {
       h("tbody", {}, rows.map(([name, text, here]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("code", {}, symbols(text))), h("td", {}, here)))));
   }
 
-  bars(op) {
+  bars(op, limits) {
     const amounts = { memory: op.bytes }, rows = [];
-    for (const { bound, what, rate: speed } of op.row.about.limits) {
+    for (const { bound, what, rate: speed } of limits) {
       const matrix = what.includes("matrix"), amount = bound === "memory" ? amounts.memory : matrix ? op.matmul_flops : op.flops - op.matmul_flops;
       if (bound !== "network" && amount) rows.push([what, bound, amount / speed, rate(speed, bound === "memory" ? "B/s" : "FLOP/s")]);
     }
@@ -54,10 +55,10 @@ export class Op {
     }));
   }
 
-  origin(op) {
+  origin(op, limits) {
     const { about } = op.row, kernel = about.kernels[op.which];
     const lines = [`${op.basis}${kernel ? `: ${kernel}` : ""}${op.error === null ? "" : `; ${percent(op.error)} off in the mean on shapes left out`}.`,
-      ...new Set(about.limits.map(({ what, rate: speed, source }) => `${what}: ${rate(speed, what === "bytes" ? "B/s" : "FLOP/s")}, ${source}.`))];
+      ...new Set(limits.map(({ what, rate: speed, source }) => `${what}: ${rate(speed, what === "bytes" ? "B/s" : "FLOP/s")}, ${source}.`))];
     return h("div", { class: "origin" }, h("h3", {}, "Where the constants come from"), lines.map((line) => h("p", {}, line)));
   }
 }

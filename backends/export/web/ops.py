@@ -53,6 +53,7 @@ def _limits(device: Device, row: Row) -> list[dict[str, Any]]:
             "bound": limit.bound,
             "what": limit.what,
             "rate": limit.rate,
+            "key": limit.constant,
             "source": device.source(limit.constant) if device.sources else "not stated",
         }
         for limit in limits(device, row)

@@ -2,6 +2,8 @@
 
 const UNLIMITED = 2 ** 40, CHUNK = 1 << 16;
 const PRICED = 4;
+const FUNCTIONS = ["early", "late", "parts", "ideal", "memory", "times", "amounts", "moments"];
+export const CAPACITY = "memory_GB";
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 
@@ -15,26 +17,83 @@ function timing(stages, parts) {
   };
 }
 
+// Functions by name for what they are told, made once for each.
+export function once(made) {
+  const known = new Map();
+  return (told) => {
+    const key = String(told);
+    if (!known.has(key)) {
+      if (known.size > 64) known.clear();
+      known.set(key, made(told));
+    }
+    return known.get(key);
+  };
+}
+
 // The functions of a set-up, by name.
 export class Setup {
   constructor(told, tables, functions, names) {
     Object.assign(this, told);
     this.names = names;
     this.stages = told.prefix.length;
-    this.phases = Object.fromEntries(
+    this.functions = functions;
+    this.kinds = Object.fromEntries(
       Object.entries(told.phases).map(([name, phase]) => {
-        const of = (key) => functions[phase[key]];
-        const rows = tables[phase.rows].map(([name, stage, kind, block, repeat, priced, amounts, moment], i) => {
-          const [bases, about] = [tables[phase.bases][i], tables[phase.described][i]];
-          return { index: i, name, stage, kind, block, repeat, priced, amounts, moment, bases, about };
+        const rows = tables[phase.rows].map(([name, stage, kind, block, repeat, priced, amounts, moment, sends], i) => {
+          const [bases, about] = [phase.bases.map((of) => tables[of][i]), tables[phase.described][i]];
+          return { index: i, name, stage, kind, block, repeat, priced, amounts, moment, sends, bases, about };
         });
-        const keys = ["early", "late", "parts", "ideal", "memory", "times", "amounts", "moments"];
-        return [name, { name, graph: phase.graph, rows, ...Object.fromEntries(keys.map((key) => [key, of(key)])) }];
+        return [name, { ...phase, name, rows }];
       }),
     );
-    this.held = functions[told.held];
     this.roofs = tables[told.roofs];
+    this.rates = tables[told.rates];
     this.lanes = this.dp * this.parts;
+    this.tell({});
+  }
+
+  // The same with some of the device's rates as they are typed in, in SI units by key.
+  given(typed) {
+    const bare = this.bare ?? this, key = JSON.stringify(typed);
+    if (key === "{}") return bare;
+    if (bare.last?.key !== key) {
+      bare.last = Object.assign(Object.create(bare), { bare, key });
+      bare.last.tell(typed);
+    }
+    return bare.last;
+  }
+
+  tell(typed) {
+    const rate = (key, usual) => typed[key] ?? usual, { rates, roofs, limits } = this;
+    const known = Object.fromEntries(rates.map(({ key, value }) => [key, rate(key, value)]));
+    this.typed = typed;
+    this.rate = (key) => known[key];
+    const functions = this.functions(this.names.rates.map((key) => known[key]));
+    this.held = functions[this.reserves];
+    this.phases = Object.fromEntries(Object.entries(this.kinds).map(([name, kind]) =>
+      [name, { ...kind, ...Object.fromEntries(FUNCTIONS.map((key) => [key, functions[kind[key]]])) }]));
+    this.roofs = { ...roofs, memory: rate("memory_GBps", roofs.memory), peaks: roofs.peaks.map(([unit, peak, key]) => [unit, rate(key, peak), key]).sort((a, b) => a[1] - b[1]) };
+    this.capacity = rate(CAPACITY, this.capacity);
+    const physical = this.capacity, { aside } = limits;
+    this.limits = { ...limits, physical, share: aside === null || aside === undefined ? limits.share : 1 - aside / physical };
+    this.capacity_bytes = this.usable();
+    this.doubts = this.doubted(rates.filter(({ key, value }) => known[key] !== value), rate);
+  }
+
+  // Which errors hold for kernels, and for collectives: those known here, or as on another device of the same die, or not.
+  doubted(changed, rate) {
+    if (!this.kin || !changed.length) return [0, 0];
+    const { key, own, usual, alike, most } = this.kin, peak = rate(key, usual);
+    const doubt = Math.max(peak, alike) <= most * Math.min(peak, alike) ? 1 : 2;
+    const [chip, links] = [true, false].map((of) => changed.some((each) => CHIP.test(each.key) === of));
+    return [chip ? doubt : 0, links || (chip && !own) ? doubt : 0];
+  }
+
+  usable() {
+    const { limits } = this, { rule, reserve, tightest } = limits;
+    if (!rule) return limits.physical * limits.share;
+    const { weights, activations, overhead } = limits.stages[tightest];
+    return RULES[rule](limits, weights, activations, overhead)[0] - reserve;
   }
 
   // The phase that runs for so many new tokens after cached ones.
@@ -125,7 +184,7 @@ export class Setup {
   op(row, times, amounts, step) {
     const { priced, amounts: first, bases, repeat } = row;
     const [time_s, bound, ideal_time_s, which] = times.slice(priced, priced + PRICED);
-    const [basis, error, lent] = bases[which];
+    const [basis, error, lent] = bases[this.doubts[Number(row.sends)]][which];
     const own = Object.fromEntries(this.names.amounts.map((name, i) => [name, amounts[first + i]]));
     const moved = own.read_bytes + own.write_bytes;
     return {
@@ -161,17 +220,10 @@ export class Setup {
     return this.lentInHost ? Math.max(Math.hypot(own, others), host) : Math.hypot(Math.max(own, host), others);
   }
 
-  get capacity_bytes() {
-    const { limits } = this;
-    return limits.usable ?? limits.stages[limits.tightest].usable;
-  }
-
   // The most bytes that a rank holds, and of what.
   peak(batch, prompt, generate) {
     const each = Math.floor(batch / this.parts);
-    return this.limits.usable === undefined
-      ? this.pooled(each, prompt + generate - 2)
-      : this.stepped(each, prompt, generate);
+    return this.limits.rule ? this.pooled(each, prompt + generate - 2) : this.stepped(each, prompt, generate);
   }
 
   pooled(sequences, last) {
@@ -257,6 +309,9 @@ export class Setup {
     return { ...peak, capacity, fits: peak.bytes <= capacity, largest: largestBatch };
   }
 }
+
+// Rates of the chip and of its memory; all others are of links.
+const CHIP = /^(matrix|vector|memory)_/;
 
 // Of physical bytes what may be used, and what of that is taken.
 const RULES = {

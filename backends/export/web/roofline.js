@@ -47,7 +47,7 @@ export class Roofline extends Chart {
     const all = Object.entries(steps).filter(([, step]) => step).flatMap(([phase, step]) =>
       step.ops.map((op) => ({ ...op, phase, key: `${phase} ${op.name}`, speed: op.flops / op.time_s })));
     const drawn = all.filter(({ flops, bytes, time_s }) => flops && bytes && time_s);
-    const peaks = Object.entries(setup.roofs.peaks), bandwidth = setup.roofs.memory;
+    const peaks = setup.roofs.peaks, bandwidth = setup.roofs.memory;
     const most = Math.max(...peaks.map(([, peak]) => peak), ...drawn.map(({ speed }) => speed), 1);
     const ends = {
       x: [Math.min(0.1, ...drawn.map((op) => op.intensity / 2)), Math.max((most / bandwidth) * 20, ...drawn.map((op) => op.intensity * 3))],
@@ -97,7 +97,7 @@ export class Roofline extends Chart {
   }
 
   roof(x, y, wide, { roofs }) {
-    const peaks = Object.entries(roofs.peaks), bandwidth = roofs.memory, parts = [];
+    const peaks = roofs.peaks, bandwidth = roofs.memory, parts = [];
     const top = peaks.length ? peaks.at(-1)[1] : y.domain()[1] / 2, [low, high] = x.domain();
     const ridge = top / bandwidth, at = (n) => [x(n), y(n * bandwidth)];
     this.said = [];

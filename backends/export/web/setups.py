@@ -11,12 +11,15 @@ from llmir.backends.analysis.request_code import Phase, RequestCode
 from llmir.backends.cost import BOUNDS, Model
 from llmir.backends.cost.basis import ROOFLINE
 from llmir.backends.cost.names import whose
+from llmir.backends.cost.relatives import DIE
 from llmir.backends.cost.rows import AMOUNTS
+from llmir.backends.cost.typed import peak_key, rates
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 
-from .code import Functions
+from .code import Functions, Uses
 from .graphs import Graphs
+from .listing import Listing
 from .ops import described
 
 DEVICE, SPLIT = "device", "split"
@@ -62,10 +65,10 @@ def _choice(axis: str, value: Any, names: Mapping[str, str]) -> str:
 
 
 class Tables:
-    """What a page is told of set-ups; equal tables of several are one."""
+    """What a page is told of set-ups; equal tables of several are one, and `functions` holds their code."""
 
-    def __init__(self) -> None:
-        self.functions, self.graphs = Functions(), Graphs()
+    def __init__(self, functions: Functions | Listing) -> None:
+        self.functions, self.graphs = functions, Graphs()
         self._tables: dict[str, int] = {}
         self.tables: list[Any] = []
 
@@ -76,6 +79,7 @@ class Tables:
         code = RequestCode(setup.program, setup.model)
         program, model, job = setup.program, code.model, code.job
         device = model.device
+        phases = {name: self._phase(phase, code) for name, phase in code.phases.items()}
         return {
             "why": "",
             "passes": setup.passes,
@@ -95,24 +99,28 @@ class Tables:
             "lentInHost": model.lent_in_host,
             "served": code.phases and next(iter(code.phases.values())).plan.host is not None,
             "prefix": [program.prefix(entry) for entry in program.entries],
-            "held": self.functions.add(code.held),
+            "reserves": self.functions.add(code.held),
             "falls": code.falls,
             "limits": code.limits,
             "roofs": self._table(_roofs(code)),
+            "rates": self._table(_rates(code, self.functions)),
+            "sizes": code.sizes,
+            "kin": code.kin and {**code.kin._asdict(), "others": None, "most": DIE},
             "notes": list(code.notes),
-            "phases": {name: self._phase(phase, code) for name, phase in code.phases.items()},
+            "phases": phases,
         }
 
     def _phase(self, phase: Phase, code: RequestCode) -> dict[str, Any]:
         add = self.functions.add
         fixed = "name", "stage", "kind", "block", "repeat"
-        rows = [[*(op.fixed[key] for key in fixed), op.priced, op.amounts, op.moment] for op in phase.ops]
+        rows = [[*(op.fixed[key] for key in fixed), *op[1:]] for op in phase.ops]
+        bases = (phase.bases(), *code.doubted(phase))
         return {
             "early": add(phase.early),
             "late": add(phase.late),
             **{name: add(function) for name, function in phase.functions.items()},
             "rows": self._table(rows),
-            "bases": self._table([[list(base) for base in op.bases] for op in phase.ops]),
+            "bases": [self._table([[list(base) for base in one] for one in of]) for of in bases],
             "described": self._table(described(phase)),
             "graph": self.graphs.add(phase),
         }
@@ -128,27 +136,41 @@ class Tables:
 def _roofs(code: RequestCode) -> dict[str, Any]:
     """The device's rates: of memory, and of products in the types that are in use."""
     device = code.model.device
-    peaks: dict[str, float] = {}
+    peaks: dict[str, tuple[float, str]] = {}
     for phase in code.phases.values():
         for row in phase.plan.rows:
             if row.work.matrix:
                 peak, unit = device.matrix_peak(row.work.dtype.unit)
-                peaks[unit] = peak
+                peaks[unit] = peak, peak_key(device, unit)
     said = bool(device.sources)
     return {
         "memory": device.memory_Bps,
         "memoryKind": device.memory_kind or "memory",
         "memorySource": device.source("memory_Bps") if said else "not stated",
-        "peaks": dict(sorted(peaks.items(), key=lambda each: each[1])),
+        "peaks": [[unit, *each] for unit, each in peaks.items()],
         "peakSource": device.source("matrix_flops") if said and peaks else "not stated",
     }
+
+
+def _rates(code: RequestCode, functions: Uses) -> list[dict[str, Any]]:
+    """Those that its functions ask for; a link is the fastest as long as it has more than the `least`."""
+    device = code.model.device
+    used = functions.uses(f for p in code.phases.values() for f in (*p.functions.values(), p.early, p.late))
+    known = {rate.key: rate for rate in rates(device)}
+    found = []
+    for key in used:
+        of, said = known[key], device.source(key) if device.sources else "not stated"
+        least = max((link.Bps for link in device.links.values() if link.Bps < of.value), default=0)
+        found.append(of._asdict() | {"source": said, "least": least if key.startswith("links") else 0})
+    return found
 
 
 def document(
     setups: Sequence[Setup], start: Mapping[str, int], version: str
 ) -> tuple[dict[str, Any], Functions]:
     """All that the page is told, and the functions it calls. `start` is where its sliders stand."""
-    tables = Tables()
+    functions = Functions()
+    tables = Tables(functions)
     names = {str(s.values["hw"]): s.model.device.name for s in setups if s.model and "hw" in s.values}
     made: list[dict[str, Any]] = []
     for setup in setups:
@@ -172,6 +194,7 @@ def document(
         "roofline": str(ROOFLINE),
         "start": dict(start),
         "setups": made,
+        "rates": list(functions.told),
         "tables": tables.tables,
         "graphs": tables.graphs.all,
-    }, tables.functions
+    }, functions

@@ -6,8 +6,9 @@ const WHOLE = { least: 1, most: 10_000_000 };
 export class State {
   constructor(told, setups) {
     this.setups = setups;
+    this.more = {};  // what else the address holds
     const first = setups.findIndex((setup) => !setup.why);
-    Object.assign(this, { setup: first, ...told.start, phase: "decode", op: null, pin: null, theme: "auto" });
+    Object.assign(this, { setup: first, ...told.start, typed: {}, phase: "decode", op: null, pin: null, theme: "auto" });
     this.read();
   }
 
@@ -37,10 +38,11 @@ export class State {
     if (["prefill", "decode"].includes(said.get("phase"))) this.phase = said.get("phase");
     if (["light", "dark"].includes(said.get("theme"))) this.theme = said.get("theme");
     if (said.has("op")) this.op = said.get("op");
+    this.typed = rates(said.get("rates"));
     this.pin = null;
     if (said.has("pin")) {
       const [setup, batch, prompt, generate] = said.get("pin").split(",").map(Number);
-      const pin = { setup, batch, prompt, generate };
+      const pin = { setup, batch, prompt, generate, typed: rates(said.get("pinrates")) };
       if (this.valid(pin)) this.pin = pin;
     }
   }
@@ -48,8 +50,17 @@ export class State {
   get hash() {
     const said = new URLSearchParams({ setup: this.setup, ...this.at, phase: this.phase });
     if (this.op) said.set("op", this.op);
+    const typed = [["rates", this.typed], ["pinrates", this.pin?.typed]];
+    for (const [name, of] of typed) if (of && Object.keys(of).length) said.set(name, Object.entries(of).map(([key, value]) => `${key}:${value}`).join());
     if (this.pin) said.set("pin", [this.pin.setup, this.pin.batch, this.pin.prompt, this.pin.generate].join(","));
     if (this.theme !== "auto") said.set("theme", this.theme);
+    for (const [name, value] of Object.entries(this.more)) said.set(name, value);
     return `#${said}`;
   }
+}
+
+// Rates by key, as the address has them.
+function rates(said) {
+  const pairs = (said ?? "").split(",").map((pair) => pair.split(":"));
+  return Object.fromEntries(pairs.map(([key, value]) => [key, Number(value)]).filter(([key, value]) => key && value > 0));
 }

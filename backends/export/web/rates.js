@@ -1,0 +1,94 @@
+// Rates of a device, as its file has them: what can be typed in, and the fields for it.
+import { CAPACITY } from "./price.js";
+import { digits } from "./format.js";
+import { $, h, mark, say } from "./dom.js";
+
+const ORDER = ["matrix", "memory_GBps", CAPACITY, "links", "node", "vector"];
+const TIMES = 100;  // as much or as little at most; beyond, another device is meant
+const plain = (n) => Number(n.toPrecision(6));
+const si = (n, exponent) => Number(`${n}e${exponent}`);
+
+// What can be typed in of a set-up: each with its bounds, and a reason for them that is not plain.
+export function fields(setup) {
+  const found = setup.rates.map(({ key, unit, value, least, source }) => {
+    const [group, name] = key.split("."), exponent = unit === 1e12 ? 12 : 9, usual = value / unit;
+    const title = { matrix_tflops: `${name} peak`, vector_tflops: `${name} peak without matrix units`, memory_GBps: "memory bandwidth", links: `link, ${name}` }[group] ?? "network";
+    const low = Math.max(usual / TIMES, least / unit), slower = least > value / TIMES;
+    return { key, title, unit: exponent === 12 ? "TFLOP/s" : "GB/s", exponent, usual, low, high: usual * TIMES, source, why: slower ? "or another link is faster" : "" };
+  });
+  if (setup.sizes) {
+    const [least, most] = setup.sizes, usual = (setup.bare ?? setup).capacity / 1e9, engine = setup.engine ?? "";
+    const [low, high] = [Math.max(usual / TIMES, least / 1e9), Math.min(usual * TIMES, (most ?? Infinity) / 1e9)];
+    const tight = least > 1 || most;
+    found.push({ key: CAPACITY, title: "memory", unit: "GB", exponent: 9, usual, low, high, source: "what programs can have of it", why: tight ? `or ${engine} takes other steps` : "" });
+  }
+  const place = ({ key }) => ORDER.findIndex((start) => key.startsWith(start));
+  return found.sort((a, b) => place(a) - place(b));
+}
+
+// Why a number cannot be, or nothing.
+export function wrong({ key, low, high, why, usual, exponent }, value, setup) {
+  const bounded = value === usual || (value > low && value < high) || (key === CAPACITY && value >= low && value < high);
+  if (!bounded) return `a number from ${digits(low)} to ${digits(high)}${why && `, ${why}`}`;
+  return key === CAPACITY && !(setup.given({ [key]: Math.round(si(value, exponent)) }).capacity_bytes > 0) ? "more than the engine keeps for itself" : "";
+}
+
+// Those of what is typed in that a set-up can have, in its units, and the same in SI units.
+export function fitting(setup, typed) {
+  const known = fields(setup).filter((field) => field.key in typed && typed[field.key] !== field.usual && !wrong(field, typed[field.key], setup));
+  const units = Object.fromEntries(known.map(({ key }) => [key, typed[key]]));
+  return { units, rates: Object.fromEntries(known.map(({ key, exponent }) => [key, (key === CAPACITY ? Math.round : Number)(si(typed[key], exponent))])) };
+}
+
+export class Rates {
+  constructor(state, changed) {
+    Object.assign(this, { state, changed, place: $("rates") });
+    this.button = h("button", { type: "button", class: "chip", id: "change", "aria-expanded": "false", "aria-controls": "rates", onclick: () => this.open(this.place.hidden) },
+      h("span", { class: "small" }, "rates"), h("strong", {}));
+    $("setup").append(this.button);
+  }
+
+  open(shown) {
+    this.place.hidden = !shown;
+    mark(this.button, "aria-expanded", String(shown));
+  }
+
+  // Anew for each set-up; what stands in a field that is being edited stays.
+  draw() {
+    const { state } = this, setup = state.setups[state.setup], { typed } = state, count = Object.keys(fitting(setup, typed).units).length;
+    say(this.button.lastChild, count ? `${count} typed in` : "of its datasheet");
+    if (this.setup !== setup) this.build((this.setup = setup));
+    for (const { field, box, why } of this.boxes) {
+      if (document.activeElement === box) continue;
+      const now = String(typed[field.key] ?? plain(field.usual));
+      if (box.value !== now) box.value = now;
+      mark(box, "aria-invalid", null);
+      say(why, field.key in typed ? `${digits(field.usual)} in its file` : "");
+      mark(why, "class", "note");
+    }
+  }
+
+  build(setup) {
+    this.boxes = fields(setup).map((field) => {
+      const id = `rate-${field.key}`, why = h("span", { class: "note", id: `${id}-why` });
+      const box = h("input", { type: "text", inputmode: "decimal", id, autocomplete: "off", title: field.source, "aria-describedby": `${id}-why`, oninput: () => this.typed(field, box, why) });
+      const label = h("label", { for: id }, field.title, h("span", { class: "more" }, `, ${field.unit}`));
+      return { field, box, why, node: h("div", { class: "rate" }, label, box, why) };
+    });
+    this.place.replaceChildren(h("div", { class: "line" }, h("strong", {}, `Rates of ${setup.device}`),
+      h("button", { type: "button", class: "action", onclick: () => this.changed({ typed: {} }) }, "as they were")),
+    h("div", { class: "fields" }, this.boxes.map(({ node }) => node)),
+    h("p", { class: "note" }, "Kernels keep their measured shares of these; where they were measured at others, ± is as of another device of the same die."));
+  }
+
+  typed(field, box, place) {
+    const { state } = this, said = box.value.replace(/[\s,]/g, ""), value = /^\d+(\.\d+)?$/.test(said) ? Number(said) : NaN;
+    const why = value === plain(field.usual) ? "" : wrong(field, value, state.setups[state.setup]);
+    mark(box, "aria-invalid", why ? "true" : null);
+    mark(place, "class", why ? "why" : "note");
+    say(place, why ? `expected ${why}` : `${digits(field.usual)} in its file`);
+    if (why) return;
+    const { [field.key]: _, ...others } = state.typed;
+    this.changed({ typed: value === plain(field.usual) ? others : { ...others, [field.key]: value } });
+  }
+}
