@@ -4,6 +4,7 @@ import { $, breaking, h, mark, roving, say, svg } from "./dom.js";
 
 const MANY = 60;  // ops from which blocks begin folded, but for the longest
 const LANE = 7;
+const PARTS = [["host", "CPU"], ["launching", "waiting for launches"], ["hidden", "launches hidden by the graph"]];
 
 export class Graph {
   constructor(choose, told) {
@@ -79,7 +80,9 @@ export class Graph {
     }
     this.extras.forEach(({ node }, i) => {
       const op = step.extras[i];
-      say(node, `${op.name.split(".").at(-1) === "bubble" ? `${op.name}, waits` : "overhead of the engine"} · ${time(op.total_s)} · ${percent(op.share)}`);
+      const waits = op.bound === "bubble", parts = waits ? {} : step.overheads[op.stage], more = PARTS.filter(([key]) => Math.abs(parts[key] ?? 0) > 1e-12);
+      const of = more.length > 1 || op.time_s < 0 ? `: ${more.map(([key, words]) => `${words} ${time(parts[key])}`).join(", ")}` : "";
+      say(node, `${waits ? `${op.name}, waits` : "overhead of the engine"} · ${time(op.total_s)} · ${percent(op.share)}${of}`);
     });
   }
 
