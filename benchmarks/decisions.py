@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -39,16 +40,23 @@ def simulate(requests: int) -> str:
     import llmir
 
     model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
-    come = {"rate": 18, "prompt": "lognormal:512,0.6", "generate": "lognormal:200,0.6"}
+    come: dict[str, Any] = {"rate": 18, "prompt": "lognormal:512,0.6", "generate": "lognormal:200,0.6"}
     found = llmir.simulate(model, "h100-sxm", requests=requests, **come)
-    return f"p99 TTFT {1e3 * found.latencies['ttft'].p99:.1f} ms"
+    ttft = found.latencies["ttft"]
+    return f"p99 TTFT {1e3 * ttft.p99:.1f} ms" if ttft else "no first token"
 
 
-def plan(model: str, hw: str, gpus: int, **asked: object) -> str:
+def plan(model: str, hw: str, gpus: int, **asked: Any) -> str:
     """The first plan, and how many there are by closed form."""
     import llmir
 
-    traffic = {"rate": 20, "prompt": 4000, "generate": 500, "max_ttft": "1s", "max_tpot": "30ms"}
+    traffic: dict[str, Any] = {
+        "rate": 20,
+        "prompt": 4000,
+        "generate": 500,
+        "max_ttft": "1s",
+        "max_tpot": "30ms",
+    }
     found = llmir.plan(model, hw, gpus=gpus, **traffic | asked)
     best = found.best and f"{found.best.devices} × {found.best.structure.name}"
     return f"{found.points.rate.size:,} plans, {len(found.shown)} simulated; first: {best or 'none'}"
