@@ -10,12 +10,14 @@ from .api import _model, load, run
 from .errors import InputError, LlmirError
 from .garbage import uncollected
 from .graph import Program
+from .simulated import drafted
 
 if TYPE_CHECKING:
     from .backends.search.plan import Plans
     from .backends.search.refusal import Refusal
     from .backends.search.splits import Split
     from .backends.search.structure import Structure
+    from .backends.simulation.drafts import Drafts
 
 DEVICES = 1 << 16  # there may be at most
 REPLICA = 64  # devices of a replica at most, where their number is not limited
@@ -41,6 +43,10 @@ def plan(
     prefix_hits: float = 0.0,
     requests: int = 1000,
     seed: int = 0,
+    verify: Program | None = None,
+    draft_tokens: int | None = None,
+    acceptance: float | None = None,
+    draft: Program | None = None,
 ) -> Plans:
     """The plans that serve `rate` requests a second within limits, the cheapest first.
 
@@ -52,7 +58,9 @@ def plan(
     default all that the engine takes. With `emit`, plans are those that a command of that engine (vllm,
     sglang, trtllm) is known to start. With a `link` (nvlink, network, or a rate such as `25GBps,5us`) there
     are plans of prefill servers and decode servers too, between which caches go over it. `price` has dollars
-    an hour of a device, by name. If all devices have a price, cost decides, else their number.
+    an hour of a device, by name. With `draft_tokens` steps verify drafts, as in `server`: `verify` and
+    `draft` are programs before any pass, split as the model is. If all devices have a price, cost decides,
+    else their number.
 
     Every split of the model is priced by closed forms; those on the front are then simulated on the traffic,
     by five seeds of so many `requests`, and that decides. InputError for what means nothing.
@@ -82,6 +90,9 @@ def plan(
     link = None if link is None else convert.text("link", link)
     if emit is not None and link is not None:
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
+    for name, said in (("link", link), ("emit", emit)):
+        if draft_tokens is not None and said is not None:
+            raise InputError(f"draft_tokens: {draft_tokens}; no plan with drafts has {name} {said}")
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
@@ -96,7 +107,8 @@ def plan(
             f"prompt: {tokens} are more than the {traffic.positions:,} positions of {program.name}"
         )
     types = _names("weights", weights) or ("",)
-    structures, refused = _structures(program, _devices(hw, price), types, engine, emit, most)
+    drafts = drafted(verify, draft_tokens, acceptance, draft)
+    structures, refused = _structures(program, _devices(hw, price), types, engine, emit, most, drafts)
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
@@ -135,6 +147,7 @@ def _structures(
     engine: str | None,
     emit: str | None,
     most: int | None,
+    drafts: tuple[int, float, Program, Program | None] | None,
 ) -> tuple[list[Structure], dict[str, Refusal]]:
     """Every split on every device that passes take, and why they refuse others."""
     from .backends.search.launch import check
@@ -158,10 +171,22 @@ def _structures(
                     if emit is not None:
                         check(emit, model.runs, kind, split)
                     deployed = _deployed(program, kind, split, model.runs)
-                    found.append(Structure(deployed, model, kind, split))
+                    own = drafts and _drafts(deployed, kind, split, model.runs, *drafts)
+                    found.append(Structure(deployed, model, kind, split, own))
                 except LlmirError as error:
                     refused[name(device, kind, split)] = Refusal(str(error.__cause__ or error))
     return found, refused
+
+
+def _drafts(
+    deployed: Program, kind: str, split: Split, runs: Any, count: int, share: float, *programs: Program | None
+) -> Drafts:
+    """What verifies and drafts on the ranks of a split; InputError where drafts are not simulated there."""
+    from .backends.simulation.drafts import Drafts
+
+    verify, small = (each and _deployed(each, kind, split, runs) for each in programs)
+    assert verify is not None
+    return Drafts.of(deployed, count, share, verify, small)
 
 
 def _deployed(program: Program, weights: str, split: Split, runs: Any) -> Program:

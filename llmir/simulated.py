@@ -16,7 +16,6 @@ from .verify import checked_program
 if TYPE_CHECKING:
     from .backends.analysis.kv import CacheTransfer
     from .backends.cost import CostModel
-    from .backends.simulation.drafts import Drafts
     from .backends.simulation.load import Load
     from .backends.simulation.pair import Pair
     from .backends.simulation.profile import Profile
@@ -129,41 +128,36 @@ def server(
     True
     """
     from .backends.analysis.workload import Workload
+    from .backends.simulation.drafts import Drafts
     from .backends.simulation.profile import Profile
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     chunked = None if chunked_prefill is None else convert.flag("chunked_prefill", chunked_prefill)
     memory = memory_utilization, reserve_bytes, model, "exact"
     limits = max_model_len, max_num_seqs, max_batched_tokens
-    drafts = _drafts(program, verify, draft_tokens, acceptance, draft)
+    said = drafted(verify, draft_tokens, acceptance, draft)
+    drafts = Drafts.of(program, *said) if said else None
     job = Workload(program, model.device, program.micro_batches, 1, 1, *memory, *limits)
-    return Profile(job, chunked, drafts)
+    return Profile(drafts.beside(job) if drafts else job, chunked, drafts)
 
 
-def _drafts(
-    program: Program,
-    verify: Program | None,
-    draft_tokens: int | None,
-    acceptance: float | None,
-    draft: Program | None,
-) -> Drafts | None:
-    """What a server drafts; InputError where not all is said."""
-    from .backends.simulation.drafts import Drafts
+def drafted(
+    verify: Program | None, draft_tokens: int | None, acceptance: float | None, draft: Program | None
+) -> tuple[int, float, Program, Program | None] | None:
+    """What is said of drafts, checked; None where nothing is, InputError where not all is said."""
+    from .backends.analysis.speculation import asked
 
     if draft_tokens is None:
         said = {"verify": verify, "acceptance": acceptance, "draft": draft}
         if name := next((name for name, value in said.items() if value is not None), None):
             raise InputError(f"{name}: is of drafts, say draft_tokens too")
         return None
-    if verify is None or acceptance is None:
-        name, what = (
-            ("verify", "the program with logits of all positions")
-            if verify is None
-            else ("acceptance", "the chance that a draft is right")
-        )
-        raise InputError(f"draft_tokens: say {name} too, {what}")
+    if verify is None:
+        raise InputError("draft_tokens: say verify too, the program with logits of all positions")
+    if acceptance is None:
+        raise InputError("draft_tokens: say acceptance too, the chance that a draft is right")
     own = None if draft is None else checked_program(draft)
-    return Drafts.of(program, draft_tokens, acceptance, checked_program(verify), own)
+    return *asked(draft_tokens, acceptance), checked_program(verify), own
 
 
 def traffic(

@@ -78,7 +78,7 @@ def plans(found: Plans, form: str) -> bytes:
 def simulated(best: Candidate, largest: float) -> Iterator[Simulation]:
     """One replica of a plan at several rates up to the largest stable one, at its share of the rate too."""
     traffic = best.traffic
-    profile = Profile(best.structure.job(1, 1, None, best.chunk, best.batch))
+    profile = Profile(best.structure.job(1, 1, None, best.chunk, best.batch), None, best.structure.drafts)
     others = (part * largest for part in RATES)
     apart = [rate for rate in others if abs(rate - traffic.rate) > NEAR * largest]
     for rate in sorted([*apart, traffic.rate]):

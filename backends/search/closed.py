@@ -116,6 +116,8 @@ def times(
         {-(-n // s.split.pp) for s, each in zip(structures, batches, strict=True) for n in each} | set(lanes)
     )
     period, interval = candidates.seconds(np.array(every), 1, prompt + generate // 2)
+    context = prompt + generate // 2
+    verify, own_interval = _verifying(structures, np.array(every), context) or (period, interval)
     place = {size: i for i, size in enumerate(every)}
     column = {pair: i for i, pair in enumerate(pairs)}
     many = sorted({n for chunk in sizes for n in packs(prompt - cached, chunk)})
@@ -144,9 +146,24 @@ def times(
         decodes = {}
         for batch in batches[i]:
             at_batch = place[-(-batch // s.split.pp)]
-            decodes[batch] = max(float(period[i, at_batch]), s.split.pp * float(interval[i, at_batch]))
+            decodes[batch] = max(float(verify[i, at_batch]), s.split.pp * float(own_interval[i, at_batch]))
         found.append(Times(own, alone, decodes))
     return found
+
+
+def _verifying(structures: Sequence[Structure], batch: Array, context: int) -> tuple[Array, Array] | None:
+    """Seconds of steps that verify drafts, and of those that make them; None where there are none."""
+    drafts = [s.drafts for s in structures if s.drafts]
+    if not drafts:
+        return None
+    model, count = structures[0].model, drafts[0].tokens
+    every = Candidates([(each.verify, (1,)) for each in drafts], model)
+    period, interval = every.seconds(batch, count + 1, context)
+    drafters = [(each.drafter, (1,)) for each in drafts if each.drafter]
+    if drafters:
+        more = Candidates(drafters, model).seconds(batch, 1, context)
+        period, interval = period + count * more[0], interval + count * more[1]
+    return period, interval
 
 
 def points(
@@ -154,15 +171,16 @@ def points(
 ) -> Points:
     """All plans of a structure: each chunk with the batches that are admitted then."""
     rows = []
+    steps_of_one = max(generate - 1, 1) / (structure.drafts.yielded if structure.drafts else 1.0)
     for chunk, batches in admitted.items():
         latency, at_once, spent, held = of.reads[chunk]
         for batch in batches:
-            come = batch / max(generate - 1, 1)  # in a step, on average
-            reading = min(max(batch / structure.split.dp / max(generate - 1, 1), 1.0), at_once[-1])
+            come = batch / steps_of_one  # in a step, on average
+            reading = min(max(batch / structure.split.dp / steps_of_one, 1.0), at_once[-1])
             busy = float(np.interp(reading, at_once, spent)) / reading
             if structure.split.dp * structure.split.pp > 1:  # who come in one step wait for one another's
                 busy = max(busy, held * -np.expm1(-come) / come)
-            cycle = (generate - 1) * of.decodes[batch] + batch * busy
+            cycle = (generate > 1) * steps_of_one * of.decodes[batch] + batch * busy
             later = max(generate - 1, 1)
             tpot = (cycle - busy) / later if generate > 1 else np.nan
             rate = batch / cycle if cycle else np.inf

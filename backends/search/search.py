@@ -73,7 +73,8 @@ class Search:
             sizes: dict[int, tuple[int, ...]] = {}
             for chunk in dict.fromkeys(chunks or (None, *CHUNKS)):
                 try:
-                    found = room(structure.job(traffic.read, traffic.answer, traffic.longest, chunk, None))
+                    job = structure.job(traffic.read, traffic.answer, traffic.longest, chunk, None)
+                    found = room(job, structure.drafts)
                 except LlmirError as error:
                     self.refused.setdefault(structure.name, self._unfit(structure, str(error)))
                     continue
@@ -373,6 +374,8 @@ def search(
         found.sort(met, missed)
         refused |= pooling.refused
     largest, notes = None, []
+    if structures[0].drafts:
+        notes.append(structures[0].drafts.note(structures[0].program))
     if traffic.refused:
         longer = f"more than the {traffic.positions:,} positions of the model"
         notes.append(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Model
+from llmir.backends.simulation.drafts import Drafts
 from llmir.backends.simulation.profile import capacity
 from llmir.graph import Program
 from llmir.hw import Device
@@ -19,12 +20,16 @@ def name(device: Device, weights: str, split: Split) -> str:
 
 
 class Structure(NamedTuple):
-    """One replica of a program; `weights` is what they were quantized to, "" as the checkpoint has them."""
+    """One replica of a program; `weights` is what they were quantized to, "" as the checkpoint has them.
+
+    A step of what decodes verifies `drafts`, if there are any.
+    """
 
     program: Program
     model: Model
     weights: str
     split: Split
+    drafts: Drafts | None = None
 
     @property
     def device(self) -> Device:
@@ -42,7 +47,8 @@ class Structure(NamedTuple):
         """A request there, with limits of a step in tokens and sequences; None for the engine's own."""
         each = batch and -(-batch // self.split.dp)  # of a data-parallel rank, as engines take it
         step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
-        return Workload(self.program, self.device, 1, prompt, generate, model=self.model, **step)
+        job = Workload(self.program, self.device, 1, prompt, generate, model=self.model, **step)
+        return self.drafts.beside(job) if self.drafts else job
 
 
 class Room(NamedTuple):
@@ -52,12 +58,12 @@ class Room(NamedTuple):
     requests: int
 
 
-def room(job: Workload) -> Room:
+def room(job: Workload, drafts: Drafts | None = None) -> Room:
     """Of the engine that a workload is priced for, for requests like its own; InputError without caches.
 
     `requests` is the smaller of how many its caches hold and how many it lets run.
     """
-    found = capacity(job)
+    found = capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
-    each = -(-(job.prompt + job.generate - 1) // found.block)
+    each = -(-(job.prompt + job.generate + found.rows - 2) // found.block)
     return Room(job.pool.tokens, min(found.blocks // each, found.sequences))

@@ -8,12 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.backends.simulation.limits import saturated, within
-from llmir.backends.simulation.prices import Prices
-from llmir.backends.simulation.profile import Profile
+from llmir.backends.simulation.profile import Profile, prices
 from llmir.backends.simulation.replications import STUDENT
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.simulation import Simulation, Spread, spread
-from llmir.backends.simulation.steps import PricedStep
 from llmir.frozen import Array
 
 from .limit import Limit
@@ -84,7 +82,7 @@ class Replica:
 
     def __init__(self, structure: Structure, traffic: Traffic, tokens: int) -> None:
         self.structure, self.traffic = structure, traffic
-        self._prices = Prices(PricedStep(structure.program, structure.model, tokens))
+        self._prices = prices(structure.program, structure.model, tokens, structure.drafts)
         self._profiles: dict[tuple[int, int], Profile] = {}
 
     def run(self, chunk: int, batch: int, replicas: int, seed: int) -> Run:
@@ -103,7 +101,8 @@ class Replica:
 
     def _profile(self, chunk: int, batch: int) -> Profile:
         if (chunk, batch) not in self._profiles:
-            self._profiles[chunk, batch] = Profile(self.structure.job(1, 1, None, chunk, batch))
+            job = self.structure.job(1, 1, None, chunk, batch)
+            self._profiles[chunk, batch] = Profile(job, None, self.structure.drafts)
         return self._profiles[chunk, batch]
 
 

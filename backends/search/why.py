@@ -65,7 +65,8 @@ def decode(candidate: Candidate) -> Report:
 
 def _decode(s: Structure, traffic: Traffic, batch: int) -> Report:
     context = traffic.read + traffic.answer // 2
-    return Report(s.program, s.device, batch=batch, new=1, context=context, model=s.model)
+    program, new = (s.drafts.verify, s.drafts.rows) if s.drafts else (s.program, 1)
+    return Report(program, s.device, batch=batch, new=new, context=context, model=s.model)
 
 
 def prefill(candidate: Candidate) -> Report:
@@ -156,4 +157,4 @@ def _full(candidate: Candidate) -> bool:
     """Whether more requests are in flight than have room."""
     s, traffic = candidate.structure, candidate.traffic
     job = s.job(traffic.read, traffic.answer, traffic.longest, candidate.chunk, candidate.batch)
-    return candidate.in_flight >= room(job).requests
+    return candidate.in_flight >= room(job, s.drafts).requests

@@ -47,7 +47,6 @@ class Profile(Immutable):
     _prices: dict[int, Prices]
 
     def __init__(self, job: Workload, chunked: bool | None = None, drafts: Drafts | None = None) -> None:
-        job = drafts.beside(job) if drafts else job
         vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts, _prices={})
 
     def __repr__(self) -> str:

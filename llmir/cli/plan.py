@@ -74,6 +74,7 @@ class Time(Count):
 )
 @click.option("--chunk", metavar="RANGE", help="Tokens of a step to compare.  [default: the engine's, 2048]")
 @click.option("--batch", metavar="RANGE", help="Requests at once to compare.  [default: all that fit]")
+@options.speculation
 @options.price
 @click.option("--engine", metavar="NAME[@VERSION]", help="The engine that is priced: vllm, sglang, trtllm …")
 @click.option(
@@ -129,8 +130,14 @@ def plan(**given: Any) -> int:
     else:
         form = output.choose(given["output_file"], given["form"], Plans)
     size = output.paged(form, given["max_size"])
+    inputs.check_drafts(given)
     program = inputs.read(given["model"], lenient=given["lenient"])
-    found = search(program, price=given["price"] or {}, **{name: given[name] for name in ASKED})
+    drafts: dict[str, Any] = {}
+    if given["draft_tokens"] is not None:
+        drafts = {name: given[name] for name in ("draft_tokens", "acceptance")}
+        drafts["verify"] = inputs.read(given["model"], "all", lenient=given["lenient"])
+        drafts["draft"] = given["draft_model"] and inputs.read(given["draft_model"])
+    found = search(program, price=given["price"] or {}, **drafts, **{name: given[name] for name in ASKED})
     if emit is None or found.best is None:
         output.result(found, "table" if emit else form, None if emit else given["output_file"], **size)
     else:
