@@ -90,9 +90,9 @@ def plan(
     link = None if link is None else convert.text("link", link)
     if emit is not None and link is not None:
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
-    for name, said in (("link", link), ("emit", emit)):
-        if draft_tokens is not None and said is not None:
-            raise InputError(f"draft_tokens: {draft_tokens}; no plan with drafts has {name} {said}")
+    for name, other in (("link", link), ("emit", emit)):
+        if draft_tokens is not None and other is not None:
+            raise InputError(f"draft_tokens: {draft_tokens}; no plan with drafts has {name} {other}")
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)

@@ -116,8 +116,8 @@ def times(
         {-(-n // s.split.pp) for s, each in zip(structures, batches, strict=True) for n in each} | set(lanes)
     )
     period, interval = candidates.seconds(np.array(every), 1, prompt + generate // 2)
-    context = prompt + generate // 2
-    verify, own_interval = _verifying(structures, np.array(every), context) or (period, interval)
+    half = prompt + generate // 2
+    verify, own_interval = _verifying(structures, np.array(every), half) or (period, interval)
     place = {size: i for i, size in enumerate(every)}
     column = {pair: i for i, pair in enumerate(pairs)}
     many = sorted({n for chunk in sizes for n in packs(prompt - cached, chunk)})

@@ -55,7 +55,7 @@ class Search:
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
         self._replicas: dict[int, Replica] = {}
-        self._rates: dict[tuple[int, int, int], float] = {}  # that a replica answers at most
+        self._rates: dict[tuple[int, int, int], float] = {}  # of a replica, at most
         self._tries: dict[tuple[int, int], Setting] = {}  # the best by the first seed
         self._kept = self._within(self.points)
 
@@ -73,8 +73,7 @@ class Search:
             sizes: dict[int, tuple[int, ...]] = {}
             for chunk in dict.fromkeys(chunks or (None, *CHUNKS)):
                 try:
-                    job = structure.job(traffic.read, traffic.answer, traffic.longest, chunk, None)
-                    found = room(job, structure.drafts)
+                    found = room(structure.job(*traffic.tokens, chunk, None), structure.drafts)
                 except LlmirError as error:
                     self.refused.setdefault(structure.name, self._unfit(structure, str(error)))
                     continue
@@ -373,9 +372,8 @@ def search(
             (met if candidate.meets and candidate.carried else missed).append(candidate)
         found.sort(met, missed)
         refused |= pooling.refused
-    largest, notes = None, []
-    if structures[0].drafts:
-        notes.append(structures[0].drafts.note(structures[0].program))
+    largest, one = None, structures[0]
+    notes = [one.drafts.note(one.program)] if one.drafts else []
     if traffic.refused:
         longer = f"more than the {traffic.positions:,} positions of the model"
         notes.append(
@@ -385,8 +383,8 @@ def search(
         best = met[0]
         largest = best.largest_rate
         if largest is None:
-            one = found.replica(found._number(best)).largest_rate(best.chunk, best.batch)
-            largest = best.replicas * one
+            of = found.replica(found._number(best))
+            largest = best.replicas * of.largest_rate(best.chunk, best.batch)
     return Plans(
         traffic=traffic,
         most_devices=most,

@@ -77,6 +77,11 @@ class Traffic(Record):
         return int(self._tokens[self._tokens <= (self.positions or self._tokens.max())].max())
 
     @property
+    def tokens(self) -> tuple[int, int, int]:
+        """Of a prompt, of an answer, and of the longest request."""
+        return self.read, self.answer, self.longest
+
+    @property
     def refused(self) -> float:
         """The share of requests that are longer than the model's positions."""
         return float((self._tokens > self.positions).mean()) if self.positions else 0.0
