@@ -117,8 +117,7 @@ class OpMethods:
         name: str = "",
         block: str | None = None,
     ) -> tuple[Value, Value]:
-        """(y + x, rms_norm(y + x) as `quantize` narrows it, into `to`) where y is a sum over the ranks of
-        `over`.
+        """(y + x, rms_norm(y + x) as `quantize` narrows it) where y is a sum over the ranks of `over`.
 
         `* h!, * h!, h! -> * h!, * h!`
         """
