@@ -4,8 +4,10 @@ import { Menu } from "./menu.js";
 import { shown } from "./cells.js";
 import { Sheet } from "./sheet.js";
 import { Marks } from "./marks.js";
+import { Picked } from "./picked.js";
+import { Strip } from "./strip.js";
 
-const VIEWS = { sheet: Sheet, marks: Marks };
+const VIEWS = { sheet: Sheet, marks: Marks, picked: Picked, strip: Strip };
 
 class Page {
   constructor(told) {
