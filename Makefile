@@ -11,7 +11,7 @@ RUN := $(VENV)/bin
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-page lint fuzz mutants bench bench-peers read-traces wheel web clean
+.PHONY: help setup demo test test-page lint fuzz fuzz-serve mutants bench bench-peers read-traces wheel web clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,7 +38,7 @@ test: $(READY) ## all tests, in random order (SEED=1 for one that repeats), and 
 	@$(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
 
 test-page: $(READY) ## those of pages, in Chromium, which must be there
-	@LLMIR_REQUIRE_BROWSER=1 $(RUN)/python -m pytest tests/test_page*.py
+	@LLMIR_REQUIRE_BROWSER=1 $(RUN)/python -m pytest tests/test_page*.py tests/test_serve_page.py
 
 lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m ruff check .
@@ -46,6 +46,9 @@ lint: $(LINT) ## ruff, and mypy in strict mode
 
 fuzz: $(READY) ## mutated files and command lines for every reader (READERS=ir SECONDS=60 SEED=1)
 	@$(RUN)/python -m tests.fuzz $(READERS) --seconds $(or $(SECONDS),60) --seed $(or $(SEED),0)
+
+fuzz-serve: $(READY) ## requests of all kinds to the server of pages (REQUESTS=10000)
+	@$(RUN)/python -m tests.serve_cases $(or $(REQUESTS),10000)
 
 mutants: $(READY) ## small changes to the code, of which the tests must notice 90% (TARGETS=dim N=60 SEED=1; N=0 for all)
 	@$(RUN)/python scripts/mutants.py $(TARGETS) --number $(or $(N),60) --seed $(or $(SEED),0)

@@ -126,7 +126,7 @@ def _total(fields: Mapping[str, object], key: str, shown: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 or value < 0:
-        raise ConfigError(f"{shown}: $.metadata.{key}: expected a whole number, got {show(value)}")
+        raise ConfigError(f"{shown}: $.metadata.{key}: expected an integer, got {show(value)}")
     return int(value)
 
 
@@ -170,7 +170,7 @@ def _tensor(value: object, where: str) -> Stored:
 
 def _counts(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(n) is int and 0 <= n < 2**63 for n in value):
-        raise ConfigError(f"{where}: expected a list of whole numbers, got {show(value)}")
+        raise ConfigError(f"{where}: expected a list of integers, got {show(value)}")
     if len(value) > _MOST_AXES:
         raise ConfigError(f"{where}: expected at most {_MOST_AXES} numbers, got {len(value):,}")
     return tuple(value)

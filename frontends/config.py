@@ -9,7 +9,7 @@ from types import MappingProxyType
 from llmir.dtype import BF16, FP16, FP32
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.source import locate, show
-from llmir.names import plain, suggest
+from llmir.names import bounded, plain, suggest
 
 # Sizes beyond this are typos, and products of them would leave float64's exact integers anyway.
 _ABSURD = 2**48
@@ -110,7 +110,7 @@ class Config:
                 number = math.inf
             if 0 < number < math.inf:
                 return number
-        raise self.error(key, f"expected a positive finite number, got {show(value)}")
+        raise self.error(key, f"expected {bounded('a number', 0, above=True)}, got {show(value)}")
 
     def optional_number(self, key: str, *, zero: bool = False) -> float | None:
         """A finite number above zero, or None where the field is absent or null (or 0, if `zero` is none)."""
@@ -277,12 +277,7 @@ class Config:
     def _integer(self, key: str, value: object, minimum: int, maximum: int = _ABSURD) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
-        kind = {0: "a non-negative integer", 1: "a positive integer"}.get(
-            minimum, f"an integer of at least {minimum}"
-        )
-        most = "2**48" if maximum == _ABSURD else f"{maximum:,}"
-        limit = f" up to {most}" if isinstance(value, int) and value > maximum else ""
-        raise self.error(key, f"expected {kind}{limit}, got {show(value)}")
+        raise self.error(key, f"expected {bounded('an integer', minimum, maximum)}, got {show(value)}")
 
 
 def read(model: object, *, lenient: bool = False) -> Config:

@@ -56,7 +56,7 @@ def widths(config: Config) -> tuple[int, ...]:
     several = isinstance(config.fields.get(key), list | tuple)
     found = config.integers(key) if several else (config.integer(key),) * count
     if len(found) != count or not all(found):
-        raise config.error(key, f"expected a positive width for each of {count} layers, got {show(found)}")
+        raise config.error(key, f"expected {count} widths from 1 up, one a layer, got {show(found)}")
     return found
 
 
@@ -139,7 +139,7 @@ def window(config: Config, default: int | None, *, acts: bool = True) -> str:
     key = "sliding_window"
     width = config.optional_integer(key, 0) if key in config else default
     if width == 0 and acts:
-        raise config.error(key, "expected a positive integer, or null for no window, got 0")
+        raise config.error(key, "expected an integer from 1 to 2**48, or null for no window, got 0")
     return f"window({width})" if width and acts else "causal"
 
 

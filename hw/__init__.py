@@ -15,7 +15,7 @@ from llmir.errors import HardwareError
 from llmir.hw import calibrations, schema, versions
 from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.device import Device
-from llmir.hw.document import cite, leaves, merge, parse
+from llmir.hw.document import checked, cite, leaves, merge, parse
 from llmir.hw.link import BOX, Link, Node
 from llmir.hw.prices import at_prices
 from llmir.hw.versions import Engine
@@ -33,6 +33,7 @@ __all__ = [
     "clusters",
     "engine",
     "engines",
+    "from_keys",
     "join",
     "load",
     "measured",
@@ -64,6 +65,17 @@ def load(device: str | os.PathLike[str] | Device) -> Device:
     spelled = os.fsdecode(device)
     path = _as_path(spelled)
     return _bundled(_stem(spelled)) if path is None else _read(path, f"user file {path.name}")
+
+
+def from_keys(fields: Mapping[str, Any], name: str = "device") -> Device:
+    """A device of the keys of a YAML file, which may `extend` a bundled one by name; errors call it `name`.
+
+    HardwareError as of a file.
+
+    >>> from_keys({"extend": "h100-sxm", "name": "H100 96GB", "memory_GB": 96}).memory_bytes
+    96000000000
+    """
+    return _device(*_laid(checked(fields, name), name, None, name, (), ""), name)
 
 
 def cluster(name: str | os.PathLike[str] | Device) -> Device:
@@ -212,16 +224,22 @@ def _as_path(name: str, folder: Path = Path()) -> Path | None:
 
 
 def _read(path: Path, source: str) -> Device:
-    doc, sources, calibrated = _resolve(path, source, ())
-    fields = schema.read(doc, path.name, schema.DEVICE)
+    return _device(*_resolve(path, source, ()), path.name)
+
+
+def _device(doc: dict[Any, Any], sources: dict[str, str], calibrated: str, where: str) -> Device:
+    fields = schema.read(doc, where, schema.DEVICE)
     if "fp32" not in fields["vector_flops"]:
-        raise HardwareError(f"{path.name}: vector_tflops must give fp32, which all else can fall back on")
+        raise HardwareError(f"{where}: vector_tflops must give fp32, which all else can fall back on")
     if fields.get("physical_bytes", 0) > fields["memory_bytes"]:
-        raise HardwareError(f"{path.name}: physical_GiB is more than the memory that there is")
+        raise HardwareError(f"{where}: physical_GiB is more than the memory that there is")
     return Device(**fields, measured_as=calibrated, sources=sources)
 
 
-def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any, Any], dict[str, str], str]:
+Resolved = tuple[dict[Any, Any], dict[str, str], str]
+
+
+def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> Resolved:
     """A file's keys laid over those it extends, and each number's source; `source` where none is stated.
 
     Last, the bundled device whose calibration holds: none where a file on the way states its own, laid over.
@@ -230,19 +248,30 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any
     if here in above:
         circle = " -> ".join(p.name for p in (*above[above.index(here) :], here))
         raise HardwareError(f"{path.name}: extend goes round in a circle, {circle}")
-    own = parse(path)
+    calibrated = here.stem if here.parent == _DEVICES.resolve() else ""
+    return _laid(parse(path), path.name, path.parent, source, (*above, here), calibrated)
+
+
+def _laid(
+    own: dict[Any, Any],
+    where: str,
+    folder: Path | None,
+    source: str,
+    above: tuple[Path, ...],
+    calibrated: str,
+) -> Resolved:
+    """Keys laid over those they extend: a bundled file, or one in the `folder` if there is one."""
     stated = own.pop("sources", {})
     below: dict[Any, Any] = {}
     sources: dict[str, str] = {}
-    calibrated = here.stem if here.parent == _DEVICES.resolve() else ""
     if "extend" in own:
-        base = schema.text(own.pop("extend"), f"{path.name}: extend", 1)
-        file = _as_path(base, path.parent)
+        base = schema.text(own.pop("extend"), f"{where}: extend", 1)
+        file = None if folder is None else _as_path(base, folder)
         if file is None:
             file = _file(_stem(base))
         in_box = file.parent in (_DEVICES, _CLUSTERS)
         named = file.name if in_box else f"user file {file.name}"
-        below, sources, calibrated = _resolve(file, named, (*above, here))
+        below, sources, calibrated = _resolve(file, named, above)
         below.pop("aliases", None)
         if {"memory_GiB", "memory_GB"} & own.keys():
             below.pop("physical_GiB", None)  # of another size of memory
@@ -254,4 +283,4 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> tuple[dict[Any
     kept = {leaf: s for leaf, s in sources.items() if leaf in present}
     # Aliases are no number, and a calibration says its origin itself.
     numbers = {key: value for key, value in own.items() if key not in ("aliases", "calibration")}
-    return doc, kept | cite(numbers, stated, path.name, source), calibrated
+    return doc, kept | cite(numbers, stated, where, source), calibrated

@@ -21,8 +21,13 @@ def parse(path: Path) -> dict[Any, Any]:
         doc = strict_yaml.load(contents(path, strict_yaml.BUDGET))
     except UnreadableError as error:
         raise HardwareError(f"{path.name}: {error}") from None
-    _check_depth(mapping(doc, f"{path.name}: a hardware file"), path.name, 4)
-    return dict(doc)
+    return checked(doc, path.name)
+
+
+def checked(doc: object, where: str) -> dict[Any, Any]:
+    """The keys of a device, if they are a mapping and not nested too deep; HardwareError names `where`."""
+    _check_depth(found := mapping(doc, f"{where}: a hardware file"), where, 4)
+    return dict(found)
 
 
 def merge(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[Any, Any]:

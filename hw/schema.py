@@ -47,10 +47,10 @@ def number(value: object, where: str, unit: float) -> float:
     """A positive finite number, in SI units."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         # YAML reads 9.89e14 as text, which is the mistake most easily made here.
-        raise HardwareError(f"{where} must be a positive number, got {type(value).__name__} {show(value)}")
+        raise HardwareError(f"{where} must be a number above 0, got {type(value).__name__} {show(value)}")
     si = float(Decimal(str(value)) * Decimal(str(unit)))  # 66.9e12, which 66.9 * 1e12 is not
     if not 0 < si < math.inf:
-        raise HardwareError(f"{where} must be positive and finite, got {show(value)}")
+        raise HardwareError(f"{where} must be a number above 0, got {show(value)}")
     return si
 
 
@@ -67,7 +67,7 @@ def size(value: object, where: str, unit: float) -> int:
 def count(value: object, where: str, unit: float) -> int:
     """A positive whole number."""
     if number(value, where, unit) % 1:
-        raise HardwareError(f"{where} must be a whole number, got {show(value)}")
+        raise HardwareError(f"{where} must be an integer, got {show(value)}")
     return int(number(value, where, unit))
 
 

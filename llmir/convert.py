@@ -19,7 +19,7 @@ import numpy as np
 
 from .errors import InputError, LlmirError
 from .frozen import read_only
-from .names import plain, suggest
+from .names import bounded, plain, suggest
 
 Error = type[LlmirError]
 Number = Any  # an int, a float, or a float64 array
@@ -43,11 +43,9 @@ def refuse(name: str, value: object, expected: str, error: Error = InputError) -
     raise error(f"{name}: expected {expected}, got {shown(value)}")
 
 
-def _integers(what: str, least: int, most: int) -> str:
-    """A range in words."""
-    if most < MOST:
-        return f"{what} from {least:,} to {most:,}"
-    return f"{what} from {least:,} to 2**48" if least > -MOST else what
+def _range(what: str, least: float, most: float, *, above: bool = False) -> str:
+    """In words; of counts that may be below 0 there are no ends."""
+    return what if (least, most) == (-MOST, MOST) else bounded(what, least, most, above=above)
 
 
 def integer(name: str, value: object, least: int = 0, most: int = MOST, *, error: Error = InputError) -> int:
@@ -60,7 +58,7 @@ def integer(name: str, value: object, least: int = 0, most: int = MOST, *, error
     ...
     llmir.errors.InputError: tp: expected an integer from 1 to 64, got True
     """
-    expected = _integers("an integer", least, most)
+    expected = _range("an integer", least, most)
     if isinstance(value, (bool, np.bool_)):
         refuse(name, value, expected, error)
     try:
@@ -84,18 +82,17 @@ def number(
     >>> number("share", np.float32(0.5), most=1, above=True)
     0.5
     """
-    lower = f"a number {'above' if above else 'of at least'} {least:g}"
-    upper = "" if most == float("inf") else f" and up to {most:g}"
+    expected = _range("a number", least, most, above=above)
     if isinstance(value, np.ndarray) and not value.ndim:
         value = value[()]
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         try:
             found = float(value)
         except OverflowError:  # an integer that no float holds
-            refuse(name, value, lower + upper, error)
+            refuse(name, value, expected, error)
         if (least < found or (found == least and not above)) and found <= most and found < float("inf"):
             return found
-    refuse(name, value, lower + upper, error)
+    refuse(name, value, expected, error)
 
 
 def flag(name: str, value: object, *, error: Error = InputError) -> bool:
@@ -146,7 +143,7 @@ def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number
     except (ValueError, TypeError):  # what cannot be compared
         array = np.zeros(())
     if array.ndim:
-        refuse(name, value, _integers("integers", least, most))
+        refuse(name, value, _range("integers", least, most))
     return integer(name, value, least, most)
 
 
@@ -208,7 +205,7 @@ def stated(name: str, value: object, kind: object, about: Mapping[str, Any], err
     least, most = about.get("least"), about.get("most")
     if words := about.get("words"):
         if isinstance(value, str):
-            known = f"{_integers('an integer', least or -MOST, most or MOST)}, or {' or '.join(words)}"
+            known = f"{_range('an integer', least or -MOST, most or MOST)}, or {' or '.join(words)}"
             return value if value in words else refuse(name, value, known, error)
         word = word.removesuffix("| str").strip()
     if "choices" in about:

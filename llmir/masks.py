@@ -21,6 +21,7 @@ import numpy as np
 from .dataclass import dataclass
 from .dim import Min, Size, ceildiv
 from .errors import VerifyError
+from .names import bounded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,7 +49,8 @@ class Mask(ABC):
         for field in fields(self):
             size = getattr(self, field.name)
             if type(size) is not int or not 1 <= size <= _MOST:
-                raise VerifyError(f"mask {self.word}: {field.name}: expected an integer from 1, got {size!r}")
+                rule = bounded("an integer", 1, _MOST)
+                raise VerifyError(f"mask {self.word}: {field.name}: expected {rule}, got {size!r}")
 
     @property
     def most(self) -> float:

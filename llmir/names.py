@@ -109,6 +109,32 @@ def plain(text: str, limit: int = 100) -> str:
     return kept if len(kept) <= limit else f"{kept[: limit - 1]}…"
 
 
+def bounded(what: str, least: float | None, most: float | None = None, *, above: bool = False) -> str:
+    """`what` and its range, as every error says it; `above` leaves out its lower end.
+
+    An end of 1e300 is none.
+
+    >>> bounded("an integer", 1, 2**48), bounded("a number", 1e-6, 1e9)
+    ('an integer from 1 to 2**48', 'a number from 0.000001 to 1,000,000,000')
+    >>> bounded("a number", 0), bounded("a number", 0, above=True), bounded("a share", 0, 1, above=True)
+    ('a number from 0 up', 'a number above 0', 'a share above 0 up to 1')
+    """
+    most = None if most is not None and most >= 1e300 else most
+    if least is None or least <= -1e300:
+        return what if most is None else f"{what} up to {_digits(most)}"
+    begin = f"{what} {'above' if above else 'from'} {_digits(least)}"
+    if most is None:
+        return begin if above else f"{begin} up"
+    return f"{begin} {'up to' if above else 'to'} {_digits(most)}"
+
+
+def _digits(number: float) -> str:
+    """A number without an exponent."""
+    from decimal import Decimal  # as difflib above: mistakes are rare
+
+    return "2**48" if number == 2**48 else f"{Decimal(f'{number:.12g}').normalize():,f}"
+
+
 def spans(numbers: Iterable[int], most: int) -> str:
     """Rising numbers in words, those in a row as a span, up to so many of them.
 

@@ -89,7 +89,7 @@ def plan(
     positions = program.facts.get("positions")
     traffic = Traffic(*asked, positions if isinstance(positions, int) else None, hits)
     if traffic.answer < 2:
-        raise InputError(f"generate: {generate}; a plan is for answers of 2 tokens and more")
+        raise InputError(f"generate: {generate}; a plan is for answers from 2 tokens up")
     if traffic.positions and traffic.read + traffic.answer > traffic.positions:
         tokens = f"{traffic.read:,} tokens and {traffic.answer:,} generated"
         raise InputError(

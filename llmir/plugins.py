@@ -159,6 +159,11 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     return _load_module(shown, name)
 
 
+def loaded() -> tuple[str, ...]:
+    """The modules and files of plugins that are loaded, for another process to load them."""
+    return tuple(_loaded)
+
+
 def files() -> tuple[str, ...]:
     """The files of the plugins that are loaded, with all modules inside them."""
     found = set()

@@ -79,13 +79,12 @@ def setups(
     program = model if isinstance(model, Program) else load(model)
     passes = None if pipeline is None else steps_of(pipeline)
     return [
-        _setup(program, passes, dict(zip(values, chosen, strict=True)))
-        for chosen in product(*values.values())
+        setup(program, passes, dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())
     ]
 
 
-def _setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mapping[str, Any]) -> Setup:
-    """One of them, or why it cannot be."""
+def setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mapping[str, Any]) -> Setup:
+    """A set-up of a page, or why it cannot be; `structure` is a value of each axis."""
     from .backends.cost import model
     from .backends.export.web import Setup
     from .deployment import Deployment

@@ -135,7 +135,7 @@ def _checked(size: object) -> Size:
         with suppress(TypeError):  # of what is no integer
             if 0 < (whole := operator.index(size)) <= LARGEST:  # type: ignore[arg-type]
                 return whole
-    refuse("a dimension", size, "a positive integer up to 2**48, or a size in symbols", VerifyError)
+    refuse("a dimension", size, "an integer from 1 to 2**48, or a size in symbols", VerifyError)
 
 
 _TYPE = re.compile(r"\s*([\w.]+)\[(.*)\](?:~([\w.]+))?((?:\+\w+)*)\s*")

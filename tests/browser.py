@@ -42,8 +42,8 @@ SETTLED = "setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(ar
 
 
 @contextmanager
-def browser(width: int = 1440, height: int = 1000) -> Iterator[Any]:
-    """A driver of a browser that reaches no network."""
+def browser(width: int = 1440, height: int = 1000, reaches: str = "") -> Iterator[Any]:
+    """A driver of a browser that reaches no network, but for one host."""
     from selenium import webdriver
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
@@ -52,7 +52,8 @@ def browser(width: int = 1440, height: int = 1000) -> Iterator[Any]:
     options.binary_location = str(CHROMIUM)
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
+    but = f", EXCLUDE {reaches}" if reaches else ""
+    options.add_argument(f"--host-resolver-rules=MAP * ~NOTFOUND{but}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
     try:

@@ -11,13 +11,13 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import llmir
 from llmir import hw
@@ -107,16 +107,26 @@ def run(told: Any, functions: Functions, points: list[Any], typed: list[dict[str
     return json.loads(done.stdout)
 
 
-def compared(case: dict[str, Any], points: list[Any]) -> float | None:
+class Way(NamedTuple):
+    """How a page comes to what it computes."""
+
+    told_of: Callable[[web.Setup], tuple[Any, Any]]
+    run: Callable[..., Any]
+
+
+AS_A_FILE = Way(told_of, run)
+
+
+def compared(case: dict[str, Any], points: list[Any], way: Way = AS_A_FILE) -> float | None:
     """The same of a case of `code_cases` at points; None of one that there is not."""
     try:
         program, priced = asked(case)
         device = hw.load(priced.pop("hw"))
         by = model(device, priced.get("cost"), priced.get("engine"), priced.get("efficiency"))
-        told, functions = told_of(web.Setup({"hw": device.name}, program, by))
+        told, functions = way.told_of(web.Setup({"hw": device.name}, program, by))
         points = [(batch * program.micro_batches, *rest) for batch, *rest in points]
         typed = [{}, *changes(told, random.Random(str(case)))]
-        found = run(told, functions, points, typed)
+        found = way.run(told, functions, points, typed)
         jobs = [
             [
                 llmir.workload(
@@ -152,10 +162,10 @@ def changed(device: hw.Device, rates: dict[str, float]) -> hw.Device:
     return other
 
 
-def known(points: list[Any], seed: int = 0) -> Iterator[tuple[dict[str, Any], float]]:
+def known(points: list[Any], seed: int = 0, way: Way = AS_A_FILE) -> Iterator[tuple[dict[str, Any], float]]:
     """Cases that there are, each with its difference."""
     for case in cases(seed, {**AXES, "sharding": SPLITS}):
-        if (found := compared(case, points)) is not None:
+        if (found := compared(case, points, way)) is not None:
             yield case, found
 
 

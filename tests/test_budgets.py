@@ -73,7 +73,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("twice.json", '{"a":1,"a":2}', "is there twice, as 1 and 2"),
     ("quotes.json", '"' + '\\"' * 1_000_000, "more than 200,000 values"),
     ("layers.json", json.dumps({**MOE, "num_experts": 4, "num_hidden_layers": 2**40}), "num_hidden_layers"),
-    ("experts.json", json.dumps({**MOE, "num_experts": 2**40}), "up to 1,048,576"),
+    ("experts.json", json.dumps({**MOE, "num_experts": 2**40}), "to 1,048,576"),
     (
         "brackets.ir",
         f"{HEAD}  %y = silu(%x) {{block={'(' * 50_000}}} : bf16[B]\n",
@@ -89,7 +89,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ),
     ("digits.ir", size("9" * 5000), "a number of more than 400 digits"),
     ("number.ir", size("9" * 90), "expected integers, symbols"),
-    ("dimension.ir", size("9" * 20), "a positive integer up to 2**48"),
+    ("dimension.ir", size("9" * 20), "an integer from 1 to 2**48"),
     ("minus.ir", size("-" * 50_000 + "1"), "expected integers, symbols"),
     ("product.ir", size("*".join(["(B+T+C+1)"] * 200)), "expected integers, symbols"),
     ("rank.ir", size(", ".join(["B"] * 17)), "a tensor of 17 dimensions"),

@@ -65,7 +65,7 @@ BAD_CELLS = {
     "1e30": "got 1e30",
     "nan": "got nan",
     "inf": "got inf",
-    "2.5": "n must be a whole number, got 2.5",
+    "2.5": "n must be an integer, got 2.5",
     "1_000": "n must be a number",
 }
 
@@ -295,10 +295,13 @@ FITTED = "{origin: a, rows: 3, error_percent: 5, rate: 0.5}"
         (f"{{engine: x, ours: {{gemm_bf16: {FITTED}}}}}", "calibration.engine is 'x', calibrated are ours"),
         ("{engine: ours, ours: {gemm_bf16: {rate: 0.5}}}", "gemm_bf16.origin must be text, got None"),
         ("{engine: ours, ours: {gemm_bf16: {origin: a, rows: 3, error_percent: 5}}}", "must be a mapping"),
-        (f"{{engine: ours, ours: {{gemm_bf16: {FITTED.replace('0.5', '-1')}}}}}", "rate must be positive"),
+        (
+            f"{{engine: ours, ours: {{gemm_bf16: {FITTED.replace('0.5', '-1')}}}}}",
+            "rate must be a number above 0",
+        ),
         (
             f"{{engine: ours, ours: {{gemm_bf16: {FITTED.replace('0.5', 'fast')}}}}}",
-            "rate must be a positive",
+            "rate must be a number above 0",
         ),
     ],
 )

@@ -193,9 +193,9 @@ def test_each_efficiency_acts(share: str, limit: str) -> None:
         ({"cost": "ideal", "engine": "vllm"}, "engine 'vllm': cost model ideal knows no engines"),
         ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean vllm"),
         ({"engine": "sglang-tritn"}, "unknown engine 'sglang-tritn'; did you mean sglang-triton"),
-        ({"efficiency": {"memory": 0.5}, "cost": "ideal"}, "efficiency replaces the cost model"),
-        ({"efficiency": {"memory": 1.5}}, "memory: expected a number above 0 and up to 1, got 1.5"),
-        ({"efficiency": {"memory": 0}}, "efficiency: memory: expected a number above 0 and up to 1"),
+        ({"efficiency": {"memory": 0.5}, "cost": "ideal"}, "efficiency: replaces the cost model"),
+        ({"efficiency": {"memory": 1.5}}, "memory: expected a number above 0 up to 1, got 1.5"),
+        ({"efficiency": {"memory": 0}}, "efficiency: memory: expected a number above 0 up to 1"),
         ({"efficiency": {"cache": 0.5}}, "efficiency: there is no 'cache'"),
     ],
 )

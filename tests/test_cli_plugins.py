@@ -194,7 +194,9 @@ def test_a_cost_model_of_a_plugin_prices(run: Run, tmp_path: Path) -> None:
     prefill = data["phases"]["prefill"]
     assert (data["cost_model"], data["ttft_s"]) == ("slow", sum(op["repeat"] for op in prefill["ops"]))
     unknown = run("analyze", "tiny.json", *STEP, "--cost", "slwo")
-    assert unknown.err == "error: cost: expected calibrated, ideal or slow, got 'slwo'; did you mean slow?\n"
+    assert (
+        unknown.err == "error: --cost: expected calibrated, ideal or slow, got 'slwo'; did you mean slow?\n"
+    )
 
 
 def test_a_command_of_a_plugin_runs_and_is_listed(run: Run, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_without_matplotlib_the_extra_is_named(run: Run, monkeypatch: pytest.Mon
         ("h100_sxm,bfloat16,1e40,4096,4096,12,vllm-1", "m must be 1 to"),
         ("h100_sxm,bfloat16,64,4096,4096,nan,vllm-1", "latency_us must be"),
         ("h100_sxm,bfloat16,64,4096", "k is empty"),
-        ("h100_sxm,bfloat16,6.5,4096,4096,12,vllm-1", "m must be a whole number"),
+        ("h100_sxm,bfloat16,6.5,4096,4096,12,vllm-1", "m must be an integer"),
     ],
 )
 def test_rows_that_make_no_sense_are_named_and_the_rest_used(

@@ -32,7 +32,7 @@ def test_any_json_value_is_a_positive_integer_or_a_config_error(value: object) -
     try:
         got = config(hidden_size=value).integer("hidden_size")
     except ConfigError as error:
-        assert str(error).startswith("$.hidden_size: expected a positive integer")
+        assert str(error).startswith("$.hidden_size: expected an integer from 1 to 2**48")
         assert str(error).isprintable()
     else:
         assert got is value and type(got) is int and got >= 1
@@ -87,7 +87,7 @@ def test_any_value_is_allowed_or_unsupported(value: object) -> None:
 def test_the_error_shows_the_value_as_json_writes_it(value: object, shown: str) -> None:
     with pytest.raises(ConfigError) as error:
         config(hidden_size=value).integer("hidden_size")
-    assert message(error) == f"$.hidden_size: expected a positive integer, got {shown}"
+    assert message(error) == f"$.hidden_size: expected an integer from 1 to 2**48, got {shown}"
 
 
 def test_a_required_field_that_is_absent_is_missing() -> None:
@@ -121,7 +121,7 @@ def test_a_field_may_have_a_largest_value_of_its_own() -> None:
     assert config(num_hidden_layers=10_000).integer("num_hidden_layers", maximum=10_000) == 10_000
     with pytest.raises(ConfigError) as error:
         config(num_hidden_layers=2**47).integer("num_hidden_layers", maximum=10_000)
-    assert message(error) == f"$.num_hidden_layers: expected a positive integer up to 10,000, got {2**47}"
+    assert message(error) == f"$.num_hidden_layers: expected an integer from 1 to 10,000, got {2**47}"
 
 
 def test_what_is_assumed_of_an_absent_field_is_noted() -> None:
@@ -136,14 +136,14 @@ def test_what_is_assumed_of_an_absent_field_is_noted() -> None:
 def test_a_number_is_positive_and_finite(value: object) -> None:
     with pytest.raises(ConfigError) as error:
         config(rope_theta=value).number("rope_theta")
-    assert message(error).startswith("$.rope_theta: expected a positive finite number, got ")
+    assert message(error).startswith("$.rope_theta: expected a number above 0, got ")
 
 
 def test_an_item_of_a_list_is_named_by_its_index() -> None:
     assert config(mlp_only_layers=[0, 3]).integers("mlp_only_layers") == (0, 3)
     with pytest.raises(ConfigError) as error:
         config(mlp_only_layers=[0, "3"]).integers("mlp_only_layers")
-    assert message(error) == '$.mlp_only_layers[1]: expected a non-negative integer, got "3"'
+    assert message(error) == '$.mlp_only_layers[1]: expected an integer from 0 to 2**48, got "3"'
 
 
 def test_a_nested_field_is_named_by_its_path() -> None:
@@ -151,7 +151,7 @@ def test_a_nested_field_is_named_by_its_path() -> None:
     assert rope is not None
     with pytest.raises(ConfigError) as error:
         rope.number("factor")
-    assert message(error) == '$.rope_scaling.factor: expected a positive finite number, got "8"'
+    assert message(error) == '$.rope_scaling.factor: expected a number above 0, got "8"'
 
 
 def test_a_family_can_state_its_own_rule() -> None:
@@ -257,7 +257,7 @@ def test_numbers_are_so_many_and_each_is_named() -> None:
         assert message(error) == f"$.key: {says}"
     with pytest.raises(ConfigError) as error:
         config(key=[1, math.nan]).numbers("key", 2)
-    assert message(error) == "$.key[1]: expected a positive finite number, got NaN"
+    assert message(error) == "$.key[1]: expected a number above 0, got NaN"
 
 
 def test_zero_stands_for_no_number_only_where_it_may() -> None:

@@ -42,9 +42,9 @@ def test_what_is_right_comes_back_as_pythons_own(given_: Callable[[], Any], expe
     [
         (lambda: convert.integer("n", 1.0), "n: expected an integer from 0 to 2**48, got 1.0"),
         (lambda: convert.integer("n", True, 1, 9), "n: expected an integer from 1 to 9, got True"),
-        (lambda: convert.number("n", float("nan")), "n: expected a number of at least 0, got nan"),
-        (lambda: convert.number("n", 2, 0, 1, above=True), "n: expected a number above 0 and up to 1, got 2"),
-        (lambda: convert.number("n", True), "n: expected a number of at least 0, got True"),
+        (lambda: convert.number("n", float("nan")), "n: expected a number from 0 up, got nan"),
+        (lambda: convert.number("n", 2, 0, 1, above=True), "n: expected a number above 0 up to 1, got 2"),
+        (lambda: convert.number("n", True), "n: expected a number from 0 up, got True"),
         (
             lambda: convert.choice("n", "flsh", ("flash", "eager")),
             "expected flash or eager, got 'flsh'; did you mean",

@@ -101,9 +101,9 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     (GEMMA_3N, {"altup_active_idx": 4}, "$.altup_active_idx: 4 is none of 4 streams"),
     (GEMMA_3N, {"activation_sparsity_pattern": [0.5]}, "$.activation_sparsity_pattern: "),
     (GEMMA_3N, {"activation_sparsity_pattern": [1.0] * 8}, "expected shares below 1, got 1.0"),
-    (GEMMA_3N, {"intermediate_size": [20]}, "$.intermediate_size: expected a positive width"),
+    (GEMMA_3N, {"intermediate_size": [20]}, "$.intermediate_size: expected"),
     (GEMMA_3N, {"intermediate_size": [20] * 7 + [0]}, "$.intermediate_size: expected"),
-    (GEMMA_3N, {"laurel_rank": 0}, "$.laurel_rank: expected a positive integer, got 0"),
+    (GEMMA_3N, {"laurel_rank": 0}, "$.laurel_rank: expected an integer from 1 to 2**48, got 0"),
     (GEMMA_3N, {"layer_types": ["chunked_attention"] * 8}, '"chunked_attention" is not'),
     (GEMMA_3N, {"num_experts": 4}, "$.num_experts: 4 is not modelled"),
     (GEMMA_4, {"use_bidirectional_attention": "all"}, "attention to later tokens"),
@@ -112,7 +112,7 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     (GEMMA_4, {"attention_k_eq_v": True, "num_global_key_value_heads": 3}, "3 does not divide"),
     (GEMMA_4, {"global_head_dim": 7}, "7 of 7 elements are no pairs"),
     (EXPERTS, {"top_k_experts": 9}, "$.top_k_experts: 9 is more than the 5 experts"),
-    (EXPERTS, {"num_experts": None}, "$.num_experts: expected a positive integer"),
+    (EXPERTS, {"num_experts": None}, "$.num_experts: expected an integer from 1 to 2**48"),
 )
 
 

@@ -47,5 +47,5 @@ def test_the_language_model_of_a_multimodal_config_is_read_with_what_the_whole_s
     assert program.notes == ("the language model alone is modelled, without vision_config",)
     alone = llmir.load({**text, "model_type": "llama", "tie_word_embeddings": True, "torch_dtype": "float16"})
     assert program.graphs == alone.graphs
-    with pytest.raises(ConfigError, match=r"^\$\.text_config\.hidden_size: expected a positive integer"):
+    with pytest.raises(ConfigError, match=r"^\$\.text_config\.hidden_size: expected an integer from 1 to"):
         llmir.load({**whole, "text_config": {**text, "model_type": "llama", "hidden_size": -4}})

@@ -162,7 +162,7 @@ def swap(key: str, value: str) -> str:
         (MINIMAL + "isa: 9.0\n", "isa must be text, got 9.0"),
         (MINIMAL + "aliases: x1\n", "aliases must be a list of names, got 'x1'"),
         (MINIMAL + "aliases: [3090]\n", "aliases must be text, got 3090"),
-        (MINIMAL + "multiprocessors: 1.5\n", "multiprocessors must be a whole number, got 1.5"),
+        (MINIMAL + "multiprocessors: 1.5\n", "multiprocessors must be an integer, got 1.5"),
         (MINIMAL + "zzz: 1\n", "calibration, extend, sources"),
         (MINIMAL + "source: {name: x}\n", "did you mean sources"),
         (swap("name", '"\\e\\n"'), "name must be text"),

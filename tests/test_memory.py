@@ -287,7 +287,7 @@ def test_drivers_give_a_little_less_than_is_sold(name: str) -> None:
             '{"1": {BASE, utilization: 0.9, budgets: [{tokens: 8, sequences: 8, unless: sm_80}]}}',
             "the last must hold",
         ),
-        ('{"1": {BASE, utilization: 0.9, sampler: -1}}', "sampler must be positive"),
+        ('{"1": {BASE, utilization: 0.9, sampler: -1}}', "sampler must be a number above 0"),
     ],
 )
 def test_a_wrong_section_is_named(tmp_path: Path, memory: str, says: str) -> None:

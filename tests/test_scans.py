@@ -140,5 +140,5 @@ def test_what_does_not_fit() -> None:
     with pytest.raises(VerifyError, match="a state of 4 tokens for 4 taps, expected one less than taps"):
         infer(make("causal_conv"), (x, weight, parse_tensor("bf16[B, 4, 8]")))
     q, v = parse_tensor("bf16[B, T, 1, 2, 4]"), parse_tensor("bf16[B, T, 1, 2, 5]")
-    with pytest.raises(VerifyError, match="chunk: expected a positive number, got 0"):
+    with pytest.raises(VerifyError, match="chunk: expected an integer from 1 up, got 0"):
         infer(make("lightning_attention", chunk=0), (q, q, v, parse_tensor("bf16[B, 1, 2, 4, 5]")))

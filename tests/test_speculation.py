@@ -114,7 +114,7 @@ def test_what_cannot_be_verified(programs: tuple[Program, Program, Program], job
     last, every, small = programs
     with pytest.raises(InputError, match="with logits of all positions"):
         llmir.speculate(job, small, 4, 0.7)
-    with pytest.raises(InputError, match="acceptance: expected a number of at least 0 and up to 1"):
+    with pytest.raises(InputError, match="acceptance: expected a number from 0 to 1"):
         llmir.speculate(job, every, 4, 1.5)
     with pytest.raises(InputError, match="draft_tokens: expected an integer from 1 to 64"):
         llmir.speculate(job, every, 0, 0.5)

@@ -40,7 +40,7 @@ def model(
         cost = str(choice("cost", cost, tuple(COSTS)))
     if efficiency and (cost is not None or engine):
         option = "engine" if cost is None else "cost"
-        raise InputError(f"efficiency replaces the cost model; leave {option} out")
+        raise InputError(f"efficiency: replaces the cost model, leave {option} out")
     if engine and not (cost is None or (isinstance(cost, str) and cost == "calibrated")):
         named = cost if isinstance(cost, str) else type(cost).__name__
         raise InputError(f"engine {engine!r}: cost model {named} knows no engines; leave one of them out")

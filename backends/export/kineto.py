@@ -67,9 +67,7 @@ def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = Non
     program, device = job.program, job.device
     first, each = 0, program.devices // len(program.entries)
     if rank is not None:
-        rank = convert.integer("rank", rank, 0)
-        if rank >= program.devices:
-            raise InputError(f"rank: expected one from 0 to {program.devices - 1}, got {rank}")
+        rank = convert.integer("rank", rank, 0, program.devices - 1)
         first = rank % each
     shown = [r for r in range(first, program.devices, each) if rank in (None, r)]
     starts = list(accumulate((float(step.time_s) for step in steps), initial=0.0))

@@ -196,7 +196,7 @@ def interpret(
         if type.dtype.kind == "int" and not (
             inputs[node.name].dtype.kind in "iu" and np.all(inputs[node.name] >= 0)
         ):
-            raise InputError(f"input %{node.name}: expected integers of at least 0, as {type} holds")
+            raise InputError(f"input %{node.name}: expected integers from 0 up, as {type} holds")
         if len(shape) != len(node.results[0].shape):
             raise InputError(f"input %{node.name}: expected {node.results[0]}, got shape {shape}")
         for size, length in zip(node.results[0].shape, shape, strict=True):

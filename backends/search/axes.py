@@ -53,7 +53,7 @@ def axis(name: str, said: object, called: str = "") -> tuple[Value, ...]:
         if len(found) > MOST:
             raise InputError(f"{called}: more than {MOST:,} values")
     if not found:
-        raise InputError(f"{called}: expected a value or more, got none")
+        raise InputError(f"{called}: expected values, got none")
     return tuple(found)
 
 
@@ -84,7 +84,7 @@ def _counts(name: str, value: object, least: int) -> Iterable[int]:
 
 def _times(name: str, said: str, first: int, last: int, factor: int) -> list[int]:
     if factor < 2 or not first:
-        raise InputError(f"{name}: {said} never ends; a factor is 2 or more, and starts above 0")
+        raise InputError(f"{name}: {said} never ends; a factor is from 2 up, and starts above 0")
     values = [first]
     while values[-1] * factor <= last:
         values.append(values[-1] * factor)
@@ -95,7 +95,7 @@ def _steps(name: str, said: str, found: re.Match[str]) -> Iterable[int]:
     first, last = _sized(found[1], found[2]), _sized(found[3], found[4])
     step = _sized(found[6], found[7]) if found[6] else 1
     if not step:
-        raise InputError(f"{name}: {said} never ends; a step is 1 or more")
+        raise InputError(f"{name}: {said} never ends; a step is from 1 up")
     if (last - first) // step >= MOST:
         raise InputError(f"{name}: {said} has more than {MOST:,} values")
     return range(first, last + 1, step)

@@ -14,7 +14,7 @@ from llmir import strict_csv
 from llmir.dataclass import dataclass
 from llmir.errors import InputError, UnreadableError
 from llmir.frozen import Figures
-from llmir.names import plain, suggest
+from llmir.names import bounded, plain, suggest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -115,7 +115,9 @@ def _number(cell: str | None, name: str, column: Column) -> float:
     except ValueError:
         raise ValueError(f"{name} must be {column.kind}, got {plain(text, 20)!r}") from None
     if not math.isfinite(value) or not column.low <= value <= column.high:
-        raise ValueError(f"{name} must be {column.low:g} to {column.high:g}, got {plain(text, 20)}")
+        raise ValueError(
+            f"{name} must be {bounded('a number', column.low, column.high)}, got {plain(text, 20)}"
+        )
     if column.whole and value % 1:
-        raise ValueError(f"{name} must be a whole number, got {plain(text, 20)}")
+        raise ValueError(f"{name} must be an integer, got {plain(text, 20)}")
     return value

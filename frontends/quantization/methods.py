@@ -35,7 +35,9 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
     """transformers' FineGrainedFP8, and vLLM's fp8."""
     block = config.integers("weight_block_size")
     if len(block) not in (0, 2) or 0 in block:
-        raise config.error("weight_block_size", f"expected two positive integers, got {show(list(block))}")
+        raise config.error(
+            "weight_block_size", f"expected two integers from 1 to 2**48, got {show(list(block))}"
+        )
     _one_of(config, "fmt", ("e4m3", "float8_e4m3fn"), "format")
     _one_of(config, "activation_scheme", ("dynamic", "static"), "activations")
     config.ignore("scale_fmt", "expert_dtype")

@@ -94,7 +94,7 @@ def _rule(value: object, where: str, unit: float) -> str:
 def _share(value: object, where: str, unit: float) -> float:
     found = schema.number(value, where, unit)
     if found > 1:
-        raise HardwareError(f"{where} must be a share up to 1, got {schema.show(value)}")
+        raise HardwareError(f"{where} must be a share above 0 up to 1, got {schema.show(value)}")
     return found
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
+from llmir.errors import InputError
 from llmir.plugins import Kind, load_plugin
 
 COMMANDS: Kind[click.Command] = Kind("command", "llmir.cli")
@@ -28,6 +30,43 @@ plugin = click.option(
 )
 
 
+class Command(click.Command):
+    """A command whose errors name options where the API names arguments."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            error.args = (as_options(str(error), self.params), *error.args[1:])
+            raise
+
+
+def as_options(message: str, params: Iterable[click.Parameter]) -> str:
+    """A message of the API as the command line says it: `think_s: …, say turns too` of --think and --turns.
+
+    A name is an option's at the beginning, after "say" or "leave out", before "out", after "one of", or
+    where it has `_`, which no word of English has; an argument with a unit is of the option without it.
+    """
+    known = {str(p.name): max(p.opts, key=len) for p in params if isinstance(p, click.Option)}
+    known |= {f"{name}{unit}": known[name] for name in [*known] for unit in ("_s", "_bytes")}
+    names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
+    long = "|".join(name for name in sorted(known, key=len, reverse=True) if "_" in name)
+    if not known:
+        return message
+    places = (
+        rf"^({names})(?=: )",
+        rf"(?<=\bsay )({names})(?= (?:too|instead)\b)",
+        rf"(?<=\bleave out )({names})\b",
+        rf"(?<=\bleave )({names})(?= out\b)",
+        *([rf"(?<![-\w.$'\"{{=@])({long})(?![\w='\"])"] if long else []),
+    )
+    for place in places:
+        message = re.sub(place, lambda found: known[found[1]], message)
+    several = rf"(?<=\bone of )(?:{names})(?:(?:, | and )(?:{names}))+\b"
+    return re.sub(several, lambda found: re.sub(rf"\b({names})\b", lambda n: known[n[1]], found[0]), message)
+
+
 def command(name: str, summary: str) -> Callable[[Callable[..., Any]], click.Command]:
     """A decorator: the function is the command `llmir NAME`; its options are those of click.
 
@@ -35,7 +74,7 @@ def command(name: str, summary: str) -> Callable[[Callable[..., Any]], click.Com
     """
 
     def take(function: Callable[..., Any]) -> click.Command:
-        made = plugin(click.command(name, short_help=summary)(function))
+        made = plugin(click.command(name, cls=Command, short_help=summary)(function))
         COMMANDS.add(name, made, function)
         return made
 

@@ -27,7 +27,7 @@ class Rates(Number):
         """Two rates or more, in order, no one twice."""
         rates = sorted({super(Rates, self).check(name, each) for each in value})
         if len(rates) < 2:
-            raise InputError(f"{name}: expected two rates or more, such as 2,6,10; got {len(rates)}")
+            raise InputError(f"{name}: expected rates from two up, such as 2,6,10; got {len(rates)}")
         return rates
 
 

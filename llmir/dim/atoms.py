@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from ..dataclass import dataclass
 from ..errors import VerifyError
 from ..frozen import Record
+from ..names import bounded
 from ..namespace import Number, namespace
 from ..routing import CHANCE, Law
 from .polynomial import Dim, Size, divided, whole
@@ -78,7 +79,7 @@ def _size(kind: type[Atom], *arguments: Any) -> Size:
     given = list(zip(stated, arguments, strict=False))
     counts = [a for f, a in given if f.type == "int"]
     if not all(isinstance(n, int) and 0 < n <= kind.most for n in counts):
-        rule = f"expected positive integers up to {kind.most:,}"
+        rule = f"expected {bounded('integers', 1, kind.most)}"
         raise VerifyError(f"{kind.name}: {rule}, got {', '.join(map(str, counts))}")
     for field, argument in given:
         if field.type == "Law" and not isinstance(argument, Law):

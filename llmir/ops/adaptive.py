@@ -28,7 +28,7 @@ class Sinusoid(Op):
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
         """As many as `elements`."""
         if self.elements < 4 or self.elements % 2:
-            raise VerifyError(f"sinusoid: elements: expected an even number from 4, got {self.elements}")
+            raise VerifyError(f"sinusoid: elements: expected an even number from 4 up, got {self.elements}")
         return {"f": self.elements}
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:

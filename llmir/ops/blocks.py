@@ -56,7 +56,7 @@ class BlockScores(Op):
     def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
         """As many blocks as there are, the last maybe not whole; `VerifyError` for blocks of none."""
         if self.length < 1:
-            raise VerifyError(f"block_scores: expected blocks of 1 key or more, got {self.length}")
+            raise VerifyError(f"block_scores: expected keys from 1 up, got {self.length}")
         return {"n": ceildiv(operands[1].shape[1], self.length)}
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:

@@ -272,7 +272,7 @@ class AllToAll(Collective):
         by = law(self.routing)
         if self.to == "experts" and self.experts:
             if self.top_k < 1:
-                raise VerifyError(f"all_to_all: tokens choose at least 1 expert, got {self.top_k}")
+                raise VerifyError(f"all_to_all: top_k: expected an integer from 1 up, got {self.top_k}")
             rows = routed(ceildiv(rows, self.top_k), self.top_k, self.experts, by)
         return x.resized(0, rows)
 

@@ -36,7 +36,7 @@ class Repeat(Op):
     def __post_init__(self) -> None:
         if self.times < 1 or self.carried < 1 or (self.first or 0) < 0:
             got = f"times={self.times}, carried={self.carried}, first={self.first}"
-            raise VerifyError(f"repeat @{self.body}: expected positive numbers, got {got}")
+            raise VerifyError(f"repeat @{self.body}: expected integers from 1 up, first from 0 up, got {got}")
 
     @property
     def loop(self) -> Loop:

@@ -44,7 +44,7 @@ class Scan(Op):
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """As the equation says; `VerifyError` for no chunk."""
         if self.chunk < 1:
-            raise VerifyError(f"{self.opcode}: chunk: expected a positive number, got {self.chunk}")
+            raise VerifyError(f"{self.opcode}: chunk: expected an integer from 1 up, got {self.chunk}")
         return super().types(operands)
 
     @property

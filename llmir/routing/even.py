@@ -107,7 +107,7 @@ class Arrived(Law):
 
     def __post_init__(self) -> None:
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
-            raise VerifyError(f"{self.word}: ranks is {self.ranks}, expected a positive integer")
+            raise VerifyError(f"{self.word}: ranks is {self.ranks}, expected an integer from 1 up")
         if not isinstance(self.law, Law):
             raise VerifyError(f"{self.word}: expected a law for all ranks, got {self.law}")
 

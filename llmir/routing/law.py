@@ -13,6 +13,7 @@ import numpy as np
 
 from ..dataclass import dataclass
 from ..errors import VerifyError
+from ..names import bounded
 from ..namespace import Number, namespace
 from ..reading import expression
 
@@ -102,7 +103,7 @@ def parameter(law: Law, name: str, value: object, most: float) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and 0 <= value <= most):  # type: ignore[operator]
         shown = f"{value:g}" if number else repr(value)
-        raise VerifyError(f"{law.word}: {name} is {shown}, expected a number from 0 to {most:g}")
+        raise VerifyError(f"{law.word}: {name} is {shown}, expected {bounded('a number', 0, most)}")
 
 
 def whole(rows: Number) -> Number:

@@ -74,7 +74,7 @@ class Replicas(Law):
 
     def __post_init__(self) -> None:
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise VerifyError(f"{self.word}: count is {self.count}, expected a positive integer")
+            raise VerifyError(f"{self.word}: count is {self.count}, expected an integer from 1 up")
         if not isinstance(self.law, Law):
             raise VerifyError(f"{self.word}: expected a law for all experts, got {self.law}")
         self.law.popularity(1, 1)

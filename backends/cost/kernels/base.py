@@ -16,7 +16,7 @@ from llmir.dataclass import dataclass
 from llmir.dim import Number, Uneven, minimum
 from llmir.errors import HardwareError
 from llmir.hw import Device
-from llmir.names import suggest
+from llmir.names import bounded, suggest
 from llmir.namespace import ARRAYS, Namespace
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -216,7 +216,7 @@ class Kernel(ABC):
                 allowed = ", ".join(f"{c:g}" for c in choices)
                 raise HardwareError(f"{where}.{name} must be one of {allowed}, got {value:g}")
             if not low <= value <= high:
-                raise HardwareError(f"{where}.{name} must be {low:g} to {high:g}, got {value:g}")
+                raise HardwareError(f"{where}.{name} must be {bounded('a number', low, high)}, got {value:g}")
         return cls(**values)
 
 

@@ -82,7 +82,7 @@ def latencies(data: Iterable[Simulation | Replications], ax: Any, of: str, asked
     """`llmir.plot_latencies`."""
     runs = list(data)
     if not runs:
-        raise InputError("plot_latencies: takes one run or more, got none")
+        raise InputError("plot_latencies: expected runs, got none")
     one = _one(runs[0])
     choice("of", of, tuple(one.latencies))
     if len({(r.job.program.name, r.job.device.name) for r in map(_one, runs)}) > 1:

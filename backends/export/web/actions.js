@@ -45,19 +45,19 @@ export class Actions extends Menu {
   }
 
   command() {
-    const { state, told, setups } = this.page, values = { ...setups[state.setup].values, ...(this.file() && { hw: "device.yaml" }) };
+    const { state, told, setups } = this.page, { asked = told.model } = setups[state.setup], values = { ...setups[state.setup].values, ...(this.file() && { hw: "device.yaml" }) };
     const word = (text) => (/^[\w.,@/+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
     const options = Object.entries({ ...values, ...state.at }).map(([name, value]) =>
       (name === "sp" ? (value ? "--sp" : "") : `--${name.replaceAll("_", "-")} ${word(String(value))}`));
     const file = this.file(), before = file ? [`printf '%s\\n' ${file.map(word).join(" ")} > device.yaml &&`] : [];
-    return [...before, "llmir analyze", word(told.model), ...options.filter(Boolean)].join(" ");
+    return [...before, "llmir analyze", word(asked), ...options.filter(Boolean)].join(" ");
   }
 
   python() {
-    const { state, told, setups } = this.page, { values, passes } = setups[state.setup], say = JSON.stringify, file = this.file();
+    const { state, told, setups } = this.page, { values, passes, asked = told.model } = setups[state.setup], say = JSON.stringify, file = this.file();
     const hw = file ? "device.yaml" : values.hw, before = file ? `open("device.yaml", "w").write(${say(`${file.join("\n")}\n`)})\n` : "";
     const how = ["engine", "cost"].filter((name) => values[name]).map((name) => `, ${name}=${say(values[name])}`).join("");
     const sizes = Object.entries(state.at).map(([name, value]) => `, ${name}=${value}`).join("");
-    return `${before}llmir.workload(llmir.run(llmir.load(${say(told.model)}), ${say(passes)}), ${say(hw)}${sizes}${how})`;
+    return `${before}llmir.workload(llmir.run(llmir.load(${say(asked)}), ${say(passes)}), ${say(hw)}${sizes}${how})`;
   }
 }

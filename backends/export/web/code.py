@@ -20,29 +20,12 @@ globalThis.llmirFunctions = ([{}]) => {{
 AFTER = "return {{ {} }};\n}};\n"
 
 
-class Functions:
-    """Those that were added, by name: `f0`, `f1` and so on, of which equal sources have one.
-
-    `told` are the names of what the outside tells, in the order in which they take it.
-    """
+class Uses:
+    """Functions, and what they ask for: `told` are the names of what the outside tells, in their order."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # by source
-        self._known: dict[Function, str] = {}
-        self._asked: dict[str, None] = {}
-        self._made: dict[str, str] = {}  # by what is made of what is told
-        self._variables: dict[tuple[Tape, int], str] = {}
-        self._uses: dict[Function, frozenset[str]] = {}
         self.told: dict[str, str] = {}
-        self._language = JAVASCRIPT._replace(constant=self._constant)
-
-    def add(self, function: Function) -> str:
-        """The name of a function that gives all its outputs in an array."""
-        for inner in called([function]):
-            self._name(inner, alone=True)
-        name = self._name(function, alone=False)
-        self._asked[name] = None
-        return name
+        self._uses: dict[Function, frozenset[str]] = {}
 
     def uses(self, functions: Iterable[Function]) -> list[str]:
         """What of the outside these ask for, by name."""
@@ -59,6 +42,27 @@ class Functions:
             values = (nodes[n].of[0] for n in operands if nodes[n].function == "constant")
             self._uses[function] = frozenset(chain.from_iterable(map(names, filter(outside, values))))
         return self._uses[function]
+
+
+class Functions(Uses):
+    """Those that were added, by name: `f0`, `f1` and so on, of which equal sources have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: dict[str, str] = {}  # by source
+        self._known: dict[Function, str] = {}
+        self._asked: dict[str, None] = {}
+        self._made: dict[str, str] = {}  # by what is made of what is told
+        self._variables: dict[tuple[Tape, int], str] = {}
+        self._language = JAVASCRIPT._replace(constant=self._constant)
+
+    def add(self, function: Function) -> str:
+        """The name of a function that gives all its outputs in an array."""
+        for inner in called([function]):
+            self._name(inner, alone=True)
+        name = self._name(function, alone=False)
+        self._asked[name] = None
+        return name
 
     def _name(self, function: Function, *, alone: bool) -> str:
         if function not in self._known:

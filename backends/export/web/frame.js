@@ -34,7 +34,7 @@ export class Foot {
     this.notes = h("div", { class: "notes" });
     this.basis = h("span", {});
     $("foot").append(h("span", { class: "legend" }, ...words), this.basis,
-      h("span", {}, `llmir ${told.version}; computed in this page, nothing is sent`), this.notes);
+      h("span", {}, `llmir ${told.version}; computed in this page, ${told.sent ?? "nothing is sent"}`), this.notes);
   }
 
   draw({ setup, steps }) {

@@ -15,6 +15,7 @@ from typing import Any
 
 from llmir.errors import InputError
 
+from .answer import answered_choices
 from .setups import Setup, document
 
 MOST = 64  # set-ups
@@ -33,7 +34,7 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
     if len(setups) > MOST:
         raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
     told, functions = document(setups, start, version)
-    made = _whole(_read("index.html"), told, "main", functions.source, _read("style.css"))
+    made, _ = _whole(_read("index.html"), told, "main", functions.source, _read("style.css"))
     return _sized(made, max_size, f"ask for fewer set-ups than {len(setups)}")
 
 
@@ -45,17 +46,33 @@ def results(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
     before, main, _ = _read("index.html").partition("<main")
     _, end, after = _read("index.html").partition("</main>")
     shell = f'{before}{main} id="main" hidden>{end}{after}'
-    return _sized(
-        _whole(shell, told, "results", "", _read("style.css") + _read("results.css")), max_size, fewer
-    )
+    made, _ = _whole(shell, told, "results", "", _read("style.css") + _read("results.css"))
+    return _sized(made, max_size, fewer)
 
 
-def _whole(shell: str, told: Mapping[str, Any], entry: str, code: str, style: str) -> str:
-    """A shell filled in: what the page is told, the module that begins it, functions, and how it looks."""
+def served(setup: Setup, asked: str, start: Mapping[str, int], version: str) -> tuple[str, str]:
+    """The page of a model that was `asked` for by name, which asks its own server for others; and its policy.
+
+    It runs no code but its own: set-ups come as data.
+    """
+    told, functions = document([setup], start, version)
+    told["setups"][0]["choices"] = answered_choices(setup)
+    told |= {"asked": asked, "sent": "set-ups come from the server that it is from"}
+    style = _read("style.css") + _read("served.css")
+    return _whole(_read("index.html"), told, "served", functions.source, style, "connect-src 'self'; ")
+
+
+def _whole(
+    shell: str, told: Mapping[str, Any], entry: str, code: str, style: str, more: str = ""
+) -> tuple[str, str]:
+    """A shell filled in, and its policy, which allows `more`.
+
+    It has what the page is told, the module that begins it, functions, and how it looks.
+    """
     script, opening = _script(entry), _read("open.js")
     scripts = " ".join(map(_hash, (opening, code, script)))
     policy = (
-        f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; "
+        f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; {more}"
         "base-uri 'none'; form-action 'none'"
     )
     parts = {
@@ -68,7 +85,7 @@ def _whole(shell: str, told: Mapping[str, Any], entry: str, code: str, style: st
         "notices": _notices(),
         "script": opening,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], shell)
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], shell), policy
 
 
 def _sized(made: str, max_size: int, fewer: str) -> str:
@@ -98,7 +115,7 @@ def _read(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _script(entry: str) -> str:
     """A module and those that it needs as one script, as files take no imports: each after what it names."""
     found: dict[str, str] = {}

@@ -17,8 +17,9 @@ from llmir.backends.cost.typed import peak_key, rates
 from llmir.errors import InputError, LlmirError
 from llmir.graph import Program
 
-from .code import Functions
+from .code import Functions, Uses
 from .graphs import Graphs
+from .listing import Listing
 from .ops import described
 
 DEVICE, SPLIT = "device", "split"
@@ -64,10 +65,10 @@ def _choice(axis: str, value: Any, names: Mapping[str, str]) -> str:
 
 
 class Tables:
-    """What a page is told of set-ups; equal tables of several are one."""
+    """What a page is told of set-ups; equal tables of several are one, and `functions` holds their code."""
 
-    def __init__(self) -> None:
-        self.functions, self.graphs = Functions(), Graphs()
+    def __init__(self, functions: Functions | Listing) -> None:
+        self.functions, self.graphs = functions, Graphs()
         self._tables: dict[str, int] = {}
         self.tables: list[Any] = []
 
@@ -151,7 +152,7 @@ def _roofs(code: RequestCode) -> dict[str, Any]:
     }
 
 
-def _rates(code: RequestCode, functions: Functions) -> list[dict[str, Any]]:
+def _rates(code: RequestCode, functions: Uses) -> list[dict[str, Any]]:
     """Those that its functions ask for; a link is the fastest as long as it has more than the `least`."""
     device = code.model.device
     used = functions.uses(f for p in code.phases.values() for f in (*p.functions.values(), p.early, p.late))
@@ -168,7 +169,8 @@ def document(
     setups: Sequence[Setup], start: Mapping[str, int], version: str
 ) -> tuple[dict[str, Any], Functions]:
     """All that the page is told, and the functions it calls. `start` is where its sliders stand."""
-    tables = Tables()
+    functions = Functions()
+    tables = Tables(functions)
     names = {str(s.values["hw"]): s.model.device.name for s in setups if s.model and "hw" in s.values}
     made: list[dict[str, Any]] = []
     for setup in setups:
@@ -192,7 +194,7 @@ def document(
         "roofline": str(ROOFLINE),
         "start": dict(start),
         "setups": made,
-        "rates": list(tables.functions.told),
+        "rates": list(functions.told),
         "tables": tables.tables,
         "graphs": tables.graphs.all,
-    }, tables.functions
+    }, functions

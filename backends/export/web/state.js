@@ -6,6 +6,7 @@ const WHOLE = { least: 1, most: 10_000_000 };
 export class State {
   constructor(told, setups) {
     this.setups = setups;
+    this.more = {};  // what else the address holds
     const first = setups.findIndex((setup) => !setup.why);
     Object.assign(this, { setup: first, ...told.start, typed: {}, phase: "decode", op: null, pin: null, theme: "auto" });
     this.read();
@@ -53,6 +54,7 @@ export class State {
     for (const [name, of] of typed) if (of && Object.keys(of).length) said.set(name, Object.entries(of).map(([key, value]) => `${key}:${value}`).join());
     if (this.pin) said.set("pin", [this.pin.setup, this.pin.batch, this.pin.prompt, this.pin.generate].join(","));
     if (this.theme !== "auto") said.set("theme", this.theme);
+    for (const [name, value] of Object.entries(this.more)) said.set(name, value);
     return `#${said}`;
   }
 }

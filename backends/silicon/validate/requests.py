@@ -186,7 +186,7 @@ def _count(text: str, column: str) -> int:
     except ValueError:
         raise InputError(f"{column} must be a number, got {text!r}") from None
     if not 1 <= value <= 1e7 or value % 1:
-        raise InputError(f"{column} must be a whole number from 1 to 10,000,000, got {text!r}")
+        raise InputError(f"{column} must be an integer from 1 to 10,000,000, got {text!r}")
     return int(value)
 
 

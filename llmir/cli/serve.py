@@ -1,0 +1,49 @@
+"""`llmir serve`: the page that computes, from a server on this machine."""
+
+from __future__ import annotations
+
+import click
+
+from llmir.errors import InputError
+
+from .command import command
+
+PORT = 8765
+
+
+@command("serve", "The page that computes, with every model and device: a server on this machine.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Where it listens; 0 is any free one.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen at; others than loopback need --token.",
+)
+@click.option(
+    "--token",
+    envvar="LLMIR_TOKEN",
+    show_envvar=True,
+    help="What a browser has to bring once, as /?token=TOKEN, and a program as a bearer token.",
+)
+def serve(port: int, opens: bool, host: str, token: str | None) -> None:
+    """Serve the page of `llmir report`, in which any model, device and split can be chosen.
+
+    It listens on 127.0.0.1 until Ctrl+C, writes no file, and opens none that a client names.
+    Needs `pip install llmir[serve]`.
+
+    \b
+    llmir serve --open
+    llmir serve --host 0.0.0.0 --token "$(openssl rand -hex 16)"
+    """
+    try:
+        from llmir.served import listening
+    except ModuleNotFoundError as error:
+        raise InputError(f"serve needs {error.name}: pip install llmir[serve]") from None
+    listening.serve(host, port, token, opens=opens)
