@@ -84,7 +84,7 @@ def _strip(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> 
     ranks = program.devices // depth
     stages = [
         {
-            "name": f"stage {stage}" if depth > 1 else "all",
+            "name": f"stage {stage}" if depth > 1 else "step",
             "ranks": f"{ranks:,} GPU{'s' if ranks > 1 else ''}",
             "below": _below(step, stage),
         }
