@@ -16,6 +16,7 @@ from .verify import checked_program
 if TYPE_CHECKING:
     from .backends.analysis.kv import CacheTransfer
     from .backends.cost import CostModel
+    from .backends.simulation.drafts import Drafts
     from .backends.simulation.load import Load
     from .backends.simulation.pair import Pair
     from .backends.simulation.profile import Profile
@@ -66,6 +67,10 @@ def simulate(
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_batched_tokens: int | None = None,
+    verify: Program | None = None,
+    draft_tokens: int | None = None,
+    acceptance: float | None = None,
+    draft: Program | None = None,
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
@@ -99,6 +104,10 @@ def server(
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_batched_tokens: int | None = None,
+    verify: Program | None = None,
+    draft_tokens: int | None = None,
+    acceptance: float | None = None,
+    draft: Program | None = None,
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
@@ -107,7 +116,9 @@ def server(
 
     Its tables of prices are made once, and serve all runs: the way to try many rates or seeds.
     `chunked_prefill` says whether prompts are read in chunks, by default as the engine does. Memory and
-    prices are as in `workload`.
+    prices are as in `workload`. With `draft_tokens` a step verifies so many of each sequence by `verify`, the
+    program with logits of all positions, as `speculate` says: each is right with chance `acceptance`, and
+    `draft` is the model that makes them. How many each step yields is drawn by the seed of the traffic.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -124,7 +135,35 @@ def server(
     chunked = None if chunked_prefill is None else convert.flag("chunked_prefill", chunked_prefill)
     memory = memory_utilization, reserve_bytes, model, "exact"
     limits = max_model_len, max_num_seqs, max_batched_tokens
-    return Profile(Workload(program, model.device, program.micro_batches, 1, 1, *memory, *limits), chunked)
+    drafts = _drafts(program, verify, draft_tokens, acceptance, draft)
+    job = Workload(program, model.device, program.micro_batches, 1, 1, *memory, *limits)
+    return Profile(job, chunked, drafts)
+
+
+def _drafts(
+    program: Program,
+    verify: Program | None,
+    draft_tokens: int | None,
+    acceptance: float | None,
+    draft: Program | None,
+) -> Drafts | None:
+    """What a server drafts; InputError where not all is said."""
+    from .backends.simulation.drafts import Drafts
+
+    if draft_tokens is None:
+        said = {"verify": verify, "acceptance": acceptance, "draft": draft}
+        if name := next((name for name, value in said.items() if value is not None), None):
+            raise InputError(f"{name}: is of drafts, say draft_tokens too")
+        return None
+    if verify is None or acceptance is None:
+        name, what = (
+            ("verify", "the program with logits of all positions")
+            if verify is None
+            else ("acceptance", "the chance that a draft is right")
+        )
+        raise InputError(f"draft_tokens: say {name} too, {what}")
+    own = None if draft is None else checked_program(draft)
+    return Drafts.of(program, draft_tokens, acceptance, checked_program(verify), own)
 
 
 def traffic(

@@ -29,6 +29,8 @@ class Request:
     stays: float = float("inf")  # how long its client does
     given_up: float | None = None
     rank: int = 0
+    yields: Sequence[int] = ()  # tokens of each step that verifies drafts
+    steps: int = 0  # of those, how many it had
 
     @property
     def deadline(self) -> float:

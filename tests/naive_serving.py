@@ -28,6 +28,7 @@ class Naive(Cache):
     ahead: bool = False
     patience: int = 0
     enough: float = 0.0
+    rows: int = 1  # tokens of each that decodes in a step, which are verified
     waiting: list[Request] = field(default_factory=list)
     late: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)  # as admitted
@@ -78,21 +79,22 @@ class Naive(Cache):
     def mixed(self) -> None:
         decoding, preempted = [], False
         for request in [r for r in self.running if r.decodes]:
-            while request in self.running and not self.store(request, 1):
+            while request in self.running and not self.store(request, self.rows):
                 self.preempt(self.running[-1], front=True)
                 preempted = True
             if request in self.running:
                 decoding.append(request)
         decoding = [r for r in decoding if r in self.running]
-        self.do(decoding, self.read(self.tokens - len(decoding), preempted))
+        self.do(decoding, self.read(self.tokens - self.rows * len(decoding), preempted))
 
     def apart(self) -> None:
         if chunks := self.read(self.tokens, False):
             self.do([], chunks)
             return
-        due = lambda: sum(r.stored % self.size == 0 for r in self.running)  # noqa: E731
+        more = lambda r: self.blocks(r.stored + self.rows) - len(r.blocks)  # noqa: E731
+        due = lambda: sum(max(0, more(r)) for r in self.running)  # noqa: E731
         if due() <= self.free:
-            assert all(self.store(r, 1) for r in self.running)
+            assert all(self.store(r, self.rows) for r in self.running)
             self.do(list(self.running), [])
         elif self.engine == "sglang":
             while len(self.running) > 1:
@@ -151,8 +153,9 @@ class Naive(Cache):
     def room(self, request: Request, takes: int, later: int) -> bool:
         """Whether it may run, if it takes so many blocks and reads so many tokens later."""
         if self.engine == "trtllm":
-            final = lambda r: self.blocks(r.prompt + r.generate + r.asked - 1) + bool(r.hashes)  # noqa: E731
-            return sum(map(final, [*self.running, request])) <= self.total
+            most = lambda r: r.prompt + r.generate + r.asked + self.rows - 2  # noqa: E731
+            final = (self.blocks(most(r)) + bool(r.hashes) for r in [*self.running, request])
+            return sum(final) <= self.total
         if self.engine == "sglang":
             rest = lambda r: min(r.generate + r.asked - r.made, CLIP)  # noqa: E731
             # Blocks of this step's chunks are taken already, so that their tokens do not count again.
@@ -168,8 +171,13 @@ class Naive(Cache):
         self.most_held = max(self.most_held, self.total - self.free)
         self.now += self.step([r.stored for r in decoding], [(new, r.stored) for r, new in chunks])
         for request in sorted(decoding, key=lambda r: r.number):
-            request.stored += 1
-            self.token(request)
+            count = 1
+            if request.yields:
+                count = min(request.yields[request.steps], request.generate - request.made)
+                request.steps += 1
+            request.stored += count
+            for _ in range(count):
+                self.token(request)
         for request, new in chunks:
             request.stored += new
             if not request.unread:

@@ -173,6 +173,14 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"program": PROGRAM, "hw": "h100-sxm", "times": 2, "seed": 0},
     ),
     "server": (llmir.server, {"program": PROGRAM, "hw": "h100-sxm", **SERVER, **PRICING}),
+    "server that verifies drafts": (
+        lambda **x: llmir.server(PROGRAM, "h100-sxm", **x).capacity(9),
+        {"verify": PROGRAM, "draft_tokens": 2, "acceptance": 0.5, "draft": PROGRAM},
+    ),
+    "simulate drafts": (
+        lambda **x: llmir.simulate(PROGRAM, "h100-sxm", closed=2, requests=3, prompt=8, generate=4, **x),
+        {"verify": PROGRAM, "draft_tokens": 2, "acceptance": 0.5, "draft": PROGRAM},
+    ),
     "server.run": (llmir.server(PROGRAM, "h100-sxm").run, {"load": llmir.traffic(**TRAFFIC), **COUNTED}),
     "traffic": (llmir.traffic, TRAFFIC),
     "simulate": (

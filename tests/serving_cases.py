@@ -10,12 +10,13 @@ import pytest
 from hypothesis import strategies as st
 
 from llmir.backends.simulation.capacity import Capacity
+from llmir.backends.simulation.course import Course
 from llmir.backends.simulation.drawn import turned
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import POLICIES, Policy
-from llmir.backends.simulation.server import Course, Server
+from llmir.backends.simulation.server import Server
 from llmir.dim import Binding, C, Min
 from tests.naive_serving import Naive, Request
 from tests.naive_world import Journey, World
@@ -113,6 +114,7 @@ def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Nai
     limits = {"total": room.blocks, "size": room.block, "tokens": room.tokens, "sequences": room.sequences}
     engine = fills.name if fills.mixes or fills.name != "vllm" else "v0"
     more = {name: getattr(fills, name, 0) for name in ("chunked", "ahead", "patience", "enough")}
+    limits["rows"] = room.rows
     return kind((step or Toy()).naive, engine, **limits, **more)
 
 
@@ -127,6 +129,7 @@ def requests(load: Load, size: int) -> list[Request]:
             *(number, *row, hashes[number] if hashes else (), per, int(covered[number])),
             asked=0 if load.asked is None else int(load.asked[number] - load.generate[number]),
             stays=min(float(leaves[number]), load.timeout_s or np.inf),
+            yields=[] if load.yields is None else load.yields(number).tolist(),
         )
         for number, row in enumerate(rows)
     ]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.simulation.capacity import Capacity
+from llmir.backends.simulation.course import Course
 from llmir.backends.simulation.farm import Farm, farm
 from llmir.backends.simulation.fleet import Fleet
 from llmir.backends.simulation.load import Load
@@ -23,7 +24,7 @@ from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.router import ROUTERS
 from llmir.backends.simulation.routers import LEAD, PrefixAware
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import Course, Server
+from llmir.backends.simulation.server import Server
 from llmir.cli import cli
 from llmir.errors import InputError
 from tests.naive_world import World

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.simulation.capacity import Capacity
+from llmir.backends.simulation.course import FOREVER, Course
 from llmir.backends.simulation.decoder import Decoder, decoded
 from llmir.backends.simulation.joins import check
 from llmir.backends.simulation.load import Load
@@ -23,7 +24,7 @@ from llmir.backends.simulation.pooled import Pooled
 from llmir.backends.simulation.pools import Pools, pools
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.router import ROUTERS
-from llmir.backends.simulation.server import FOREVER, Course, Server
+from llmir.backends.simulation.server import Server
 from llmir.cli import cli
 from llmir.deployment import Deployment
 from llmir.errors import InputError

@@ -35,26 +35,35 @@ def speculative(
     job: Workload, verify: Program, draft_tokens: int, acceptance: float, draft: Program | None
 ) -> Speculative:
     """A workload whose later tokens are drafted and verified; InputError for what cannot be."""
-    count = integer("draft_tokens", draft_tokens, 1, MOST)
-    share = number("acceptance", acceptance, 0.0, 1.0)
+    count, share = asked(draft_tokens, acceptance)
     if type(job) is not Workload:
         raise InputError("speculate: of a batch of requests; a closed loop of users has no drafts")
     if job.generate == 1:
         raise InputError("generate: 1; drafts are of later tokens")
-    kept = {(p.cache_bytes(_SOME), p.parameters, p.devices) for p in (verify, job.program)}
-    if len(kept) > 1:
-        raise InputError(f"verify: {verify.name} is not {job.program.name} with logits of all positions")
+    check(job.program, verify, draft)
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     if draft is not None:
         own["reserve_bytes"] += _held(job, draft)
     return Speculative(**own, verify=verify, draft_tokens=count, acceptance=share, drafter=draft)
 
 
+def asked(draft_tokens: object, acceptance: object) -> tuple[int, float]:
+    """How many are drafted, and the chance that one is right; InputError for what is neither."""
+    return integer("draft_tokens", draft_tokens, 1, MOST), number("acceptance", acceptance, 0.0, 1.0)
+
+
+def check(program: Program, verify: Program, draft: Program | None) -> None:
+    """InputError for what does not verify a program, or is laid over more devices where it drafts for one."""
+    kept = {(p.cache_bytes(_SOME), p.parameters, p.devices) for p in (verify, program)}
+    if len(kept) > 1:
+        raise InputError(f"verify: {verify.name} is not {program.name} with logits of all positions")
+    if draft is not None and draft.devices > program.devices:
+        few = f"{program.devices:,} of {program.name}"
+        raise InputError(f"draft: {draft.name} is laid over {draft.devices:,} devices, more than the {few}")
+
+
 def _held(job: Workload, draft: Program) -> int:
     """Bytes of a rank for the weights of a model that drafts, and its caches of the batch."""
-    if draft.devices > job.program.devices:
-        few = f"{job.program.devices:,} of {job.program.name}"
-        raise InputError(f"draft: {draft.name} is laid over {draft.devices:,} devices, more than the {few}")
     step = Report(draft, job.device, batch=job.batch, new=1, context=0, model=job.model)
     caches = rank_bytes(draft, job.batch, job.length + job.generate - 1)
     return int(step.weight_bytes) + int(caches)

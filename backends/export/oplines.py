@@ -156,4 +156,6 @@ def sums(report: Report) -> list[str]:
         parts += [f"bubble {units.time(stage.bubble_s)}"] if len(report.stages) > 1 else []
         where = f"stage {stage.stage}: " if len(report.stages) > 1 else ""
         found += [f"{where}{' + '.join(parts)} = {units.time(report.time_s)}"] if len(parts) > 1 else []
+    if report.engine and any(stage.overhead_s < 0 for stage in report.stages):
+        found.append("engine_overhead below 0: a graph hides launches that are in the ops' times")
     return found

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from llmir.backends.simulation.course import Course
 from llmir.backends.simulation.decoder import Decoder, decoded
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.pair import Pair
 from llmir.backends.simulation.profile import check
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import Course
 from llmir.frozen import Array
 
 

@@ -9,7 +9,7 @@ class Capacity(NamedTuple):
     """What an engine takes: blocks of so many tokens and sequences at once, of all data-parallel ranks.
 
     `tokens` are those that each of the `ranks` runs in a step, or in each of the `micro_batches` that are in
-    flight in a pipeline.
+    flight in a pipeline. Each that decodes takes `rows` of them: one, or one and its drafts.
     """
 
     blocks: int
@@ -18,6 +18,7 @@ class Capacity(NamedTuple):
     sequences: int
     ranks: int = 1
     micro_batches: int = 1
+    rows: int = 1
 
     @property
     def lanes(self) -> int:

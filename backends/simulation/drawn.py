@@ -28,7 +28,7 @@ def drawn(
     tokens = lengths("prompt", prompt)(streams[0], requests)
     answers = lengths("generate", generate)(streams[1], requests)
     comes = np.zeros(requests) if rate is None else poisson(rate, requests, streams[2])
-    load = Load(tokens, answers, np.zeros_like(tokens), comes, users)
+    load = Load(tokens, answers, np.zeros_like(tokens), comes, users, seed=seed)
     return load.cancelled(cancel, streams[3]) if cancel else load
 
 

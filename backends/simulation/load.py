@@ -12,6 +12,8 @@ from llmir.dataclass import dataclass
 from llmir.errors import InputError
 from llmir.frozen import Figures, figure
 
+from .yields import Yields
+
 TOKENS = 512  # of a prompt that a hash stands for, in Mooncake's traces and by AIPerf's default
 FAR = 1 << 32  # blocks that no session has
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -26,7 +28,8 @@ class Load(Figures):
     prompt, where they are known (`sharing`). `asked` is how many tokens each asks for at most, where some
     are cancelled before; all are given up after `timeout_s`, and each after its `leave_s`. `sessions` says
     which each is of: all turns but the first come `think_s` after the answer before, and begin with all that
-    was said.
+    was said. `drafts` are how many tokens a step verifies of each, and the chance that one is right; what a
+    step yields is drawn by `seed`.
     """
 
     prompt: Array
@@ -41,6 +44,8 @@ class Load(Figures):
     leave_s: Array | None = None
     sessions: Array | None = None
     think_s: Array | None = None
+    seed: int = 0
+    drafts: tuple[int, float] | None = None
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -61,6 +66,11 @@ class Load(Figures):
         if self.leave_s is None:
             return None if self.timeout_s is None else np.full(len(self), self.timeout_s)
         return np.minimum(self.leave_s, np.inf if self.timeout_s is None else self.timeout_s)
+
+    @figure
+    def yields(self) -> Yields | None:
+        """Tokens that each step yields of each request; None where that is one."""
+        return self.drafts and Yields(*self.drafts, self.seed, self.generate - 1)
 
     @property
     def shares(self) -> bool:

@@ -13,6 +13,7 @@ from llmir.errors import InputError
 from llmir.frozen import Immutable
 
 from . import joins
+from .course import FOREVER, Course
 from .decoder import Decoder, decoded
 from .fleet import Fleet
 from .load import Array, Load
@@ -21,7 +22,7 @@ from .pooled import Pooled
 from .pools import pools
 from .profile import REPLICAS, Profile, check, counts, model_of
 from .router import ROUTERS, dealing
-from .server import FOREVER, Course, Server
+from .server import Server
 
 
 class Pair(Immutable):
@@ -39,6 +40,8 @@ class Pair(Immutable):
                 f"pools: prefill is {engines[0]}'s and decode {engines[1]}'s; one engine serves both"
             )
         joins.check(engines[0], prefill.job.program, decode.job.program)
+        if prefill.drafts or decode.drafts:
+            raise InputError("draft_tokens: prefill and decode servers are simulated without drafts")
         if link == HOST:
             raise InputError(
                 "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"

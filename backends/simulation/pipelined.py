@@ -12,11 +12,13 @@ from collections import deque
 from math import ceil
 
 from .capacity import Capacity, placed
+from .course import FOREVER, Course
 from .decoder import Decoder
 from .load import Load
 from .policy import Policy
 from .prices import Prices
-from .server import FOREVER, Course, Server, row
+from .server import Server, row
+from .verifying import Verifying
 
 
 class Pipelined(Server):
@@ -161,5 +163,6 @@ class PipelinedDecoder(Decoder, Pipelined):
 
 def server_of(prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course) -> Server:
     """The one for as many micro-batches as are in flight."""
-    kind = Pipelined if capacity.micro_batches > 1 else Server
+    alone = Server if load.drafts is None else Verifying
+    kind = Pipelined if capacity.micro_batches > 1 else alone
     return kind(prices, policy, capacity, load, course)

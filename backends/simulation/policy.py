@@ -51,7 +51,8 @@ class Policy(ABC):
         in a step for which one was `preempted`.
         """
         capacity, waiting, running = server.capacity, server.waiting, server.running
-        left = [capacity.tokens - (-(-server.decoding // server.lanes) if self.mixes else 0)] * capacity.ranks
+        decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
+        left = [capacity.tokens - decodes] * capacity.ranks
         for request, done in list(server.reading.items()) if server.reading else ():
             rank = running[request]
             new = min(left[rank], server.to_read[request] - done)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from .arrivals import Told, arrive
+from .course import FOREVER
 from .events import ARRIVAL, Events
 from .farm import Farm
 from .load import Load
 from .router import Router
-from .server import FOREVER, Server
+from .server import Server
 
 
 class Pools:

@@ -13,9 +13,12 @@ from llmir.backends.cost import Model
 from llmir.convert import integer, number, refuse
 from llmir.errors import InputError
 from llmir.frozen import Immutable
+from llmir.graph import Program
 from llmir.hw.sections.scheduler import Scheduler
 
 from .capacity import Capacity
+from .course import Course
+from .drafts import Drafts
 from .farm import farm
 from .fleet import Fleet
 from .load import Array, Load
@@ -25,9 +28,9 @@ from .policy import POLICIES, Policy
 from .prices import Prices
 from .router import ROUTERS, dealing
 from .serve import serve
-from .server import Course
 from .simulation import Simulation
 from .steps import PricedStep, in_flight
+from .verified import VerifiedStep
 
 REPLICAS = 1000  # at most
 
@@ -40,10 +43,12 @@ class Profile(Immutable):
 
     job: Workload
     policy: Policy
+    drafts: Drafts | None
     _prices: dict[int, Prices]
 
-    def __init__(self, job: Workload, chunked: bool | None = None) -> None:
-        vars(self).update(job=job, policy=policy(job, chunked), _prices={})
+    def __init__(self, job: Workload, chunked: bool | None = None, drafts: Drafts | None = None) -> None:
+        job = drafts.beside(job) if drafts else job
+        vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts, _prices={})
 
     def __repr__(self) -> str:
         return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
@@ -54,13 +59,12 @@ class Profile(Immutable):
 
     def capacity(self, longest: int) -> Capacity:
         """What the engine takes where the longest request has so many tokens; InputError without room."""
-        return capacity(self.of(longest))
+        return capacity(self.of(longest), self.drafts)
 
     def prices(self, tokens: int) -> Prices:
         """Of steps of so many tokens at most."""
         if tokens not in self._prices:
-            step = PricedStep(self.job.program, model_of(self.job), tokens)
-            self._prices[tokens] = Prices(step)
+            self._prices[tokens] = prices(self.job.program, model_of(self.job), tokens, self.drafts)
         return self._prices[tokens]
 
     def decoding(self) -> Profile:
@@ -72,6 +76,8 @@ class Profile(Immutable):
     def admitted(self, load: Load) -> Load:
         """The requests that are short enough; InputError where one of them could never run."""
         load = self.short(load)
+        if self.drafts:
+            load = replace(load, drafts=(self.drafts.tokens, self.drafts.acceptance))
         check(load, self.capacity(load.longest), self.policy)
         return load
 
@@ -133,15 +139,29 @@ def _limit(name: str, value: object) -> float | None:
     return None if value is None else number(name, value, above=True)
 
 
-def capacity(job: Workload) -> Capacity:
-    """Of the engine that a workload is priced for; InputError where none is known, or has no room."""
-    pool = _pool(job)
+def prices(program: Program, model: Model, tokens: int, drafts: Drafts | None) -> Prices:
+    """Of steps of so many tokens at most, which verify drafts if there are any."""
+    if drafts:
+        return Prices(VerifiedStep(program, model, tokens, drafts))
+    return Prices(PricedStep(program, model, tokens))
+
+
+def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
+    """Of the engine that a workload is priced for; InputError where none is known, or has no room.
+
+    No more run than a step has tokens for, with their drafts.
+    """
+    pool, rows = _pool(job), drafts.rows if drafts else 1
     tokens = UNLIMITED if pool.kv_tokens is None else pool.kv_tokens
+    tokens = int(tokens * drafts.share(job.program)) if drafts else tokens
     if tokens < pool.rule.block:
         where = f"{job.program.devices} × {job.device.name}"
         raise InputError(f"does not fit: {job.program.name} on {where} leaves no room for caches")
     dp = job.program.parallelism.dp  # ranks, each of which has a scheduler
-    steps = pool.tokens, pool.sequences * dp, dp, in_flight(job.program)
+    if (sequences := min(pool.sequences, pool.tokens // rows)) < 1:
+        asked = f"a step verifies {rows:,} tokens of a sequence, and has {pool.tokens:,}"
+        raise InputError(f"draft_tokens: {rows - 1}; {asked}")
+    steps = pool.tokens, sequences * dp, dp, in_flight(job.program), rows
     return Capacity(tokens // pool.rule.block, pool.rule.block, *steps)
 
 
@@ -177,7 +197,7 @@ def policy(job: Workload, chunked: bool | None = None) -> Policy:
 def check(load: Load, room: Capacity, fills: Policy) -> None:
     """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
     kept = fills.spare(room.blocks) + load.shares  # a block of a prefix may be there and be read again
-    _within("the cache", load.reserved, (room.blocks // room.ranks - kept) * room.block)
+    _within("the cache", load.reserved + room.rows - 1, (room.blocks // room.ranks - kept) * room.block)
     if not fills.chunked:
         unread = load.prompt if load.shares else load.prompt - load.cached
         _within("a step", fills.longest(unread, load.written), room.tokens)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from .capacity import Capacity
+from .course import Course
 from .farm import farm
 from .load import Load
 from .pipelined import server_of
 from .policy import Policy
 from .prices import Prices
 from .router import FIRST, ROUTERS
-from .server import Course, Server
+from .server import Server
 
 
 def serve(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> Server:

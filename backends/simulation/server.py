@@ -6,7 +6,6 @@ is that a prompt is read, a request ends, one comes, or blocks run short.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,41 +17,17 @@ import numpy as np
 
 from .blocks import Blocks
 from .capacity import Capacity, placed
+from .course import FOREVER, Course
 from .load import Array, Load
 from .policy import Policy
 from .prices import Prices
 from .sharing import Sharing
 
-FOREVER = float("inf")
 # What a log holds of each event: when it begins, how long it takes, its steps, sequences that decode in each,
 # their tokens cached at the first, tokens of prompts that are read and of how many, requests that wait, and
 # blocks in use at its end.
 LOG = ("start_s", "time_s", "steps", "decodes", "kept", "new", "reads", "waiting", "blocks")
 row = Struct(f"{len(LOG)}d").pack
-
-
-class Course:
-    """When each request comes, is first read, has its first token and ends; and how often it is preempted.
-
-    What has not been is at infinity.
-    """
-
-    def __init__(self, arrival_s: list[float]) -> None:
-        self.arrival_s = arrival_s
-        self.start_s, self.first_s, self.end_s = ([FOREVER] * len(arrival_s) for _ in range(3))
-        self.preemptions = [0] * len(arrival_s)
-        self.made: list[int] = []  # tokens that each has in the end
-        self._own()
-
-    def _own(self) -> None:
-        # When requests begin to decode; and the times between two tokens around a preemption.
-        self.joined_s, self.resumed_s = array("d"), array("d")
-
-    def beside(self) -> Course:
-        """That of the same requests on another server."""
-        other = copy(self)
-        other._own()
-        return other
 
 
 class Server:
@@ -87,7 +62,8 @@ class Server:
         self.stays_s: list[float] | None = None if load.stays_s is None else load.stays_s.tolist()
         self.since_s = course.arrival_s  # from when on that counts
         # Blocks when it ends, at most: one of a prefix may be there and be read again.
-        self.final: list[int] = (-(-load.reserved // capacity.block) + load.shares).tolist()
+        most = load.reserved + capacity.rows - 1
+        self.final: list[int] = (-(-most // capacity.block) + load.shares).tolist()
         self.to_read: list[int] = list(self.prompt)  # after a preemption also what was generated
         self.last_s = [0.0] * len(self.prompt)  # when it was read, or had its last token before a preemption
         self.load = load
@@ -238,7 +214,15 @@ class Server:
 
     def made(self, request: int, end: int) -> int:
         """Tokens that a request has, which decodes until after step `end`."""
-        return self.generate[request] - (end - self.step)
+        return self.generate[request] - self.left(request, end)
+
+    def left(self, request: int, end: int) -> int:
+        """Tokens that it has to come."""
+        return end - self.step
+
+    def to_come(self, most: int) -> int:
+        """Those that all that decode have, as far as is known: no more than so many count of each."""
+        return sum(min(end - self.step + self.more[request], most) for end, request in self.ends)
 
     def preempt(self, request: int) -> None:
         """Its blocks are given back, and what it was is read again when it is admitted again."""
@@ -258,7 +242,7 @@ class Server:
         end = next(end for end, other in self.ends if other == request)
         self.ends.remove((end, request))
         heapify(self.ends)
-        context = self.written[request] - (end - self.step)
+        context = self.written[request] - self.left(request, end)
         if context == self.to_read[request]:  # it has not decoded
             self.course.joined_s.pop(bisect_left(self.course.joined_s, self.last_s[request]))
         else:
@@ -310,10 +294,14 @@ class Server:
         held = self.blocks.go(step, steps)
         self.log += row(now, seconds, steps, decodes, kept, 0, 0, len(self.waiting), held)
         self.now = self.decoded_s = now + seconds
-        self.step = step + steps
-        self.kept = kept + steps * decodes
+        self._go(steps)
         if last == self.step:
             self._end()
+
+    def _go(self, steps: int) -> None:
+        """What decodes is so many steps further, as its batch is."""
+        self.step += steps
+        self.kept += steps * self.decoding
 
     def _filled(self) -> tuple[list[tuple[int, int]], list[int], list[int]]:
         """Chunks of the step that is filled, requests that are read then, and the rank of each chunk."""
@@ -338,10 +326,9 @@ class Server:
         self.now = now + seconds
         if decodes:
             self.decoded_s = self.now
-            self.step += 1
-            self.kept = kept + decodes
             if self.batch is not None:
                 self.batch.advance()
+            self._go(1)
             if self.ends[0][0] == self.step:
                 self._end()
         for request in whole:
@@ -363,6 +350,10 @@ class Server:
             return
         self.course.joined_s.append(now)
         self.last_s[request] = now
+        self._begin(request, context, left)
+
+    def _begin(self, request: int, context: int, left: int) -> None:
+        """It decodes from the next step on, until it has so many more tokens."""
         heappush(self.ends, (self.step + left, request))
         self.decoding += 1
         self.kept += context

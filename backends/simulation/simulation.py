@@ -13,11 +13,12 @@ from llmir.frozen import Figures, figure
 from llmir.views import Paged, Result
 
 from .capacity import Capacity
+from .course import FOREVER
 from .gaps import gaps
 from .limits import GROWTH, growth, saturated, within
 from .load import Array, Load
 from .policy import Policy
-from .server import FOREVER, LOG, Server
+from .server import LOG, Server
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -227,7 +228,9 @@ class Simulation(Figures, Result, Paged):
     def notes(self) -> tuple[str, ...]:
         """What the user should know."""
         long = (f"{self.refused:,} requests have more tokens than the model may have, and are refused",)
-        return (*self.job.prefill.notes, *(long if self.refused else ()))
+        drafts = self.profile.drafts
+        verified = (drafts.note(self.job.program),) if drafts else ()
+        return (*self.job.prefill.notes, *verified, *(long if self.refused else ()))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report."""
@@ -261,6 +264,7 @@ class Simulation(Figures, Result, Paged):
             "prefix_hits": self.prefix_hits,
             "preemptions": int(self.preemptions.sum()),
             **self.spending._asdict(),
+            **({"speculation": self.profile.drafts.said()} if self.profile.drafts else {}),
         }
 
     def __repr__(self) -> str:

@@ -62,11 +62,7 @@ def analyze(**given: Any) -> int:
     if given["concurrency"] is not None:
         from llmir.backends.serving.service import Service as of  # noqa: N813 (a variable)
     form = output.choose(given["output_file"], given["form"], of)
-    if given["draft_tokens"] is None:
-        for name in ("acceptance", "draft_model"):
-            if given[name] is not None:
-                option = name.replace("_", "-")
-                raise InputError(f"--{option} {given[name]}: is of drafts, say --draft-tokens too")
+    inputs.check_drafts(given)
     program = inputs.lowered(given)
     for limit in ("max_ttft", "max_tpot"):
         if program.patches and given[limit] is not None:

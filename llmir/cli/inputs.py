@@ -227,20 +227,34 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         concurrency=users,
         max_tpot_s=None if users is None or tpot_ms is None else tpot_ms * 1e-3,
     )
-    return speculative(job, given) if given.get("draft_tokens") is not None else job
+    of = drafts(given)
+    return api.speculate(job, **of) if of else job
 
 
-def speculative(job: Workload, given: Mapping[str, Any]) -> Workload:
-    """A workload with the drafts that a command's options ask for."""
-    from llmir import api
-
-    if given["logits"] == "all":
+def check_drafts(given: Mapping[str, Any]) -> None:
+    """`InputError` for options of drafts that say too little, or too much."""
+    said = {name: given.get(name) for name in ("acceptance", "draft_model")}
+    if given.get("draft_tokens") is None:
+        for name, value in said.items():
+            if value is not None:
+                option = name.replace("_", "-")
+                raise InputError(f"--{option} {value}: is of drafts, say --draft-tokens too")
+        return
+    if given.get("logits") == "all":
         raise InputError("--logits all: is what --draft-tokens verifies with, leave it out")
-    if given["acceptance"] is None:
+    if said["acceptance"] is None:
         raise InputError("--draft-tokens: say --acceptance too, the chance that a draft is right")
-    if given["draft"] and given["draft_model"]:
-        raise InputError(f"--draft-model {given['draft_model']}: --draft has the model's own layer draft")
+    if given.get("draft") and said["draft_model"]:
+        raise InputError(f"--draft-model {said['draft_model']}: --draft has the model's own layer draft")
+
+
+def drafts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `api.speculate` takes of a command's options beside the job; nothing where none is drafted."""
+    check_drafts(given)
+    if given.get("draft_tokens") is None:
+        return {}
     name = given["draft_model"]
     verify = lowered({**given, "logits": "all", "draft": False})
     drafter = None if name is None else lowered({**given, "model": name, "draft": False})
-    return api.speculate(job, verify, given["draft_tokens"], given["acceptance"], drafter)
+    asked = {each: given[each] for each in ("draft_tokens", "acceptance")}
+    return {"verify": verify, **asked, "draft": drafter}

@@ -126,6 +126,8 @@ class Lengths(Count):
 )
 @options.pricing
 @options.lowering
+@options.draft
+@options.speculation
 @options.parallel
 @options.limits
 @options.price
@@ -148,6 +150,7 @@ def serve_sim(**given: Any) -> None:
     llmir serve-sim qwen3-32b --tp 2 --closed 64 --prompt 4000 --engine sglang
     llmir serve-sim llama3.1-8b --rate 60 --replicas 4 --router least-loaded
     llmir serve-sim llama3.1-8b --rate 30 --prefill-replicas 2 --link 50GBps
+    llmir serve-sim llama3.1-8b --rate 10 --draft-tokens 4 --acceptance 0.7
     llmir serve-sim llama3.1-8b --rates 2,6,10,14,18 -o latencies.html
     """
     from llmir import replicate, simulate, trace
@@ -169,10 +172,12 @@ def serve_sim(**given: Any) -> None:
     size = output.paged(form, given["max_size"])
     outputs = {"requests_out": tables.requests_csv, "steps_out": tables.steps_csv}
     _single(given)
+    inputs.check_drafts(given)
     program = inputs.lowered(given)
     limits = {f"{name}_s": given[name] and given[name] * 1e-3 for name in ("max_ttft", "max_tpot")}
     asked = {name: given[name] for name in (*ASKED, *inputs.LIMITS, *inputs.PRICING)} | limits
     asked |= {"reserve_bytes": given["reserve"], "timeout_s": given["timeout"], "think_s": given["think"]}
+    asked |= inputs.drafts(given)
     if given["decode_tp"] is not None:
         if given["link"] is None:
             raise InputError("--decode-tp: is of pools, which a --link joins")

@@ -1,13 +1,13 @@
 // Small charts: axes, lines, and what lies beyond a limit.
 import { svg } from "./dom.js";
 
-export const EDGE = { left: 46, right: 12, top: 22, bottom: 34 };
+export const EDGE = { left: 46, right: 16, top: 22, bottom: 34 };
 
-// An empty chart of a size, with its axes; `x` and `y` are scales.
-export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, yTicks, high, label }) {
+// An empty chart of a size, with its axes, and room under them; `x` and `y` are scales.
+export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, yTicks, high, label, under = 0 }) {
   x.range([EDGE.left, wide - EDGE.right]);
   y.range([high - EDGE.bottom, EDGE.top]);
-  const root = svg("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": label });
+  const root = svg("svg", { width: wide, height: high + under, viewBox: `0 0 ${wide} ${high + under}`, role: "img", "aria-label": label });
   const axis = (at, draw) => {
     const node = svg("g", { class: "axis", transform: at });
     d3.select(node).call(draw);
@@ -19,7 +19,7 @@ export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, yTic
   root.append(axis(`translate(0,${high - EDGE.bottom})`, thin ? bottom.tickValues(thin) : bottom.ticks(5)),
     axis(`translate(${EDGE.left},0)`, left),
     svg("text", { x: 4, y: 13, class: "head" }, title),
-    svg("text", { x: wide - EDGE.right, y: high - 4, "text-anchor": "end", class: "unit" }, unit));
+    svg("text", { x: wide - EDGE.right, y: high + under - 4, "text-anchor": "end", class: "unit" }, unit));
   return { root, wide, high };
 }
 

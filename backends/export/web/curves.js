@@ -1,7 +1,7 @@
 // Throughput and TPOT as the batch grows, or the prompt: at the other sizes as the sliders have them.
 import { digits, time, tokens, whole } from "./format.js";
 import { $, Chart, either, svg } from "./dom.js";
-import { beyond, framed } from "./charts.js";
+import { EDGE, beyond, framed } from "./charts.js";
 
 const SAMPLES = 16, HIGH = 190;
 const ALONG = {
@@ -54,7 +54,7 @@ export class Curves extends Chart {
       const said = `${title} by ${unit}: ${say(view.figures[key])} at ${show(now)}`;
       const chart = framed(this.wide, { x, y, title, unit, xFormat: show, yFormat: (n) => (n >= 1000 ? `${n / 1000}k` : `${n}`), xTicks: ticks, high: HIGH, label: said });
       const { root, wide, high } = chart, first = own.find(({ fits }) => !fits);
-      if (first) beyond(root, Math.max(46, x(first.value)), wide - 12, high, "does not fit");
+      if (first) beyond(root, Math.max(EDGE.left, x(first.value)), wide - EDGE.right, high, "does not fit");
       const path = d3.line((point) => x(point.value), (point) => y(point[key] * scale)).defined((point) => point[key] !== null);
       if (then.length) root.append(svg("path", { d: path(then), class: "then" }));
       root.append(svg("path", { d: path(own), class: "now" }));

@@ -1,24 +1,32 @@
 // The strip of figures, and the memory of a GPU beside what it has.
-import { bytes, digits, ratio, time, whole, within } from "./format.js";
+import { bytes, digits, percent, ratio, time, whole, within } from "./format.js";
 import { $, h, mark, say } from "./dom.js";
 
 const CARDS = [
-  { key: "ttft_s", title: "TTFT, first token", show: time, error: "prefill" },
-  { key: "tpot_s", title: "TPOT, later tokens", show: time, error: "decode" },
-  { key: "output_tokens_per_s", title: "output tokens/s", show: digits, more: true, rises: true },
-  { key: "user", title: "tokens/s a user", show: digits, rises: true },
-  { key: "e2e_s", title: "end to end", show: time },
+  { key: "ttft_s", title: "TTFT, first token", show: time, error: "prefill", split: ({ steps }) => bounds(steps.prefill) },
+  { key: "tpot_s", title: "TPOT, later tokens", show: time, error: "decode", split: ({ steps }) => steps.decode && bounds(steps.decode) },
+  { key: "output_tokens_per_s", title: "output tokens/s", show: digits, more: true, rises: true, why: ({ figures }) => `${digits(figures.busy_output_tokens_per_s)} without a pause` },
+  { key: "user", title: "tokens/s a user", show: digits, rises: true, why: () => "1 / TPOT" },
+  { key: "e2e_s", title: "end to end", show: time, split: ({ figures }) => [["weights", "prefill", figures.ttft_s], ["caches", "decode", figures.e2e_s - figures.ttft_s]] },
 ];
 const PARTS = [["weights", "weights"], ["caches", "KV cache"], ["rest", "activations"]];
+
+// Seconds of a step by what bounds its ops, the most first.
+function bounds({ ops, extras }) {
+  const found = new Map();
+  for (const { bound, total_s } of ops.concat(extras)) found.set(bound, (found.get(bound) ?? 0) + total_s);
+  return [...found].sort((a, b) => b[1] - a[1]).filter(([, seconds]) => seconds > 0).map(([bound, seconds]) => [bound, bound, seconds]);
+}
 
 export class Figures {
   constructor() {
     const place = $("figures");
     this.cards = CARDS.map((card) => {
       const [value, beside, pinned] = [h("strong", { class: "value" }), h("span", { class: "beside" }), h("div", { class: "pinned" })];
+      const [strip, words] = [h("div", { class: "strip", hidden: !card.split }), h("div", { class: "note", hidden: !card.split && !card.why })];
       place.append(h("div", { class: "card figure", id: card.key }, h("div", { class: "title" }, card.title),
-        h("div", {}, value, " ", beside), pinned));
-      return { ...card, value, beside, pinned };
+        h("div", {}, value, " ", beside), strip, words, pinned));
+      return { ...card, value, beside, strip, words, pinned };
     });
     this.memory = { value: h("strong", { class: "value" }), fits: h("span", { class: "fits" }), bar: h("div", { class: "bar" }) };
     this.memory.parts = PARTS.map(([key, title]) => {
@@ -35,15 +43,28 @@ export class Figures {
       h("div", { class: "labels" }, ...this.memory.parts.map(({ label }) => label), this.memory.usable)));
   }
 
-  draw({ figures, memory, steps, setup, pinned }) {
-    for (const { key, show, error, more, rises, value, beside, pinned: place } of this.cards) {
+  draw(view) {
+    const { figures, memory, steps, setup, pinned } = view;
+    for (const { key, show, error, more, rises, split, why, value, beside, strip, words, pinned: place } of this.cards) {
       const now = figures[key];
       say(value, now === null ? "–" : show(now));
       const each = more && setup.devices > 1 && now !== null ? `${digits(now / setup.devices)} a device` : "";
       say(beside, error && steps[error] ? within(steps[error].error) : each);
+      if (split) this.split(strip, words, split(view) ?? []);
+      if (why) say(words, why(view));
       this.against(place, now, pinned?.figures[key], show, rises);
     }
     this.bar(memory, setup, pinned);
+  }
+
+  // Shares as a strip to scale, and the largest two in words.
+  split(strip, words, parts) {
+    const whole = parts.reduce((all, [, , seconds]) => all + seconds, 0);
+    let at = 0;
+    const stops = parts.map(([name, , seconds]) => `var(--${name}) ${(at / whole) * 100}% ${((at += seconds) / whole) * 100}%`);
+    const look = whole ? `linear-gradient(to right, ${stops.join(", ")})` : "none";
+    if (strip.look !== look) strip.style.background = strip.look = look;
+    say(words, parts.slice(0, 2).map(([, title, seconds]) => `${title} ${percent(seconds / whole)}`).join(" · "));
   }
 
   against(place, now, then, show, rises) {

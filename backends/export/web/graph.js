@@ -4,6 +4,7 @@ import { $, breaking, h, mark, roving, say, svg } from "./dom.js";
 
 const MANY = 60;  // ops from which blocks begin folded, but for the longest
 const LANE = 7;
+const PARTS = [["host", "CPU"], ["launching", "waiting for launches"], ["hidden", "launches hidden by the graph"]];
 
 export class Graph {
   constructor(choose, told) {
@@ -33,6 +34,7 @@ export class Graph {
         body.hidden = !body.hidden;
         this.folded.set(key, body.hidden);
         mark(head, "aria-expanded", String(!body.hidden));
+        this.draw(this.last);
         this.links();
       });
       const node = h("section", { class: section.count > 1 ? "block layer" : "block" }, head, body);
@@ -58,14 +60,15 @@ export class Graph {
 
   draw(view) {
     const { step, state } = view;
+    this.last = view;
     if (this.built !== step.phase || this.extras.length !== step.extras.length) this.build(view);
     say($("graph-title"), `${view.title} · ${time(step.time_s)}`);
     const whole = step.time_s * view.setup.stages;
     const longest = Math.max(...this.sections.flatMap(({ boxes }) => boxes.map((box) => this.seconds([box], step))));
-    for (const { boxes, cost, ops, count } of this.sections) {
+    for (const { boxes, body, cost, ops, count } of this.sections) {
       const all = this.seconds(ops, step);
       say(cost, `${count > 1 ? `${time(all / count / view.setup.parts)} each · ` : ""}${time(all)} · ${percent(all / whole)}`);
-      for (const box of boxes) {
+      for (const box of body.hidden ? [] : boxes) {
         const own = (box.own = step.ops[box.rows[0]]), total = box.rows.reduce((a, row) => a + step.ops[row].total_s, 0);
         const chosen = box.rows.some((row) => step.ops[row].name === state.op);
         mark(box.node, "class", `op ${own.bound}${chosen ? " chosen" : ""}`);
@@ -79,7 +82,9 @@ export class Graph {
     }
     this.extras.forEach(({ node }, i) => {
       const op = step.extras[i];
-      say(node, `${op.name.split(".").at(-1) === "bubble" ? `${op.name}, waits` : "overhead of the engine"} · ${time(op.total_s)} · ${percent(op.share)}`);
+      const waits = op.bound === "bubble", parts = waits ? {} : step.overheads[op.stage], more = PARTS.filter(([key]) => Math.abs(parts[key] ?? 0) > 1e-12);
+      const of = more.length > 1 || op.time_s < 0 ? `: ${more.map(([key, words]) => `${words} ${time(parts[key])}`).join(", ")}` : "";
+      say(node, `${waits ? `${op.name}, waits` : "overhead of the engine"} · ${time(op.total_s)} · ${percent(op.share)}${of}`);
     });
   }
 

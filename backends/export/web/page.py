@@ -22,6 +22,7 @@ MOST = 64  # set-ups
 SIZE = 5_000_000  # bytes
 _IMPORT = re.compile(r'^import (\{.*?\}) from "\./([a-z0-9]+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:const|function|class) ([\w$]+))", re.MULTILINE)
+_ASIDE = re.compile(r"^ *//.*\n|^ +", re.MULTILINE)  # lines of comments, and indents; no text goes over lines
 _BUNDLED = "d3.js"
 
 
@@ -126,7 +127,7 @@ def _script(entry: str) -> str:
             if other not in found:
                 add(other)
         exports = ", ".join(word for _, word in _EXPORT.findall(source))
-        body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = modules.\2;", source))
+        body = _ASIDE.sub("", _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = modules.\2;", source)))
         found[name] = f"modules.{name} = (() => {{\n{body}return {{ {exports} }};\n}})();\n"
 
     add(entry)

@@ -1,9 +1,9 @@
 // The memory of a device over the ops of a step, or over the tokens of a request.
-import { bytes, tokens, whole } from "./format.js";
-import { $, Chart, either, say, svg } from "./dom.js";
+import { bytes, time, tokens, whole } from "./format.js";
+import { $, Chart, LETTERS, either, say, svg } from "./dom.js";
 import { EDGE, framed } from "./charts.js";
 
-const HIGH = 210, POINTS = 48;
+const HIGH = 210, POINTS = 48, STRIP = 20, WIDE = 7.6;
 
 export class Skyline extends Chart {
   constructor() {
@@ -24,7 +24,7 @@ export class Skyline extends Chart {
     const all = points.map(({ weights, caches, activations }) => weights + caches + activations);
     const top = Math.max(capacity, ...all) * 1.12, x = d3.scaleLinear(chart.domain, [0, 1]), y = d3.scaleLinear([0, top / 1e9], [1, 0]);
     const { root, wide } = framed(this.wide, {
-      x, y, title: "GB", unit: chart.unit, xFormat: chart.format, yFormat: (n) => `${n}`, xTicks: chart.ticks, high: HIGH, label: chart.said,
+      x, y, title: "GB", unit: chart.unit, xFormat: chart.format, yFormat: (n) => `${n}`, xTicks: chart.ticks, high: HIGH, label: chart.said, under: chart.slices ? STRIP : 0,
     });
     const layers = [["weights", 0, "weights"], ["caches", "weights", "KV cache"], ["rest", "caches", "activations"]];
     const sums = points.map(({ x, weights, caches, activations }) => ({ x, 0: 0, weights, caches: weights + caches, rest: weights + caches + activations }));
@@ -41,27 +41,38 @@ export class Skyline extends Chart {
       const middle = y((base + size / 2) / 1e9) + 4, aside = Math.abs(middle + 4 - limit) < 16 ? 170 : 0;  // of the limit's words
       if (room(base, base + size)) root.append(svg("text", { x: EDGE.left + 6 + aside, y: middle, class: "in-stack" }, `${title} ${bytes(size)}`));
     }
+    if (chart.slices) root.append(...chart.slices.map((slice) => this.slice(slice, x)));
     const high = Math.max(...all), at = all.indexOf(high), px = x(peak ?? points[at].x), py = y(high / 1e9);
-    const left = px > wide / 2;
+    const left = px > wide / 2, words = chart.label(high, at), long = words.length * 1.15;
     root.append(svg("circle", { cx: px, cy: py, r: 4, class: "peak" }),
-      svg("text", { x: px + (left ? -8 : 8), y: py > limit && py - limit < 22 ? py + 16 : py - 7, "text-anchor": left ? "end" : "start", class: "peak-text" }, chart.label(high, at)));
+      svg("text", { x: px + (left ? -8 : 8), y: py > limit && py - limit < 22 ? py + 16 : py - 7, "text-anchor": left ? "end" : "start", class: "peak-text" }, long * WIDE < (left ? px : wide - px) - 8 ? words : bytes(high)));
     this.place.replaceChildren(root);
     say($("skyline-note"), chart.said);
   }
 
-  // One run of each op, wide as its time; layers that are alike once.
+  // An op of the step, wide as its time, with its letter, and its name where there is room.
+  slice({ from, to, name, bound, repeat, time_s }, x) {
+    const [left, right] = [x(from), x(to)], wide = right - left, short = name.split(".").at(-1), top = HIGH - EDGE.bottom + 6;
+    const words = WIDE * (short.length + 2) < wide ? `${LETTERS[bound]} ${short}` : wide > 2 * WIDE ? LETTERS[bound] : "";
+    return svg("g", { class: bound }, svg("title", {}, `${name}: ${time(time_s)}${repeat > 1 ? ` × ${repeat}` : ""}, ${bound}`),
+      svg("rect", { class: "slice", x: left, y: top, width: Math.max(wide, 0.5), height: STRIP }),
+      svg("text", { x: (left + right) / 2, y: top + 14, "text-anchor": "middle" }, words));
+  }
+
+  // All ops of the step, wide as the time of their runs; those of layers that are alike together.
   step({ step, setup, title }) {
     const sizes = step.memory, stage = sizes.reduce((best, of, i) => (total(of) > total(sizes[best]) ? i : best), 0);
-    const ops = step.ops.filter((op) => op.stage === stage), points = [];
+    const ops = step.ops.filter((op) => op.stage === stage), points = [], slices = [];
     let x = 0;
     for (const op of ops) {
+      slices.push({ from: x, to: x + op.total_s, ...op });
       points.push({ x, weights: sizes[stage].weights, caches: sizes[stage].caches, activations: step.moments[op.row.moment] ?? 0, name: op.name });
-      x += op.time_s;
+      x += op.total_s;
     }
     if (points.length) points.push({ ...points.at(-1), x });
     const end = x || 1;
     return {
-      points, capacity: setup.capacity_bytes, domain: [0, end], unit: "one run of each op, width = time", ticks: [], format: () => "",
+      points, slices, capacity: setup.capacity_bytes, domain: [0, end], unit: "ops of a step, width = time of all runs", ticks: [], format: () => "",
       label: (high, at) => `peak ${bytes(high)} at ${points[at].name.split(".").at(-1)}`,
       said: `${title}${setup.stages > 1 ? `, stage ${stage}` : ""}: what this step alone holds, ${bytes(total(sizes[stage]))} at its peak`,
     };

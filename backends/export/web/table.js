@@ -1,6 +1,6 @@
 // All ops of both steps: sorted by any column, found by their names, one of them chosen.
 import { bytes, digits, flops, percent, time, within } from "./format.js";
-import { $, badge, h, mark, roving, say } from "./dom.js";
+import { $, badge, called, h, mark, roving, say } from "./dom.js";
 import { line } from "./menu.js";
 
 export const COLUMNS = [
@@ -39,7 +39,7 @@ export class Table {
     const rows = all.map((op) => {
       const name = op.row
         ? h("button", { type: "button", onclick: () => this.choose(op.name) }, op.name)
-        : h("span", {}, op.name);
+        : h("span", {}, called(op));
       const letter = h("span", { class: "badge", "aria-hidden": "true" }), word = h("span", {});
       const cells = COLUMNS.map(({ key }) => {
         if (key === "name") return h("th", { scope: "row" }, name);
@@ -68,11 +68,12 @@ export class Table {
     const error = step.error === null ? "" : ` ${within(step.error)}`;
     say(this.caption, `${view.title}: ${time(step.time_s)}${error}`);
     all.forEach((op, i) => {
-      const { row, cells, letter, word } = this.rows[i];
+      const { row, cells, letter, word, name } = this.rows[i];
       COLUMNS.forEach(({ key, show }, c) => {
         if (key === "bound") say(word, op.bound);
         else if (key !== "name") say(cells[c], show(op));
       });
+      if (!op.row) say(name, called(op));
       say(letter, badgeLetter(op.bound));
       mark(letter, "class", `badge ${op.bound}`);
       mark(row, "class", op.name === state.op ? "chosen" : null);

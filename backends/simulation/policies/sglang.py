@@ -35,7 +35,7 @@ class Sglang(Policy):
         size, most = server.blocks.size, server.final[request] + 2
         if server.demand + len(server.running) + most <= server.blocks.total:
             return True
-        to_come = sum(min(end - server.step + server.more[one], CLIP) for end, one in server.ends)
+        to_come = server.to_come(CLIP)
         reserved = sum(
             server.to_read[one] - done + min(self._left(server, one), CLIP)
             for one, done in server.reading.items()

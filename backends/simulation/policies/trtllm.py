@@ -32,7 +32,8 @@ class Trtllm(Policy):
         """Nothing for some steps, or all that may run."""
         if self.patience and server.decoding:
             tokens = self._ready(server)
-            if tokens and server.decoding + tokens < self.enough * server.capacity.tokens * server.lanes:
+            rows = server.capacity.rows * server.decoding
+            if tokens and rows + tokens < self.enough * server.capacity.tokens * server.lanes:
                 server.held = server.step + self.patience if server.held is None else server.held
                 if server.step < server.held:
                     return
@@ -42,7 +43,8 @@ class Trtllm(Policy):
     def _ready(self, server: Server) -> int:
         """Tokens of prompts that have begun to be read, or may begin."""
         tokens = sum(server.to_read[one] - done for one, done in server.reading.items())
-        left, demand = server.capacity.tokens * server.lanes - server.decoding, server.demand
+        rows = server.capacity.rows * server.decoding
+        left, demand = server.capacity.tokens * server.lanes - rows, server.demand
         for request in islice(server.waiting, server.capacity.sequences - len(server.running)):
             demand += server.final[request]
             unread = server.unread(request)

@@ -1,0 +1,96 @@
+"""Drafts of a server: how many a step verifies, what makes them, and how many are right of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from llmir.backends.analysis.caches import policy
+from llmir.backends.analysis.liveness import reserved
+from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.speculation import asked, check, yielded
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.cost import Model
+from llmir.dim import Binding
+from llmir.errors import InputError
+from llmir.graph import Program
+
+FAR = 1 << 14  # tokens at which caches of two models are compared
+
+
+class Drafts(NamedTuple):
+    """A step verifies `tokens` drafts of each sequence by `verify`, with logits of all positions.
+
+    Each is right with chance `acceptance`, whatever came before it. A `drafter` makes them, a token a step;
+    else the layer that the program has as its phase `draft`; else nothing does that takes time.
+    """
+
+    tokens: int
+    acceptance: float
+    verify: Program
+    drafter: Program | None = None
+
+    @classmethod
+    def of(
+        cls, program: Program, tokens: object, acceptance: object, verify: Program, drafter: Program | None
+    ) -> Drafts:
+        """Those of a program; InputError for what cannot be."""
+        count, share = asked(tokens, acceptance)
+        check(program, verify, drafter)
+        parallel = program.parallelism
+        ways = {"pipeline stages": len(program.entries), "micro-batches": program.micro_batches}
+        for what, n in {**ways, "data-parallel ranks": parallel.dp}.items():
+            if n > 1:
+                raise InputError(
+                    f"draft_tokens: {count}; drafts of {n} {what} are not simulated, tp ranks are"
+                )
+        return cls(count, share, verify, drafter)
+
+    @property
+    def rows(self) -> int:
+        """Tokens of each sequence in a step: its last one, and the drafts after it."""
+        return self.tokens + 1
+
+    @property
+    def yielded(self) -> float:
+        """Tokens that a step yields of a sequence, on average."""
+        return yielded(self.tokens, self.acceptance)
+
+    def kept_bytes(self, model: Model) -> int:
+        """Bytes of a rank for the weights of a model that drafts."""
+        if self.drafter is None:
+            return 0
+        return int(Report(self.drafter, model.device, batch=1, new=1, context=0, model=model).weight_bytes)
+
+    def share(self, program: Program) -> float:
+        """The part of the memory for caches that is left to the program beside a model that drafts."""
+        if self.drafter is None:
+            return 1.0
+        own, small = (_each(of) for of in (program, self.drafter))
+        return own / (own + small)
+
+    def beside(self, job: Workload) -> Workload:
+        """A job whose memory has room for the weights of what drafts."""
+        of = job.model or job.prefill.plan.model
+        return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
+
+    def said(self) -> dict[str, Any]:
+        """As JSON has it."""
+        drafter = self.drafter.name if self.drafter else None
+        asked = {"draft_tokens": self.tokens, "acceptance": self.acceptance, "drafter": drafter}
+        return {**asked, "tokens_per_step": self.yielded}
+
+    def note(self, program: Program) -> str:
+        """What the user should know."""
+        drafts = f"{self.tokens} draft{'s' if self.tokens > 1 else ''}"
+        right = f"each right {100 * self.acceptance:.3g} times in 100, and yields {self.yielded:.3g} tokens"
+        layer = "the model's own layer drafts them"
+        own = layer if "draft" in program.phases else "drafts cost nothing"
+        who = f"{self.drafter.name} drafts them" if self.drafter else own
+        return f"a step verifies {drafts} of each sequence, {right}; {who}"
+
+
+def _each(program: Program) -> float:
+    """Bytes of a token in the caches of a rank, of the stage that has most, if all layers keep it."""
+    at = Binding(B=1, T=0, C=FAR)
+    return max(float(at(size)) for size in reserved(program.phase("decode"), policy("unified", 1))) / FAR

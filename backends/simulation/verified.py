@@ -1,0 +1,115 @@
+"""Seconds of a step that verifies drafts, and of those that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llmir.backends.analysis.asked import running
+from llmir.backends.analysis.plan import Plan, plan
+from llmir.backends.analysis.surface_code import Code
+from llmir.backends.cost import Model
+from llmir.backends.cost.tape import Tape
+from llmir.dim import Binding, C, Dim, Number
+from llmir.graph import Program
+from llmir.namespace import SCALARS
+
+from .drafts import Drafts
+from .load import Array
+from .prices import Chunks
+from .rows import Rows
+from .steps import PricedStep
+
+
+class VerifiedStep:
+    """Steps of a program by a cost model, in which each sequence that decodes has rows for its drafts.
+
+    All that decode are priced at their mean context, which over-counts windows that some have not filled.
+    Prompts beside them go through the program as ever, and logits of drafts come on top, as many as they are.
+    """
+
+    functions: tuple[Dim, ...] = (C,)
+
+    def __init__(self, program: Program, model: Model, tokens: int, drafts: Drafts) -> None:
+        self.drafts, self._plain = drafts, PricedStep(program, model, tokens)
+        new = drafts.rows
+        self._verify, self._last = (
+            _Step(running(of, [(1, new, 1)], "")[0], model, new) for of in (drafts.verify, program)
+        )
+        drafter = drafts.drafter or (program if "draft" in program.phases else None)
+        phase = "" if drafts.drafter or drafter is None else "draft"
+        self._draft = None if drafter is None else _Step(running(drafter, [(1, 1, 1)], phase)[0], model, 1)
+        self._rows = Rows(self._seconds)
+        self._drafts = Rows(self._drafting)
+        self._logits: dict[int, float] = {}
+
+    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
+        """Seconds from this step to the next."""
+        if not decodes:
+            return self._plain(0, (), chunks)
+        kept = sums[0]
+        if not chunks:
+            return self._decodes(decodes, kept)
+        context = round(kept / decodes)
+        mine = [(self.drafts.rows, context)] * decodes
+        first, drafts = self._drafts(decodes, context, context)
+        return self._plain(0, (), [*mine, *chunks]) + self._heads(decodes) + drafts[context - first]
+
+    def _decodes(self, decodes: int, kept: Number) -> Number:
+        """What only decodes; linear between whole mean contexts."""
+        if isinstance(kept, np.ndarray):
+            low = int(kept[0] // decodes)
+            high = int(kept[-1] // decodes) + 1
+            first, seconds = self._rows(decodes, low, high)
+            return np.interp(
+                kept / decodes, np.arange(low, high + 1), seconds[low - first : high + 1 - first]
+            )
+        context, rest = divmod(int(kept), decodes)
+        first, seconds = self._rows(decodes, context, context + 1)
+        below = seconds[context - first]
+        return below + (seconds[context - first + 1] - below) * rest / decodes
+
+    def _seconds(self, decodes: int, contexts: Array) -> Array:
+        return self._verify.many(decodes, contexts) + self._drafting(decodes, contexts)
+
+    def _drafting(self, decodes: int, contexts: Array) -> Array:
+        """Of all drafts of a step, one after another."""
+        if self._draft is None:
+            return np.zeros(len(contexts))
+        return self.drafts.tokens * self._draft.many(decodes, contexts)
+
+    def _heads(self, decodes: int) -> float:
+        """Of logits of all rows, more than of one row of each sequence."""
+        if decodes not in self._logits:
+            at = np.array([1])
+            more = self._verify.many(decodes, at) - self._last.many(decodes, at)
+            self._logits[decodes] = max(0.0, float(more[0]))
+        return self._logits[decodes]
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """There is one rank."""
+        raise NotImplementedError
+
+
+class _Step:
+    """Seconds of sequences that have so many new tokens each, at contexts."""
+
+    def __init__(self, program: Program, model: Model, new: int) -> None:
+        self._plan: Plan = plan(program, model)
+        self._new = new
+        self._codes: dict[bool, Code] = {}
+
+    def many(self, sequences: int, contexts: Array) -> Array:
+        """Until the next step, at each context."""
+        of = self._plan
+        graph = bool(of.host and of.captured(Binding(B=sequences, T=self._new, C=1)))
+        if graph not in self._codes:
+            tape = Tape(SCALARS)
+            at = Binding(B=tape.symbol("B"), T=self._new, C=tape.symbol("C"))
+            stages = of.timing(at, of.launched(at, graph), graph).stages
+            self._codes[graph] = Code(tape, ("B",), ("C",), stages)
+        (seconds,) = self._codes[graph].many((sequences,), (contexts,))
+        return np.broadcast_to(seconds, len(contexts)).astype(float)

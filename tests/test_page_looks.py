@@ -1,0 +1,88 @@
+"""How a page looks: no text is cut or lies outside its place, also with wider letters; strips to scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import browser
+
+WIDER = """
+const sheet = new CSSStyleSheet();
+sheet.replaceSync("* { letter-spacing: 0.085em !important }");  // of letters about 0.57 em wide
+document.adoptedStyleSheets = [sheet];
+"""
+# What is cut in its element, or reaches out of its card or picture.
+CUT = """
+const bad = [];
+for (const node of document.querySelectorAll("main *, header *, footer *")) {
+  if (!node.getClientRects().length || node.closest(".unseen, svg, #table, #against-body")) continue;
+  const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
+  const block = getComputedStyle(node).display !== "inline" && node.clientWidth;
+  if (own && block && node.scrollWidth > node.clientWidth + 1) bad.push(["cut", node.textContent]);
+  const card = node.closest(".card"), box = node.getBoundingClientRect();
+  const end = card && card !== node && box.width ? card.getBoundingClientRect().right : Infinity;
+  if (box.right > end + 1) bad.push(["outside", node.textContent]);
+}
+for (const text of document.querySelectorAll("svg text")) {
+  if (!text.textContent || !text.getClientRects().length) continue;
+  const whole = text.ownerSVGElement.getBoundingClientRect(), box = text.getBoundingClientRect();
+  if (box.left < whole.left - 1 || box.right > whole.right + 1) bad.push(["picture", text.textContent]);
+}
+if (document.documentElement.scrollWidth > innerWidth) bad.push(["page"]);
+return bad;
+"""
+
+
+@browser.real
+@pytest.mark.parametrize("width", [1440, 800, 360])
+def test_no_text_is_cut_with_letters_a_seventh_wider(width: int, page: Path, chromium: Any) -> None:
+    browser.resize(chromium, width)
+    try:
+        browser.opened(chromium, page, "#setup=3&batch=8&prompt=4000&generate=500&pin=2,8,4000,500")
+        chromium.find_element("id", "change").click()
+        for wider in ("", WIDER):
+            chromium.execute_script(wider)
+            tabs = chromium.execute_script("return document.querySelectorAll('#tabs button').length")
+            for tab in range(tabs if width < 900 else 1):
+                chromium.execute_script(
+                    "document.querySelectorAll('#tabs button')[arguments[0]].click()", tab
+                )
+                browser.settled(chromium)
+                assert chromium.execute_script(CUT) == []
+    finally:
+        browser.resize(chromium, 1440)
+
+
+@browser.real
+def test_the_strip_under_memory_is_the_ops_of_the_step_to_scale(page: Path, chromium: Any) -> None:
+    browser.opened(chromium, page, "#setup=3&batch=8&prompt=4000&generate=500")
+    browser.settled(chromium)
+    drawn, times = chromium.execute_script(
+        "const view = llmirPage.view; document.getElementById('skyline').scrollIntoView();"
+        "const rects = [...document.querySelectorAll('#skyline-chart .slice')];"
+        "return [rects.map((r) => [Number(r.getAttribute('x')), Number(r.getAttribute('width'))]),"
+        "  view.step.ops.map((op) => op.total_s)]"
+    )
+    assert len(drawn) == len(times)
+    (first, _), (last, wide) = drawn[0], drawn[-1]
+    scale, at = (last + wide - first) / sum(times), first
+    for (left, width), time in zip(drawn, times, strict=True):
+        assert left == pytest.approx(at, abs=0.6)
+        assert width == pytest.approx(max(0.5, time * scale), abs=0.6)
+        at += time * scale
+
+
+@browser.real
+def test_overhead_below_zero_says_why(page: Path, chromium: Any) -> None:
+    browser.opened(chromium, page, "#setup=3&batch=8&prompt=4000&generate=500")
+    browser.settled(chromium)
+    (engine,) = chromium.execute_script("return llmirPage.view.step.extras.map((op) => op.time_s)")
+    assert engine < 0
+    for id in ("graph", "ops"):
+        assert "launches hidden by the graph" in chromium.find_element("id", id).text
+    chromium.find_element("id", "phase-prefill").click()
+    browser.settled(chromium)
+    assert "launches hidden by the graph" not in chromium.find_element("id", "ops").text

@@ -1,0 +1,257 @@
+"""Servers whose steps verify drafts: against one that is plain, and against closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmir
+from llmir.backends.analysis.speculation import yielded
+from llmir.backends.simulation.gaps import gaps
+from llmir.backends.simulation.policies.trtllm import Trtllm
+from llmir.backends.simulation.prices import Prices
+from llmir.backends.simulation.serve import serve
+from llmir.backends.simulation.server import LOG
+from llmir.backends.simulation.yields import Yields
+from llmir.errors import InputError
+from llmir.graph import Program
+from tests.commands import Run, runner
+from tests.serving_cases import Case, Toy, alike, cases, left, naively
+
+LAST, EVERY, SMALL = (
+    llmir.run(llmir.load(name, logits=logits), llmir.pipeline_of("vllm"))
+    for name, logits in (("llama3.1-8b", "last"), ("llama3.1-8b", "all"), ("llama3.2-1b", "last"))
+)
+
+
+class Exact(Toy):
+    """Priced at the sum of contexts itself, not at whole mean contexts."""
+
+    def naive(self, contexts: list[int], chunks: Any) -> float:
+        return float(self(len(contexts), [sum(contexts)], chunks))
+
+
+@st.composite
+def drafted(draw: Any) -> Case:
+    """Loads whose steps verify some drafts, on engines with little room."""
+    fills, load, room = draw(cases())
+    if isinstance(fills, Trtllm):
+        fills = replace(fills, patience=0)
+    tokens = draw(st.integers(1, 6))
+    chance = draw(st.sampled_from([0.0, 0.5, 0.9, 1.0]))
+    rows = tokens + 1
+    blocks = room.blocks + 2 * -(-rows // room.block)
+    each = max(room.tokens, rows + draw(st.integers(0, 20)))
+    room = room._replace(blocks=blocks, tokens=each, sequences=min(room.sequences, each // rows), rows=rows)
+    return fills, replace(load, drafts=(tokens, chance), seed=draw(st.integers(0, 9))), room
+
+
+@settings(max_examples=150, deadline=None)
+@given(drafted())
+def test_it_is_the_plain_simulator(case: Case) -> None:
+    """Each step yields what was drawn; slots of drafts that were wrong stay the request's."""
+    fills, load, room = case
+    naive, reads = naively(case, Exact())
+    server = serve(Prices(Exact()), fills, room, load)
+    alike(server.course, reads)
+    assert server.most_held == naive.most_held <= room.blocks
+    left(server)
+    log = dict(zip(LOG, server.events.T, strict=True))
+    found = server.course
+    _, counts = gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
+    assert log["steps"] @ log["decodes"] == sum(r.steps for r in reads)
+    assert counts.sum() == sum(len(set(r.times)) - 1 for r in reads if r.times)  # tokens come together
+
+
+@settings(max_examples=50, deadline=None)
+@given(drafted().filter(lambda case: case[0].mixes))
+def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
+    """Little's law, sample by sample."""
+    fills = replace(case[0], ahead=False)
+    case = fills, *case[1:]
+    log = serve(Prices(Exact()), case[0], case[2], case[1]).events
+    event = dict(zip(LOG, log.T, strict=True))
+    inside = event["waiting"] + event["decodes"] + event["reads"]
+    assert inside @ event["time_s"] == pytest.approx(naively(case, Exact())[0].integral, rel=1e-9)
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.7, 0.95, 1.0])
+def test_yields_have_the_law_of_drafts(acceptance: float) -> None:
+    """The chance of n tokens and more is that of n - 1 drafts that are right (arXiv:2211.17192)."""
+    drafts = 4
+    lengths = np.full(1000, 200)
+    every = Yields(drafts, acceptance, 0, lengths)
+    drawn = np.concatenate([every(i) for i in range(1000)])
+    assert len(drawn) == 200_000 and drawn.mean() == pytest.approx(yielded(drafts, acceptance), rel=0.01)
+    for n in range(1, drafts + 2):
+        assert (drawn >= n).mean() == pytest.approx(acceptance ** (n - 1), abs=0.005)
+    again = Yields(drafts, acceptance, 0, lengths)
+    assert all((again(i) == every(i)).all() for i in (999, 0, 500))  # in any order
+    other = Yields(drafts, acceptance, 1, lengths)
+    assert acceptance in (0, 1) or any((other(i) != every(i)).any() for i in range(9))
+
+
+def alone(acceptance: float, draft: Program | None, requests: int = 1) -> Any:
+    return llmir.simulate(
+        *(LAST, "h100-sxm"),
+        **{"closed": 1, "requests": requests, "prompt": 1000, "generate": 401},
+        **{"verify": EVERY, "draft_tokens": 4, "acceptance": acceptance, "draft": draft},
+    )
+
+
+@pytest.mark.parametrize("draft", [None, SMALL])
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_one_request_alone_takes_the_steps_that_analyze_prices(
+    acceptance: float, draft: Program | None
+) -> None:
+    """One token a step where no draft is right, and five where all are."""
+    found = alone(acceptance, draft)
+    contexts = 1000 + np.arange(0, 400, 5 if acceptance else 1)
+    steps = llmir.analyze(EVERY, "h100-sxm", batch=1, new=5, context=contexts).period_s
+    if draft:
+        steps = steps + 4 * llmir.analyze(draft, "h100-sxm", batch=1, new=1, context=contexts).period_s
+    assert found.tpot_s[0] == pytest.approx(np.sum(steps) / 400, rel=1e-12)
+    assert found.events["steps"][1:].sum() == len(contexts)
+    job = llmir.workload(LAST, "h100-sxm", batch=1, prompt=1000, generate=401)
+    assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12)
+    assert found.tpot_s[0] == pytest.approx(
+        llmir.speculate(job, EVERY, 4, acceptance, draft).tpot_s, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("draft", [None, SMALL])
+def test_one_request_alone_takes_what_speculate_says_on_average(draft: Program | None) -> None:
+    job = llmir.workload(LAST, "h100-sxm", batch=1, prompt=1000, generate=401)
+    said = llmir.speculate(job, EVERY, 4, 0.7, draft)
+    found = alone(0.7, draft, requests=300).tpot_s
+    assert found.mean() == pytest.approx(said.tpot_s, rel=0.01) and found.std() > 0
+
+
+def test_a_static_batch_of_which_all_drafts_are_right() -> None:
+    found = llmir.simulate(
+        *(LAST, "h100-sxm"),
+        **{"closed": 8, "requests": 8, "prompt": 900, "generate": 301},
+        **{"verify": EVERY, "draft_tokens": 3, "acceptance": 1.0},
+    )
+    steps = llmir.analyze(EVERY, "h100-sxm", batch=8, new=4, context=900 + np.arange(0, 300, 4)).period_s
+    assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12)
+
+
+def test_prompts_beside_drafts_take_no_less_than_either_and_no_more_than_both() -> None:
+    step = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.7).prices(8192).step
+    for decodes, kept, chunk in ((1, 900, (512, 0)), (64, 64 * 3000, (2000, 500)), (200, 200 * 700, (16, 0))):
+        verify, read = step(decodes, (kept,), ()), step(0, (), (chunk,))
+        both = step(decodes, (kept,), (chunk,))
+        assert max(verify, read) < both < verify + read
+
+
+def test_memory_has_room_for_what_drafts() -> None:
+    """Llama 3.2 1B: 2.47 GB of weights, 32 KiB a token beside 128 KiB of the 8B."""
+    rooms = [
+        llmir.server(LAST, "h100-sxm", **more).capacity(4096)
+        for more in (
+            {},
+            {"verify": EVERY, "draft_tokens": 4, "acceptance": 0.7},
+            {"verify": EVERY, "draft_tokens": 4, "acceptance": 0.7, "draft": SMALL},
+        )
+    ]
+    block = 16 * 131_072
+    assert rooms[0].blocks == rooms[1].blocks and (rooms[0].rows, rooms[1].rows) == (1, 5)
+    expected = (rooms[0].blocks * block - 1.2358e9 * 2) / (16 * (131_072 + 32_768))
+    assert rooms[2].blocks == pytest.approx(expected, rel=1e-3)
+
+
+def test_no_more_run_than_a_step_has_tokens_for() -> None:
+    asked: dict[str, Any] = {"verify": EVERY, "acceptance": 0.7, "max_batched_tokens": 100}
+    assert llmir.server(LAST, "h100-sxm", draft_tokens=9, **asked).capacity(500).sequences == 10
+    few = llmir.server(LAST, "h100-sxm", draft_tokens=64, **asked | {"max_batched_tokens": 64})
+    with pytest.raises(InputError, match="a step verifies 65 tokens of a sequence, and has 64"):
+        few.capacity(500)
+
+
+def test_more_right_drafts_answer_sooner_and_more() -> None:
+    traffic = llmir.traffic(rate=10, prompt=512, generate="lognormal:200,0.6", requests=200)
+    found = [
+        llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=share).run(traffic)
+        for share in (0.0, 0.5, 0.9, 1.0)
+    ]
+    times = [each.latencies["tpot"].mean for each in found]
+    rates = [each.largest_rate for each in found]
+    assert times == sorted(times, reverse=True) and rates == sorted(rates)
+    assert "a step verifies 4 drafts of each sequence, each right 50 times in 100" in found[1].notes[-1]
+    assert found[1].to_dict()["speculation"]["tokens_per_step"] == 1.9375
+
+
+def test_all_is_equal_by_seed_on_any_replica() -> None:
+    server = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=2, acceptance=0.6)
+    load = llmir.traffic(rate=30, prompt=300, generate=80, requests=120, seed=3)
+    one, two = (server.run(load, replicas=2, router="least-loaded") for _ in range(2))
+    assert (one.end_s == two.end_s).all()
+    other = server.run(llmir.traffic(rate=30, prompt=300, generate=80, requests=120, seed=4), replicas=2)
+    assert (one.tpot_s != other.tpot_s).any()
+
+
+STAGES, RANKS = (
+    llmir.run(llmir.load("qwen3-30b-a3b"), f"{head}{llmir.pipeline_of('vllm')}{tail}")
+    for head, tail in (("stages{pp=2},", ""), ("", ",shard{dp=2,ep=2}"))
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "asked", "says"),
+    [
+        (LAST, {"draft_tokens": 4, "acceptance": 0.5}, "say verify too"),
+        (LAST, {"draft_tokens": 4, "verify": EVERY}, "say acceptance too"),
+        (LAST, {"acceptance": 0.5}, "acceptance: is of drafts, say draft_tokens too"),
+        (LAST, {"draft": SMALL}, "draft: is of drafts, say draft_tokens too"),
+        (LAST, {"draft_tokens": 0, "acceptance": 0.5, "verify": EVERY}, "^draft_tokens: "),
+        (LAST, {"draft_tokens": 4, "acceptance": 2, "verify": EVERY}, "^acceptance: "),
+        (LAST, {"draft_tokens": 4, "acceptance": 0.5, "verify": SMALL}, "with logits of all positions"),
+        (STAGES, {"draft_tokens": 4, "acceptance": 0.5, "verify": STAGES}, "2 pipeline stages are not"),
+        (RANKS, {"draft_tokens": 4, "acceptance": 0.5, "verify": RANKS}, "2 data-parallel ranks are not"),
+    ],
+)
+def test_what_cannot_be_is_one_line(program: Program, asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says) as error:
+        llmir.server(program, "h100-sxm", **asked)
+    assert "\n" not in str(error.value)
+
+
+def test_pools_have_no_drafts() -> None:
+    asked: dict[str, Any] = {"verify": EVERY, "draft_tokens": 4, "acceptance": 0.5, "link": "nvlink"}
+    with pytest.raises(InputError, match="prefill and decode servers are simulated without drafts"):
+        llmir.simulate(LAST, "h100-sxm", rate=1, requests=9, prompt=100, generate=10, **asked)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+ASKED = ("serve-sim", "llama3.1-8b", "--rate", "5", "--requests", "50", "--generate", "40")
+
+
+def test_the_command_simulates_drafts(run: Run) -> None:
+    done = run(*ASKED, "--draft-tokens", "4", "--acceptance", "0.7", "--draft-model", "llama3.2-1b")
+    text = " ".join((done.out + done.err).split())
+    assert done.code == 0 and "and yields 2.77 tokens; Llama-3.2-1B drafts them" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--draft-tokens", "4"), "--draft-tokens: say --acceptance too"),
+        (("--acceptance", "0.7"), "is of drafts, say --draft-tokens too"),
+        (("--draft-tokens", "4", "--acceptance", "0.7", "--pp", "2"), "2 pipeline stages are not simulated"),
+        (("--draft-tokens", "4", "--acceptance", "0.7", "--link", "nvlink"), "without drafts"),
+    ],
+)
+def test_what_means_nothing_is_one_line(run: Run, more: tuple[str, ...], says: str) -> None:
+    done = run(*ASKED, *more)
+    assert done.code == 2 and says in done.err and done.err.count("\n") == 1
