@@ -9,7 +9,6 @@ from llmir.hw.device import Device
 
 HOUR = 3600.0
 MILLION = 1e6
-KWH = 3.6e6  # joules
 
 
 class Spent(NamedTuple):
@@ -23,11 +22,6 @@ class Spent(NamedTuple):
     usd_per_mtok: Number | None
     watts: float | None
     joules_per_token: Number | None
-
-    @property
-    def kwh_per_mtok(self) -> Number | None:
-        """The same energy in kWh a million tokens."""
-        return None if self.joules_per_token is None else MILLION * self.joules_per_token / KWH
 
 
 def spent(device: Device, devices: int, tokens_per_s: Number) -> Spent:

@@ -69,8 +69,17 @@ def largest(
     memory |= {"max_batched_tokens": max_batched_tokens}
     if program.patches:
         raise InputError(f"largest: {program.name} is of images, and has no tokens to count")
+    positions = program.facts.get("positions")
+    if max_model_len is None and isinstance(positions, int) and prompt + generate > positions:
+        raise InputError(beyond(prompt, generate, positions, program.name))
     job = workload(program, hw, **asked, **memory, cost=cost, engine=engine, efficiency=efficiency)
     return find(job, *limits)
+
+
+def beyond(prompt: int, generate: int, positions: int, model: str) -> str:
+    """What is said where prompt and answer have no room in the model."""
+    tokens = f"{prompt:,} tokens and {generate:,} generated"
+    return f"prompt: {tokens} are more than the {positions:,} positions of {model}"
 
 
 def seconds(name: str, said: float | str | None) -> float | None:

@@ -286,4 +286,5 @@ def _built(layout: Layout) -> Program:
     dispatch = dispatch_of(hw.engine(known) if known else None, layout.dp, layout.ep)
     types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
     over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
-    return run(load(layout.model), [types, Stages(layout.pp), passes, over, *dispatch, "slice-sends"])
+    more = [layout.passes] if layout.passes else []
+    return run(load(layout.model), [types, Stages(layout.pp), passes, over, *dispatch, *more, "slice-sends"])

@@ -102,6 +102,37 @@ class OpMethods:
             "all_reduce_add_rms_norm", (y, x, weight), name, block, eps=eps, offset=offset, over=over
         )
 
+    def all_reduce_add_rms_norm_quantize(
+        self,
+        y: Value,
+        x: Value,
+        weight: Value,
+        /,
+        *,
+        eps: float = 1e-06,
+        offset: float = 0.0,
+        to: str = "",
+        static: bool = False,
+        over: tuple[str, ...] = (),
+        name: str = "",
+        block: str | None = None,
+    ) -> tuple[Value, Value]:
+        """(y + x, rms_norm(y + x) as `quantize` narrows it) where y is a sum over the ranks of `over`.
+
+        `* h!, * h!, h! -> * h!, * h!`
+        """
+        return self._op(
+            "all_reduce_add_rms_norm_quantize",
+            (y, x, weight),
+            name,
+            block,
+            eps=eps,
+            offset=offset,
+            to=to,
+            static=static,
+            over=over,
+        )
+
     def all_to_all(
         self,
         x: Value,
@@ -1684,6 +1715,7 @@ MODULES = {
     "all_gather": "llmir.ops.collective",
     "all_reduce": "llmir.ops.collective",
     "all_reduce_add_rms_norm": "llmir.ops.reduced_norm",
+    "all_reduce_add_rms_norm_quantize": "llmir.ops.reduced_norm",
     "all_to_all": "llmir.ops.collective",
     "append": "llmir.ops.rope",
     "append_row": "llmir.ops.images",

@@ -10,6 +10,7 @@ from .api import _model, load, run
 from .errors import InputError, LlmirError
 from .garbage import uncollected
 from .graph import Program
+from .limited import beyond
 
 if TYPE_CHECKING:
     from .backends.search.plan import Plans
@@ -91,10 +92,7 @@ def plan(
     if traffic.answer < 2:
         raise InputError(f"generate: {generate}; a plan is for answers from 2 tokens up")
     if traffic.positions and traffic.read + traffic.answer > traffic.positions:
-        tokens = f"{traffic.read:,} tokens and {traffic.answer:,} generated"
-        raise InputError(
-            f"prompt: {tokens} are more than the {traffic.positions:,} positions of {program.name}"
-        )
+        raise InputError(beyond(traffic.read, traffic.answer, traffic.positions, program.name))
     types = _names("weights", weights) or ("",)
     structures, refused = _structures(program, _devices(hw, price), types, engine, emit, most)
     if not structures:

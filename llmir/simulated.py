@@ -345,9 +345,28 @@ def kv(
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     sequences, tokens = convert.integer("batch", batch, 1), convert.integer("prompt", prompt, 1)
+    _acts(link, cost, engine, efficiency)
     if not program.cache_bytes(tokens):
         raise InputError(f"kv: {program.name} keeps no caches that could be moved")
     return transfer(program, model, sequences, tokens, link)
+
+
+def _acts(link: object, cost: object, engine: object, efficiency: object) -> None:
+    """InputError for what prices no copy over this link."""
+    said = {"cost": cost, "engine": engine, "efficiency": efficiency}
+    given = [name for name, value in said.items() if value is not None]
+    if isinstance(link, str) and link.strip()[:1].isdigit() and given:
+        raise InputError(
+            f"{given[0]}: cannot act, the link's rate is stated ({link.strip()[:40]}); leave it out"
+        )
+    if link == "host" and engine is not None:
+        raise InputError("engine: cannot act, copies to the host are the same on all; leave it out")
+    if isinstance(efficiency, Mapping):
+        other = [name for name in efficiency if name in ("compute", "memory")]
+        if other:
+            raise InputError(
+                f"efficiency: {other[0]} cannot act, caches go over a link; say that one's share"
+            )
 
 
 def _parted(asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TOKENS = 15  # 3 sequences of 5
 
-REDUCED = {"all_reduce_add_rms_norm"}  # see test_fuse_all_reduce
+REDUCED = {"all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize"}  # see test_fuse_all_reduce
 
 NORMS = {
     "rms_norm_quantize": (

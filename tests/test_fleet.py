@@ -151,7 +151,7 @@ def test_the_whole_is_made_of_its_replicas() -> None:
     seconds, counts = whole._gaps
     assert counts.sum() == (found.load.generate - 1).sum()
     assert seconds @ counts == pytest.approx((found.end_s - found.first_s).sum(), rel=1e-9)
-    assert found.goodput == pytest.approx(float((found.ttft_s[10:] <= 0.03).mean()))
+    assert found.goodput_share == pytest.approx(float((found.ttft_s[10:] <= 0.03).mean()))
     single = llmir.simulate(MODEL, "h100-sxm", rate=20, **asked)
     assert found.largest_rate == pytest.approx(3 * single.largest_rate, rel=1e-12)
 

@@ -68,7 +68,7 @@ def test_each_layer_has_one() -> None:
     assert ops == ["all_reduce_add_post_norm", "all_reduce_down_proj"]
     found = step(program, "h100-sxm", 8, 1)
     (op,) = (op for op in found.ops if op.name == "layer.all_reduce_add_post_norm")
-    assert str(op.basis) == "calibrated"
+    assert str(op.basis) == "calibrated for trtllm"  # FlashInfer's kernel is TensorRT-LLM's
     assert op.error is not None and op.error > 0.1
 
 
@@ -78,3 +78,22 @@ def test_what_cannot_be() -> None:
         llmir.run(model, "fuse,fuse-all-reduce")
     with pytest.raises(PassError, match="a kernel with its own sum over ranks"):
         llmir.run(model, f"{FUSED},fuse-all-reduce,shard{{tp=4}}")
+
+
+@pytest.mark.parametrize("first", ["", "rotate,"])
+def test_it_narrows_what_a_product_reads(first: str) -> None:
+    """As many bytes are sent, narrow rows are written once, and no quantize is left after such a norm."""
+    how = f"quantize{{weights=fp8, activations=fp8}},{first}fuse-attention,fuse,shard{{tp=4}}"
+    apart = llmir.run(llmir.load("llama3.1-70b"), how)
+    together = llmir.run(apart, "fuse-all-reduce")
+    was, now = ([n.op.opcode for n in p["layer"].nodes] for p in (apart, together))
+    sums = 2 if first else 1
+    assert (
+        now.count("all_reduce_add_rms_norm_quantize") == sums == was.count("quantize") - now.count("quantize")
+    )
+    before, after = (step(p, "b200", 32, 1) for p in (apart, together))
+    assert (after.comm_bytes, after.flops) == (before.comm_bytes, before.flops)
+    assert after.read_bytes < before.read_bytes
+    assert after.write_bytes < before.write_bytes
+    assert after.time_s < before.time_s
+    assert llmir.equivalent(apart, together, new=2).equal

@@ -21,7 +21,6 @@ def test_an_hour_of_tokens_costs_an_hour_of_devices() -> None:
     assert found.usd_per_mtok * 5000 * 3600 / 1e6 == pytest.approx(20)
     # Eight boards of 700 W take 5.6 kWh in that hour.
     assert found.joules_per_token * 5000 * 3600 / KWH == pytest.approx(5.6)
-    assert found.kwh_per_mtok * 5000 * 3600 / 1e6 == pytest.approx(5.6)
 
 
 def test_many_rates_at_once() -> None:

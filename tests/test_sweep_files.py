@@ -237,7 +237,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         ("grid.xlsx", "suffix '.xlsx' is unknown"),
         ("grid", "no suffix"),
         ("none/grid.csv", "there is no folder"),
-        ("none/grid/", "cannot be written"),
+        ("none/grid/", "there is no folder"),
         ("file/", "cannot be written"),
     ):
         with pytest.raises((InputError, OutputError), match=why):
@@ -275,12 +275,12 @@ def test_the_command_writes_a_folder(run: Run, tmp_path: Path) -> None:
     asked = ("sweep", "tiny.json", "--tp", "1,3", "--batch", "1,2", "-o", "grid/", "--format", "jsonl")
     first, second = run(*asked), run(*asked)
     assert (first.code, second.code) == (0, 0)
-    assert "wrote: grid/: 3 rows, 1 refused, such as: shard" in first.err
+    assert "wrote: grid/: 3 rows, 1 refused: shard" in first.err
     assert "2 structures were there" in second.err
     assert len(rows_of(tmp_path / "grid")) == 3
     ran = run("sweep", "tiny.json", "--tp", "3", "-o", "none/", "--format", "csv")
     assert ran.code == 2
-    assert "all 1 refused, such as: " in ran.err
+    assert "the one step is refused: " in ran.err
     assert not (tmp_path / "none").exists()
     ran = run("sweep", "tiny.json", "-o", "none/", "--format", "json")
     assert ran.code == 2

@@ -112,10 +112,24 @@ def test_goodput_counts_the_requests_within_all_limits() -> None:
     asked = {"rate": 20, "requests": 300, "prompt": "lognormal:512,0.6", "generate": "lognormal:99,0.6"}
     found = llmir.simulate(MODEL, "h100-sxm", **asked, warm_up=50, max_ttft_s=0.03, max_tpot_s=0.0095)
     good = [t <= 0.03 and not p > 0.0095 for t, p in zip(found.ttft_s, found.tpot_s, strict=True)]
-    assert found.goodput == pytest.approx(np.mean(good[50:]))
-    assert 0 < found.goodput < 1
+    assert found.goodput_share == pytest.approx(np.mean(good[50:]))
+    assert 0 < found.goodput_share < 1
+    assert found.goodput == pytest.approx(sum(good[50:]) / (found.end_s.max() - found.arrival_s[50]))
     assert found.latencies["ttft"].mean == pytest.approx(found.ttft_s[50:].mean())
     assert llmir.simulate(MODEL, "h100-sxm", **asked).goodput is None
+
+
+def test_what_comes_in_is_counted_in_requests_a_second_also_of_sessions() -> None:
+    """Each of 40 sessions has five turns; they come as long as the last one does, not as sessions begin."""
+    asked = {"rate": 2, "requests": 200, "prompt": 100, "generate": 20, "turns": 5, "think_s": 5}
+    found = llmir.simulate(MODEL, "h100-sxm", **asked)
+    first = found.arrival_s[::5]
+    assert found.load.talks == 40
+    assert found.load.sessions_per_s == pytest.approx(39 / (first[-1] - first[0]))
+    assert found.rate == pytest.approx(199 / (found.arrival_s.max() - first[0]))
+    assert found.rate < found.load.rate
+    assert found.to_dict()["rate"] == found.rate
+    assert "200 turns of 40 sessions" in str(found)
 
 
 def test_a_server_is_stable_below_its_largest_rate_and_overloaded_above() -> None:

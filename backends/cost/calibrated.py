@@ -348,7 +348,7 @@ class Calibrated(Model):
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
-        found = self.fit(self.device, made.families, self.engine)
+        found = self.fit(self.device, made.families, made.engine or self.engine)
         if not found:
             return None
         by = by or found.family * bool(made.strange)

@@ -206,7 +206,9 @@ def network_of(device: Device) -> Span:
     """What joins its node to others; HardwareError if nothing does."""
     network = device.node.network if device.node else None
     if network is None:
-        raise HardwareError(f"{device.name} has no network that joins several nodes")
+        raise HardwareError(
+            f"{device.name} has no network that joins several nodes; a cluster as hw has, such as dgx-h100"
+        )
     return Span("network", "node.network", network)
 
 

@@ -15,6 +15,7 @@ from llmir import convert
 from llmir.backends.export.files import check_writable
 from llmir.backends.export.parts import FORMATS, Format
 from llmir.backends.search.part import Part
+from llmir.backends.search.refusal import all_of
 from llmir.backends.search.workers import LOST
 from llmir.dataclass import dataclass
 from llmir.errors import InputError, OutputError
@@ -47,7 +48,7 @@ class Written(Pairs):
         said = [("rows", f"{self.rows:,} of {self.structures:,} structures, in {plain(self.path)}")]
         if self.read:
             said.append(("read", f"{self.read:,} structures, which were there"))
-        return [*said, ("refused", f"{self.refused:,}, such as: {self.why}")] if self.refused else said
+        return [*said, ("refused", f"{self.refused:,}: {self.why}")] if self.refused else said
 
 
 class Counts(NamedTuple):
@@ -101,6 +102,9 @@ class Folder:
     def opened(self, axes: Mapping[str, Any]) -> Iterator[None]:
         """With the folder made, and what lies in it known."""
         self.format: Format = FORMATS[self.form](axes)
+        if not self.path.parent.is_dir():
+            missing = plain(str(self.path.parent), limit=1000)
+            raise OutputError(f"{plain(self.shown, limit=1000)}: there is no folder {missing}")
         try:
             self.path.mkdir(exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".llmir-", dir=self.path) as aside:
@@ -169,7 +173,7 @@ class Folder:
         if rows == refused:
             for file in files:
                 file.unlink()
-            raise InputError(f"all {rows:,} refused, such as: {why}")
+            raise InputError(all_of(rows, why))
         if self.target:
             self._join(files)
         for file in self.path.iterdir():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmir.backends.analysis.precision import precision
@@ -90,8 +90,8 @@ def energy(plans: Plans) -> list[str]:
     best = plans.best
     if best is None or best.spent.watts is None:
         return []
-    kw, kwh = units.digits(best.spent.watts / 1e3), units.digits(best.spent.kwh_per_mtok or 0)
-    return [f"at most {kw} kW, {kwh} kWh a million output tokens: all GPUs at the limit of their power"]
+    kw, joules = units.digits(best.spent.watts / 1e3), units.digits(best.energy_j_per_token or 0)
+    return [f"at most {kw} kW, {joules} J an output token: all GPUs at the limit of their power"]
 
 
 def goals(plans: Plans) -> list[str]:
@@ -224,6 +224,19 @@ def reason(plans: Plans, why: Why, candidate: Candidate) -> str:
     return f"{more}: {op}"
 
 
+def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Equal reasons once, with all that they are of, in the order in which they first come."""
+    found: dict[str, list[str]] = {}
+    for why, of in whys:
+        found.setdefault(why, []).append(of)
+    return [*found.items()]
+
+
+def _several(names: list[str]) -> str:
+    """The first, and how many more."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more:"
+
+
 def _overloaded(candidate: Candidate) -> str:
     answered, comes = map(units.digits, (candidate.largest_rate or 0.0, candidate.traffic.rate))
     return f"answers {answered} of {comes} requests/s at most, with {candidate.batch:,} at once"
@@ -276,9 +289,10 @@ def plans(plans: Plans) -> Group:
     for number, each in enumerate(plans.shown, 1):
         table.add(shown, row(plans, number, each), styles=_styles(plans, each))
     whys = [(n, each) for n, each in enumerate(plans.shown, 1) if each is not plans.best]
-    lines = [(f" {n}", reason(plans, plans.why(each), each)) for n, each in whys]
-    closest = [(" –", f"{name} {refusal.why}") for name, refusal in plans.refused.items()]
-    lines += closest[: max(0, LINES - len(lines))]
+    same = _grouped((reason(plans, plans.why(each), each), str(n)) for n, each in whys)
+    lines = [(f" {', '.join(numbers)}", why) for why, numbers in same]
+    closest = _grouped((refusal.why, name) for name, refusal in plans.refused.items())
+    lines += [(" –", f"{_several(names)} {why}") for why, names in closest][: max(0, LINES - len(lines))]
     if plans.shown:
         parts += ["", shown]
     parts += ["", *goals(plans)] if goals(plans) else []

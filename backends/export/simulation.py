@@ -10,8 +10,8 @@ import numpy as np
 from llmir.backends.export import facts, jsonio, spending, table, units
 from llmir.backends.export.sections import Section, sectioned
 from llmir.backends.simulation.load import Array
-from llmir.backends.simulation.replications import Replications
-from llmir.backends.simulation.simulation import QUANTILES, Simulation
+from llmir.backends.simulation.replications import RATES, Replications
+from llmir.backends.simulation.simulation import QUANTILES, Simulation, Spread
 from llmir.views import exporter
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ FIGURES = {
     "requests_per_s": "requests/s",
     "output_tokens_per_s": "output tokens/s",
     "largest_rate": "requests/s at most",
-    "goodput": "share within the limits",
+    "goodput": "requests/s within the limits",
+    "goodput_share": "share within the limits",
     "cost_usd_per_mtok": "$ a million output",
     "busy_cost_usd_per_mtok": "$ of it in steps",
     "energy_j_per_token": "J an output, at most",
@@ -51,8 +52,6 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
     """What served which requests."""
     kept = ("model", "precision", "device", "links", "cost model")
     load, room = found.load, found.capacity
-    comes = f"{load.users:,} users in a closed loop" if load.users else "at once"
-    comes = f"{units.digits(load.rate)} a second" if load.rate else comes
     lengths = (
         f"{what} {units.digits(float(n.mean()))}"
         for what, n in (("prompt", load.prompt), ("generate", load.generate))
@@ -62,12 +61,24 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
     limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
     return [
         *(pair for pair in facts.head(found.job) if pair[0] in kept),
-        ("requests", f"{len(load):,}, {comes}, {', '.join(lengths)} tokens on average"),
+        ("requests", f"{len(load):,}{comes(found)}, {', '.join(lengths)} tokens on average"),
         ("load", _state(found)),
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
         ("cache", f"{room.blocks:,} blocks of {room.block} tokens"),
     ]
+
+
+def comes(found: Simulation) -> str:
+    """How requests come."""
+    load = found.load
+    if load.users:
+        return f", {load.users:,} users in a closed loop"
+    if load.talks is None:
+        return f", {units.digits(found.rate)} a second" if found.rate else ", at once"
+    rate = f"{units.digits(found.rate or 0)} requests/s"
+    begin = f", {units.digits(load.sessions_per_s)} of which begin a second" if load.sessions_per_s else ""
+    return f" turns of {load.talks:,} sessions{begin}; {rate} came"
 
 
 def _state(found: Simulation) -> str:
@@ -80,12 +91,12 @@ def served(found: Simulation) -> list[tuple[str, str]]:
     """What the server did."""
     limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
     named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
-    good = found.goodput
+    good, share = found.goodput, found.goodput_share
     full = found.most_blocks / found.capacity.blocks
     many = int((found.preemptions > 0).sum())
     preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
     return [
-        *([] if good is None else [("goodput", f"{units.percent(good)} of requests: {named}")]),
+        *([] if good is None or share is None else [("goodput", _good(good, share, named))]),
         *money(found),
         (
             "time",
@@ -100,6 +111,10 @@ def served(found: Simulation) -> list[tuple[str, str]]:
         *([("cancelled", f"{found.cancelled:,} requests")] if found.cancelled else []),
         *([("given up", _lost(found, timeout))] if (timeout := found.load.timeout_s) else []),
     ]
+
+
+def _good(rate: float, share: float, named: str) -> str:
+    return f"{units.digits(rate)} requests/s within limits, {units.percent(share)} of them: {named}"
 
 
 def money(found: Simulation) -> list[tuple[str, str]]:
@@ -134,10 +149,13 @@ def simulation(found: Simulation) -> list[Section]:
 
 @exporter("csv", ".csv", of=Simulation)
 def simulation_csv(found: Simulation) -> str:
-    """A line a figure, in seconds."""
+    """A line a latency, in seconds; then rates and what else has but one value, as its mean."""
     rows: list[dict[str, Any]] = [
         {"figure": name, **spread._asdict()} for name, spread in found.latencies.items() if spread
     ]
+    single = {name: getattr(found, name) for name in ("rate", *RATES)} | found.spending._asdict()
+    none = dict.fromkeys(Spread._fields)
+    rows += [{"figure": name, **none, "mean": x} for name, x in single.items() if x is not None]
     return jsonio.to_csv(rows)
 
 
@@ -209,10 +227,11 @@ def _half(mean: float, half: float) -> str:
 
 @exporter("csv", ".csv", of=Replications)
 def replications_csv(found: Replications) -> str:
-    """A line a figure and statistic, in seconds."""
+    """A line a latency and statistic, in seconds; then rates and what else has but one value, as its mean."""
+    each = {**found.latencies, **{name: {"mean": interval} for name, interval in found.figures.items()}}
     rows: list[dict[str, Any]] = [
         {"figure": name, "statistic": stat, **interval._asdict()}
-        for name, stats in found.latencies.items()
+        for name, stats in each.items()
         for stat, interval in stats.items()
     ]
     return jsonio.to_csv(rows)

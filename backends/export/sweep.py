@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN = 40  # rows that a terminal shows
 REASONS = 3  # for which rows are refused
+MOST_AXES = 3
 _FIGURES = ("step", "±", "tokens/s", "peak", "fits", "bound")
 _SPENT = {"cost_usd_per_mtok": "$/Mtok", "energy_j_per_token": "J/tok ≤"}
 
@@ -66,11 +67,16 @@ def shown(sweep: Sweep) -> RenderableType:
     points = [name for name in POINTS if len(sweep.axes.get(name, ())) > 1]
     rows = [row for row in islice(sweep.rows(), SHOWN) if not row["refused"]]
     spent = {name: title for name, title in _SPENT.items() if any(row[name] is not None for row in rows)}
-    figures = (*_FIGURES, *spent.values())
+    cells = [dict(zip((*_FIGURES, *spent.values()), _cells(row, spent), strict=True)) for row in rows]
+    # A line of 80 columns holds three axes beside all figures; beyond, those that are equal are said once.
+    many, few = len(names) + len(points) > MOST_AXES, len(rows) > 1
+    equal = [n for n in _FIGURES if many and few and len({row[n] for row in cells}) == 1]
+    figures = [name for name in (*_FIGURES, *spent.values()) if name not in equal]
     columns = table.columns((*names, *points, *figures), (*points, *figures), gap=1)
-    for row in rows:
+    for row, cell in zip(rows, cells, strict=True):
         at = (*(str(row[n] or "–") for n in names), *(f"{row[n]:,}" for n in points))
-        table.add(columns, (*at, *_cells(row, spent)))
+        table.add(columns, (*at, *(cell[name] for name in figures)))
+    alike = [("all", ", ".join(f"{name} {cells[0][name]}" for name in equal))] if equal else []
     more = len(sweep) - min(len(sweep), SHOWN)
     words = [f"{more:,} more of {len(sweep):,} rows; -o FILE has all"] if more else []
     refused = Counter[str]()
@@ -80,7 +86,7 @@ def shown(sweep: Sweep) -> RenderableType:
     words += [f"{n:,} refused: {why}" for why, n in refused.most_common(REASONS)]
     words += [f"{len(refused) - REASONS:,} more reasons; -o FILE has all"] if len(refused) > REASONS else []
     head = table.pairs(
-        [*_head(sweep), *([("energy", spending.AT_MOST)] if "energy_j_per_token" in spent else [])]
+        [*_head(sweep), *alike, *([("energy", spending.AT_MOST)] if "energy_j_per_token" in spent else [])]
     )
     return table.stack(Text(facts.plain(sweep.model), style="bold"), head, "", columns, "", *words)
 

@@ -69,9 +69,9 @@ class Candidate(Figures):
         return self.spent.usd_per_mtok
 
     @property
-    def energy_kwh_per_mtok(self) -> float | None:
-        """What a million tokens of answers take, if boards draw the limit of their power all the time."""
-        return self.spent.kwh_per_mtok
+    def energy_j_per_token(self) -> float | None:
+        """What a token of answers takes at most: boards at the limit of their power all the time."""
+        return self.spent.joules_per_token
 
     @property
     def tokens_per_s_device(self) -> float:
@@ -130,7 +130,7 @@ class Candidate(Figures):
             "meets": self.meets,
             "cost_per_hour_usd": self.cost_per_hour_usd,
             "cost_usd_per_mtok": self.cost_usd_per_mtok,
-            "energy_kwh_per_mtok": self.energy_kwh_per_mtok,
+            "energy_j_per_token": self.energy_j_per_token,
             "tokens_per_s_device": self.tokens_per_s_device,
             "tokens_per_s_user": self.tokens_per_s_user,
             "closed_form": {"ttft_mean_s": self.ttft_s, "tpot_mean_s": self.tpot_s},

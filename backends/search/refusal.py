@@ -23,6 +23,11 @@ class Refusal(NamedTuple):
         return not self.fits, self.times
 
 
+def all_of(count: int, why: object) -> str:
+    """What is said where nothing is left of so many rows, by the reason of the first."""
+    return f"the one step is refused: {why}" if count == 1 else f"all {count:,} steps are refused: {why}"
+
+
 def too_many(devices: int, most: int, times: float) -> Refusal:
     """More devices than there may be, as their rate is so many `times` below what comes."""
     return Refusal(f"needs {devices:,} GPUs, {most:,} allowed", times, fits=True)

@@ -8,7 +8,7 @@ class Blocks:
 
     Each that decodes writes a token a step, and takes a block where its context is a multiple of `size`. So
     its turn, (step − context) mod size, stays while it decodes, and a count of each turn says the demand of
-    any step to come. `least` were free at once.
+    any step to come.
 
     >>> blocks = Blocks(10, 4)
     >>> blocks.free -= blocks.of(6) + blocks.of(8)
@@ -20,11 +20,11 @@ class Blocks:
     (7, 7)
     """
 
-    __slots__ = ("free", "least", "size", "total", "turns")
+    __slots__ = ("free", "size", "total", "turns")
 
     def __init__(self, total: int, size: int) -> None:
         self.total, self.size, self.turns = total, size, [0] * size
-        self.free = self.least = total
+        self.free = total
 
     def join(self, context: int, step: int) -> None:
         """A sequence decodes from this step on, in which it has so many tokens cached."""
@@ -47,14 +47,13 @@ class Blocks:
         turns, size = self.turns, self.size
         first = step % size
         if steps == 1:
-            self.free -= turns[first]
+            taken = turns[first]
         elif (end := first + steps) <= size:
-            self.free -= sum(turns[first:end])
+            taken = sum(turns[first:end])
         else:
             rounds, rest = divmod(end - size, size)
-            self.free -= sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
-        free = self.free
-        self.least = free if free < self.least else self.least
+            taken = sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
+        self.free = free = self.free - taken
         return self.total - free
 
     def steps(self, step: int) -> int:

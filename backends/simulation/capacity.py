@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -26,9 +27,11 @@ class Capacity(NamedTuple):
         return self.ranks * self.micro_batches
 
 
-def placed(chunks: list[tuple[int, int]], places: list[int], ranks: int) -> list[list[tuple[int, int]]]:
-    """What each rank reads."""
+def placed(
+    chunks: Mapping[int, tuple[int, int]], running: Mapping[int, int], ranks: int
+) -> list[list[tuple[int, int]]]:
+    """What each rank reads, of chunks by request, each of which runs on a rank."""
     found: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
-    for chunk, place in zip(chunks, places, strict=True):
-        found[place].append(chunk)
+    for request, chunk in chunks.items():
+        found[running[request]].append(chunk)
     return found

@@ -101,9 +101,26 @@ class Load(Figures):
 
     @property
     def rate(self) -> float | None:
-        """Requests a second, as they come; None of users, and of those that come together."""
+        """Requests a second, as they come; None of users, and of those that come together.
+
+        Of sessions all turns count, in the time in which sessions begin: so many come in the long run.
+        """
         span = float(self.arrival_s[-1] - self.arrival_s[0])
         return (len(self) - 1) / span if span else None
+
+    @property
+    def talks(self) -> int | None:
+        """How many sessions there are; None where requests are no turns of any."""
+        return None if self.sessions is None else int((self.after < 0).sum())
+
+    @property
+    def sessions_per_s(self) -> float | None:
+        """How many sessions begin in a second; None without sessions."""
+        if self.sessions is None:
+            return None
+        begin = self.arrival_s[self.after < 0]
+        span = float(begin.max() - begin.min())
+        return (len(begin) - 1) / span if span else None
 
     def hit(self, share: float) -> Load:
         """The same with a share of each prompt cached, but its last token, which is always read.

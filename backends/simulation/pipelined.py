@@ -79,12 +79,14 @@ class Pipelined(Server):
 
     def _read(self) -> None:
         """The micro-batch that a policy has filled, beside its share of what decodes."""
-        chunks, whole, places = self._filled()
-        self._through(placed(chunks, places, len(self.on_ranks)), bool(self.policy.mixes and self.decoding))
+        chunks, self.chunks = self.chunks, {}
+        ranks = placed(chunks, self.running, len(self.on_ranks))
+        self._through(ranks, bool(self.policy.mixes and self.decoding))
         self.clear_s = done_s = self.free_s[-1]
-        for request in whole:
-            del self.reading[request]
-            self.passing.append((done_s, request))
+        for request in chunks:
+            if self.reading[request] == self.to_read[request]:
+                del self.reading[request]
+                self.passing.append((done_s, request))
 
     def _decode(self, once: bool) -> None:
         """Micro-batches that only decode: whole rounds, as far as they go, and then a part of one.

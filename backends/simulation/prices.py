@@ -73,22 +73,22 @@ class Prices:
         if batch is not None:
             return self._each(decodes, batch, min(most, AHEAD), seconds)
         context, rest = divmod(kept, decodes)
-        first, sums = self._rows(decodes, context, context + most + 1)
+        first, _, sums = self._rows(decodes, context, context + most + 1)
         at, share = context - first, rest / decodes
-        begin = sums[at] + share * (sums[at + 1] - sums[at]) if rest else sums[at]
-        end = at + most
+        end, begin = at + most, sums[at] + share * (sums[at + 1] - sums[at])
         if sums[end] - begin >= seconds:
             # Sums between two contexts are no less than at the lower: one step fewer may do.
             end = bisect_left(sums, begin + seconds, at + 1, end)
             if end > at + 1 and sums[end - 1] + share * (sums[end] - sums[end - 1]) >= begin + seconds:
                 end -= 1
-        total = sums[end] + share * (sums[end + 1] - sums[end]) if rest else sums[end]
-        return end - at, total - begin
+        return end - at, sums[end] + share * (sums[end + 1] - sums[end]) - begin
 
     def _sums(self, decodes: int, contexts: Array) -> Array:
         """Seconds of all decode steps before each context, from the first on."""
+        sums = np.zeros(len(contexts))
         seconds = self.step(decodes, (decodes * contexts[:-1],), ())
-        return np.cumsum([0.0, *np.broadcast_to(seconds, len(contexts) - 1)])
+        np.cumsum(np.broadcast_to(seconds, len(contexts) - 1), out=sums[1:])
+        return sums
 
     def _each(self, decodes: int, batch: Batch, most: int, seconds: float) -> tuple[int, float]:
         """The same by what the sequences keep before each step."""

@@ -20,6 +20,9 @@ STUDENT = (
 )
 
 
+RATES = ("requests_per_s", "output_tokens_per_s", "largest_rate", "goodput", "goodput_share")
+
+
 class Interval(NamedTuple):
     """A mean over runs, and the half of the interval that holds it in 95% of cases."""
 
@@ -47,8 +50,7 @@ class Replications(Figures, Result, Paged):
     @figure
     def figures(self) -> Mapping[str, Interval]:
         """The same of rates, of goodput where there are limits, and of what devices cost and draw."""
-        names = ("requests_per_s", "output_tokens_per_s", "largest_rate", "goodput")
-        columns = {name: [getattr(run, name) for run in self.runs] for name in names}
+        columns = {name: [getattr(run, name) for run in self.runs] for name in RATES}
         spent = [run.spending._asdict() for run in self.runs]
         columns |= {name: [run[name] for run in spent] for name in spent[0]}
         return {name: _interval(column) for name, column in columns.items() if None not in column}

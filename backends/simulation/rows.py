@@ -11,9 +11,9 @@ from .load import Array
 
 K = TypeVar("K", bound=Hashable)
 MARGIN = 4  # the part of a context by which a row goes further than it is asked to
-_NONE: tuple[int, int, list[float]] = (0, 0, [])
 
-Row = tuple[int, list[float]]  # the first context, and the values from it on
+Row = tuple[int, int, list[float]]  # the first context, the end of those that are known, and their values
+_NONE: Row = (0, 0, [])
 
 
 class Rows(Generic[K]):
@@ -21,15 +21,17 @@ class Rows(Generic[K]):
 
     def __init__(self, values: Callable[[K, Array], Array]) -> None:
         self.values = values
-        self._known: dict[K, tuple[int, int, list[float]]] = {}
+        self._known: dict[K, Row] = {}
 
     def __call__(self, key: K, least: int, most: int) -> Row:
         """That of a key, over these contexts at least."""
-        first, end, values = self._known.get(key, _NONE)
-        if least < first or most >= end:
-            known, before = range(first, end), least - least // MARGIN
-            first = min(first, before) if known else before
-            end = max(end, most + most // MARGIN + MARGIN)
-            values = self.values(key, np.arange(first, end)).tolist()
-            self._known[key] = first, end, values
-        return first, values
+        row = self._known.get(key, _NONE)
+        return row if row[0] <= least and most < row[1] else self._longer(key, row, least, most)
+
+    def _longer(self, key: K, row: Row, least: int, most: int) -> Row:
+        first, end, _ = row
+        before = least - least // MARGIN
+        first = min(first, before) if first < end else before
+        end = max(end, most + most // MARGIN + MARGIN)
+        known = self._known[key] = first, end, self.values(key, np.arange(first, end)).tolist()
+        return known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from llmir.garbage import uncollected
+
 from .capacity import Capacity
 from .course import Course
 from .farm import farm
@@ -13,6 +15,7 @@ from .router import FIRST, ROUTERS
 from .server import Server
 
 
+@uncollected()
 def serve(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> Server:
     """A server after all requests of a load; where answers bring requests, `course` says when these came."""
     course = Course(load.arrival_s.tolist())

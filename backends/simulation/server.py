@@ -27,6 +27,7 @@ from .sharing import Sharing
 # their tokens cached at the first, tokens of prompts that are read and of how many, requests that wait, and
 # blocks in use at its end.
 LOG = ("start_s", "time_s", "steps", "decodes", "kept", "new", "reads", "waiting", "blocks")
+NOBODY: Sequence[int] = ()
 row = Struct(f"{len(LOG)}d").pack
 
 
@@ -36,8 +37,7 @@ class Server:
     `decoding` sequences have `kept` tokens cached together before step number `step`; of each `ends` says
     after which it ends. Those in `reading` have so many tokens of their prompts in the cache. `demand` is
     how many blocks all that run will have when they end, if they are not preempted. A policy fills the next
-    step with `chunks`, of new tokens and those cached before; `whole` are requests whose prompts it reads to
-    the end.
+    step with `chunks`, by request, of new tokens and those cached before.
     """
 
     # Slots are read faster than the entries of a dict with so many.
@@ -45,7 +45,7 @@ class Server:
         *("prices", "policy", "capacity", "load", "course", "answered", "stays_s", "since_s", "log"),
         *("prompt", "generate", "written", "cached", "more", "final", "to_read", "last_s"),
         *("blocks", "sharing", "batch", "waiting", "late", "reading", "running", "ends", "deadlines"),
-        *("chunks", "whole", "places", "on_ranks", "lanes"),
+        *("chunks", "on_ranks", "lanes"),
         *("step", "decoding", "kept", "demand", "preempted", "held", "now", "decoded_s", "until"),
     )
 
@@ -77,9 +77,7 @@ class Server:
         self.deadlines: list[tuple[float, int]] = []  # a heap of when requests are given up
         self.late: list[int] = []  # came when the next step was filled already
         self.reading: dict[int, int] = {}
-        self.chunks: list[tuple[int, int]] = []
-        self.places: list[int] = []  # the rank of each
-        self.whole: list[int] = []
+        self.chunks: dict[int, tuple[int, int]] = {}
         self.running: dict[int, int] = {}  # the rank of each, in the order of admission
         self.on_ranks = [0] * self.capacity.ranks  # how many of those each has
         self.lanes = self.capacity.lanes
@@ -115,7 +113,9 @@ class Server:
             if self.deadlines and self.deadlines[0][0] <= self.now:
                 self._give_up()
                 continue
-            before, late, self.late = self.preempted, self.late, []
+            before, late = self.preempted, NOBODY
+            if self.late:
+                late, self.late = self.late, []
             if self.demand > self.blocks.total and policy.mixes and self.short:
                 policy.relieve(self)
             if self.waiting or self.reading:
@@ -152,7 +152,7 @@ class Server:
     @property
     def most_held(self) -> int:
         """Blocks in use at most."""
-        return self.blocks.total - self.blocks.least
+        return int(self.events[:, LOG.index("blocks")].max(initial=0))
 
     def unread(self, request: int) -> int:
         """Tokens that are to be read of the first that waits, if it is admitted now."""
@@ -196,11 +196,8 @@ class Server:
         """Blocks for so many tokens after those that are done, which the next step reads."""
         blocks, cached = self.blocks, done + new
         blocks.free -= -(-cached // blocks.size) + (-done // blocks.size)
-        self.chunks.append((new, done))
-        self.places.append(self.running[request])
+        self.chunks[request] = new, done
         self.reading[request] = cached
-        if cached == self.to_read[request]:
-            self.whole.append(request)
         if self.sharing is not None:
             self.sharing.evict(self.policy.free(self))  # what it took is found no more, by itself neither
             self.sharing.read(request, cached)
@@ -303,15 +300,10 @@ class Server:
         self.step += steps
         self.kept += steps * self.decoding
 
-    def _filled(self) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-        """Chunks of the step that is filled, requests that are read then, and the rank of each chunk."""
-        found = self.chunks, self.whole, self.places
-        self.chunks, self.whole, self.places = [], [], []
-        return found
-
     def _read(self) -> None:
         """The step that a policy has filled, with what decodes if the policy mixes both."""
-        chunks, whole, places = self._filled()
+        taken, self.chunks = self.chunks, {}
+        chunks = [*taken.values()]
         decodes = self.decoding if self.policy.mixes else 0
         kept = self.kept if decodes else 0
         sums = (kept,) if self.batch is None or not decodes else self.batch.kept
@@ -319,7 +311,7 @@ class Server:
         if ranks == 1:
             seconds = float(self.prices.step(decodes, sums, chunks))
         else:
-            seconds = self.prices.micro_batch(decodes, sums, placed(chunks, places, ranks))[0]
+            seconds = self.prices.micro_batch(decodes, sums, placed(taken, self.running, ranks))[0]
         held = self.blocks.go(self.step, 1 if decodes else 0)
         tokens = chunks[0][0] if len(chunks) == 1 else sum(new for new, _ in chunks)
         self.log += row(now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
@@ -331,9 +323,11 @@ class Server:
             self._go(1)
             if self.ends[0][0] == self.step:
                 self._end()
-        for request in whole:
-            del self.reading[request]
-            self._join(request)
+        reading, to_read = self.reading, self.to_read
+        for request in taken:
+            if reading[request] == to_read[request]:
+                del reading[request]
+                self._join(request)
 
     def _join(self, request: int) -> None:
         """The prompt is read, and what was generated of it if it was preempted: there is a next token."""
@@ -365,7 +359,7 @@ class Server:
         """All requests end that have their last token."""
         ends, step = self.ends, self.step
         while ends and ends[0][0] == step:
-            _, request = heappop(ends)
+            request = heappop(ends)[1]
             self._leave(request, self.written[request])
             self._answer(request)
 

@@ -161,9 +161,26 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def goodput(self) -> float | None:
+        """Requests within the limits that are answered in a second; None without limits."""
+        if not self._limited:
+            return None
+        begin, end = self.arrival_s[self.warm_up :].min(), self.end_s.max()
+        return float(self.within[self.warm_up :].sum() / (end - begin)) if end > begin else float("inf")
+
+    @property
+    def goodput_share(self) -> float | None:
         """The share of requests that come within the limits; None without limits."""
-        limited = self.max_ttft_s is not None or self.max_tpot_s is not None
-        return float(self.within[self.warm_up :].mean()) if limited else None
+        return float(self.within[self.warm_up :].mean()) if self._limited else None
+
+    @property
+    def _limited(self) -> bool:
+        return self.max_ttft_s is not None or self.max_tpot_s is not None
+
+    @figure
+    def rate(self) -> float | None:
+        """Requests a second that came, all turns of sessions too; None of users, and of all at once."""
+        span = float(self.arrival_s.max() - self.arrival_s.min())
+        return None if self.load.users or not span else (len(self.load) - 1) / span
 
     @property
     def overloaded(self) -> bool | None:
@@ -246,12 +263,15 @@ class Simulation(Figures, Result, Paged):
             "given_up": int(self.given_up.sum()),
             "timeout_s": self.load.timeout_s,
             "users": self.load.users,
-            "rate": self.load.rate,
+            "rate": self.rate,
+            "sessions": self.load.talks,
+            "sessions_per_s": self.load.sessions_per_s,
             "largest_rate": self.largest_rate,
             "overloaded": self.overloaded,
             "max_ttft_s": self.max_ttft_s,
             "max_tpot_s": self.max_tpot_s,
             "goodput": self.goodput,
+            "goodput_share": self.goodput_share,
             "warm_up": self.warm_up,
             "duration_s": self.duration_s,
             "requests_per_s": self.requests_per_s,

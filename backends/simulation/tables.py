@@ -45,17 +45,21 @@ class Tables:
         self.plan, self.most = plan, min(tokens, MOST)
         counts = np.arange(1, self.most + 1)
         self._apart = [group for _, group in plan._groups if group.size is None]
-        self._by_tokens, self._by_sequences = ([self._table(k, s, counts) for k in KINDS] for s in SIZES)
         captured = plan.captured(Binding(B=1, T=counts, C=0)) if plan.host else False
-        self._kind: list[int] = [0, *np.broadcast_to(captured, counts.shape).astype(int).tolist()]
-        # A step whose kernels take no time is what the host needs: to launch it, and to schedule and sample.
-        at = Binding(B=counts, T=1, C=0)
+        kinds = np.broadcast_to(captured, counts.shape).astype(int)
+        self._kind: list[int] = [0, *kinds.tolist()]
+        # A graph has no more tokens than the last that is captured, and no more sequences.
+        each = counts, counts[: int(np.flatnonzero(kinds).max(initial=0)) + 1]
+        by_tokens, by_sequences = ([*map(partial(self._table, size), KINDS, each)] for size in SIZES)
 
+        # A step whose kernels take no time is what the host needs: to launch it, and to schedule and sample.
         def host(busy: float, graph: bool) -> list[float]:
-            found = plan.timing(at, (np.full(counts.shape, busy),), graph).period - busy
+            own = each[graph]
+            at = Binding(B=own, T=1, C=0)
+            found = plan.timing(at, (np.full(own.shape, busy),), graph).period - busy
             return [0.0, *found.tolist()]
 
-        self._least, self._beside = ([host(busy, graph) for graph in (False, True)] for busy in (0.0, LONG_S))
+        least, beside = ([host(busy, graph) for graph in (False, True)] for busy in (0.0, LONG_S))
         names = [f"s{i}" for i in range(len(keeps.functions))]
         own = partial(_decoding, keeps, names)
         self._own = [self._attention(kind, own, ("B",), names) for kind in KINDS]
@@ -63,8 +67,9 @@ class Tables:
         self._decodes = self._by_context if keeps.functions == (C,) else self._by_sums
         self._chunks = [self._attention(kind, _reading, ("B", "T"), ("C",)) for kind in KINDS]
         self._reads: list[dict[tuple[tuple[int, int], int], float]] = [{} for _ in KINDS]
+        self._of = [*zip(by_tokens, by_sequences, beside, least, self._reads, strict=True)]
 
-    def _table(self, kind: str, size: Dim, counts: Array) -> list[float]:
+    def _table(self, size: Dim, kind: str, counts: Array) -> list[float]:
         """Seconds of all prices of a size, by its value."""
         groups = [group for _, group in self.plan._groups if group.size == size]
         found = sum((group(kind, Binding.only(size, counts))[0] for group in groups), np.zeros(counts.shape))
@@ -84,7 +89,7 @@ class Tables:
     def _by_context(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
         """The same where the mean context decides; linear between whole ones."""
         context, rest = divmod(int(sums[0]), decodes)
-        first, seconds = self._rows[kind](decodes, context, context + 1)
+        first, _, seconds = self._rows[kind](decodes, context, context + 1)
         low, high = seconds[context - first], seconds[context - first + 1]
         return low + (high - low) * rest / decodes
 
@@ -103,14 +108,14 @@ class Tables:
         if longest <= DRAFTS or tokens > self.most:
             return None
         kind = self._kind[tokens]
-        busy = self._by_tokens[kind][tokens] + self._by_sequences[kind][sequences]
+        by_tokens, by_sequences, beside, least, known = self._of[kind]
+        busy = by_tokens[tokens] + by_sequences[sequences]
         if decodes:
             busy += self._decodes(kind, decodes, sums)
-        known = self._reads[kind]
         for chunk in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
             busy += known.get(chunk) or self._read(kind, *chunk)
-        busy, least = busy + self._beside[kind][sequences], self._least[kind][sequences]
-        return busy if busy > least else least
+        busy, floor = busy + beside[sequences], least[sequences]
+        return busy if busy > floor else floor
 
     def _read(self, kind: int, chunk: tuple[int, int], times: int) -> float:
         """Seconds of attention of chunks that are alike, kept."""

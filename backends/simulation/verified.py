@@ -53,7 +53,7 @@ class VerifiedStep:
             return self._decodes(decodes, kept)
         context = round(kept / decodes)
         mine = [(self.drafts.rows, context)] * decodes
-        first, drafts = self._drafts(decodes, context, context)
+        first, _, drafts = self._drafts(decodes, context, context)
         return self._plain(0, (), [*mine, *chunks]) + self._heads(decodes) + drafts[context - first]
 
     def _decodes(self, decodes: int, kept: Number) -> Number:
@@ -61,12 +61,12 @@ class VerifiedStep:
         if isinstance(kept, np.ndarray):
             low = int(kept[0] // decodes)
             high = int(kept[-1] // decodes) + 1
-            first, seconds = self._rows(decodes, low, high)
+            first, _, seconds = self._rows(decodes, low, high)
             return np.interp(
                 kept / decodes, np.arange(low, high + 1), seconds[low - first : high + 1 - first]
             )
         context, rest = divmod(int(kept), decodes)
-        first, seconds = self._rows(decodes, context, context + 1)
+        first, _, seconds = self._rows(decodes, context, context + 1)
         below = seconds[context - first]
         return below + (seconds[context - first + 1] - below) * rest / decodes
 

@@ -105,7 +105,6 @@ class Slots(Blocks):
     def go(self, step: int, steps: int) -> int:
         """All that decode take their blocks of so many steps; how many are in use then."""
         self.free -= int(self._due.of(step, steps).sum())
-        self.least = min(self.least, self.free)
         return self.total - self.free
 
     def steps(self, step: int) -> int:

@@ -192,7 +192,13 @@ def linked(given: Mapping[str, Any], *programs: Program) -> str | Device:
 
     if given["link"] == "network" and given["network"] is not None:
         return hw.join(hardware({**given, "network": None}), str(given["network"]))
-    return hardware(given, *programs)
+    found = hardware(given, *programs)
+    if given["link"] == "network":
+        node = hw.load(found).node
+        if node is None or node.network is None:
+            name = hw.load(found).name
+            raise InputError(f"--link network: {name} is in no nodes; say --network or --cluster")
+    return found
 
 
 def joined(device: str | Device, network: str, *programs: Program) -> Device:

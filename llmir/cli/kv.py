@@ -6,9 +6,14 @@ from typing import Any
 
 import click
 
+from llmir.errors import InputError
+
 from . import inputs, options, output
 from .command import command
 from .kinds import Count
+
+# Options of programs that change steps, and neither caches nor the time to move them.
+IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatch", "routing", "routing_skew")
 
 
 @command("kv", "Bytes of the caches of some sequences, and the time to move them.")
@@ -43,6 +48,10 @@ def kv(**given: Any) -> None:
     from llmir import kv as moved
     from llmir.backends.analysis.kv import CacheTransfer
 
+    context = click.get_current_context()
+    for name in IDLE:
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            raise InputError(f"{name}: cannot act, no cache depends on it; leave it out")
     form = output.choose(given["output_file"], given["form"], CacheTransfer)
     program = inputs.lowered(given)
     asked = {name: given[name] for name in ("batch", "prompt", "link", *inputs.PRICING)}

@@ -86,6 +86,7 @@ def sweep(**given: Any) -> None:
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.html
     """
     from llmir.backends.search.axes import axis
+    from llmir.backends.search.refusal import all_of
     from llmir.backends.search.sweep import Sweep
     from llmir.swept import sweep, sweep_to
 
@@ -105,10 +106,10 @@ def sweep(**given: Any) -> None:
             found = _kept(lambda: sweep(program, values, **how))
     if pieces:
         there = f", {written.read:,} structures were there" if written.read else ""
-        refused = f", {written.refused:,} refused, such as: {written.why}" if written.refused else ""
+        refused = f", {written.refused:,} refused: {written.why}" if written.refused else ""
         line("wrote", f"{file}: {written.rows:,} rows{there}{refused}")
     elif found.refusals == len(found):
-        raise InputError(f"all {len(found):,} refused, such as: {found.parts[0].why}")
+        raise InputError(all_of(len(found), found.parts[0].why))
     else:
         output.result(found, form, file, **size)
     output.note(*program.notes)

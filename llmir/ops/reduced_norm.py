@@ -1,4 +1,4 @@
-"""A norm of what ranks add up, in one kernel with the sum."""
+"""Norms of what ranks add up, in one kernel with the sum."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..mesh import Mesh
 from ..op import Array, Meeting, Work
 from ..tensor import Placement, Tensor
 from .collective import AllReduce, summed, total
+from .narrow_norm import AddRmsNormQuantize
 from .norm import AddRmsNorm
 
 
@@ -49,3 +50,10 @@ class AllReduceAddRmsNorm(AddRmsNorm):
     def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
         """The sum of the first operand, before all else."""
         return total(members)
+
+
+@dataclass(frozen=True)
+class AllReduceAddRmsNormQuantize(AllReduceAddRmsNorm, AddRmsNormQuantize):
+    """(y + x, rms_norm(y + x) as `quantize` narrows it) where y is a sum over the ranks of `over`."""
+
+    opcode = "all_reduce_add_rms_norm_quantize"

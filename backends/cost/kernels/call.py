@@ -33,7 +33,7 @@ class Call:
     `part` is the method of a kernel that is a whole layer's, of which the op is a part. Kernels that were
     fitted to other shapes than the op's are `strange` to it: that is added to their mean relative error, as
     is the `doubt` of a physics that was fitted to others of the ops that it is of. No kernel takes less than
-    this one for the shape `less`, which is a part of the op's.
+    this one for the shape `less`, which is a part of the op's. `engine` is whose kernel all engines call.
     """
 
     families: tuple[str, ...]
@@ -42,6 +42,7 @@ class Call:
     strange: float = 0.0
     doubt: float = 0.0
     less: Shape | None = None
+    engine: str = ""
 
     @property
     def sizes(self) -> tuple[Dim, ...]:

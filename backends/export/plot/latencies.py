@@ -47,7 +47,7 @@ def curves(of: str, runs: Runs, times: float = 1) -> dict[str, Curve]:
 def rate_of(run: Simulation | Replications) -> float:
     """Requests a second that come; of several runs on average."""
     each = run.runs if isinstance(run, Replications) else (run,)
-    rates = [one.load.rate for one in each]
+    rates = [one.rate for one in each]
     if any(one.load.users for one in each) or not all(rates):
         raise InputError(
             "plot_latencies: takes runs at a rate; users of a closed loop come as they are answered"

@@ -80,8 +80,8 @@ def serving(run: Simulation, ax: Any = None) -> Any:
     comes = (
         f"{load.users:,} users"
         if load.users
-        else f"{units.digits(load.rate)} requests/s"
-        if load.rate
+        else f"{units.digits(run.rate)} requests/s"
+        if run.rate
         else "at once"
     )
     state = "" if run.overloaded is None else ", overloaded" if run.overloaded else ", stable"

@@ -7,6 +7,7 @@ const WORDS = [
   ["power", 2], ["sqrt", 1], ["cbrt", 1], ["hypot", 2], ["expm1", 1],
 ];
 const NUMBERS = new Map(WORDS.map(([word], i) => [word, i]));
+const WIDE = 128;  // as many values at once, so that going through a list costs little beside its arithmetic
 const { ceil, floor } = Math;
 
 // The functions of lists, by number, for what is told of the outside: each of its inputs in order, and gives its outputs.
@@ -15,13 +16,35 @@ export function functionsOf({ words, outside, lists }) {
   for (const list of lists) parsed.push(listed(list, numbers, parsed));
   return (told) => {
     const values = outer(outside, numbers, told), made = [];
-    for (const list of parsed) made.push(filled(list, values, made));
-    return Object.fromEntries(made.map((list, i) => [i, (...inputs) => {
-      list.values.set(inputs);
-      worked(list);
-      return Array.from(list.outputs, (place) => list.values[place]);
-    }]));
+    for (const list of parsed) made.push({ ...list, made, held: new Map(), constants: list.constants.map((own) => (Array.isArray(own) ? values[own[0]] : Number(own))) });
+    return Object.fromEntries(made.map((list, i) => [i, called(list)]));
   };
+}
+
+// A list as a function; `from` gives it of its first input alone, for whole numbers from a first one on.
+function called(list) {
+  const run = (...inputs) => {
+    const values = placed(list, 1);
+    values.set(inputs);
+    worked(list, 1);
+    return Array.from(list.outputs, (place) => values[place]);
+  };
+  run.from = (first, others) => {
+    let known = null, found = [];
+    return (input) => {
+      const block = floor((input - first) / WIDE), lane = input - first - block * WIDE;
+      if (block !== known) {
+        const values = placed(list, WIDE);
+        known = block;
+        for (let i = 0; i < WIDE; i++) values[i] = first + block * WIDE + i;
+        others.forEach((value, i) => values.fill(value, (i + 1) * WIDE, (i + 2) * WIDE));
+        worked(list, WIDE);
+        found = Array.from(list.outputs, (place) => values.slice(place * WIDE, (place + 1) * WIDE));
+      }
+      return found.map((of) => of[lane]);
+    };
+  };
+  return run;
 }
 
 // A list in arrays that are quick to go through; `others` are those that it may call.
@@ -35,68 +58,77 @@ function listed([inputs, constants, done, outputs], numbers, others) {
   return { inputs, constants, start, count, code, outputs: Int32Array.from(outputs) };
 }
 
-// The same with a place for its values.
-function filled(list, outside, made) {
-  const values = new Float64Array(list.count);
-  values.set(list.constants.map((constant) => (Array.isArray(constant) ? outside[constant[0]] : Number(constant))), list.inputs);
-  return { ...list, values, made };
+// The places of a list's values, so many of each.
+function placed({ held, count, inputs, constants }, wide) {
+  if (!held.has(wide)) {
+    const values = new Float64Array(count * wide);
+    constants.forEach((constant, i) => values.fill(constant, (inputs + i) * wide, (inputs + i + 1) * wide));
+    held.set(wide, values);
+  }
+  return held.get(wide);
 }
 
 // The values of the outside, for what is told.
 function outer(outside, numbers, told) {
   const values = [];
   for (const made of outside) {
-    if (Array.isArray(made)) values.push(once(numbers[made[0]], ...made.slice(1).map((place) => values[place])));
+    if (Array.isArray(made)) values.push(single(numbers[made[0]], ...made.slice(1).map((place) => values[place])));
     else values.push(typeof made === "object" ? told[made.told] : Number(made));
   }
   return values;
 }
 
-// What a function gives once.
-function once(word, ...of) {
-  const values = new Float64Array([...of, 0]);
-  worked({ start: of.length, code: [word, ...of.keys()], values, made: [] });
+// What a word makes of numbers.
+function single(word, ...of) {
+  const values = Float64Array.from([...of, 0]);
+  worked({ start: of.length, code: [word, ...of.keys()], held: new Map([[1, values]]), made: [] }, 1);
   return values.at(-1);
 }
 
-// Fills the values of a list, whose inputs are there. None calls itself, so that each has one set of values.
-function worked({ start, code, values: v, made }) {
-  for (let at = 0, to = start; at < code.length; to++) {
+// Fills the values of a list, so many of each, whose inputs are there. None calls itself, so that each has its own places.
+function worked({ start, code, held, made }, wide) {
+  const v = held.get(wide);
+  for (let at = 0, to = start * wide; at < code.length; to += wide) {
     const word = code[at++];
     if (word < 0) {
-      const other = made[~word];
-      for (let i = 0; i < other.inputs; i++) other.values[i] = v[code[at++]];
-      worked(other);
-      v[to] = other.values[other.outputs[0]];
+      const other = made[~word], own = placed(other, wide);
+      for (let i = 0; i < other.inputs * wide; i += wide) {
+        const from = code[at++] * wide;
+        for (let j = 0; j < wide; j++) own[i + j] = v[from + j];
+      }
+      worked(other, wide);
+      const from = other.outputs[0] * wide;
+      for (let j = 0; j < wide; j++) v[to + j] = own[from + j];
       continue;
     }
-    const a = v[code[at++]], b = WORDS[word][1] > 1 ? v[code[at++]] : 0;
+    const many = WORDS[word][1], a = code[at] * wide, b = many > 1 ? code[at + 1] * wide : a, c = many > 2 ? code[at + 2] * wide : a;
+    at += many;
     switch (word) {
-      case 0: v[to] = a + b; break;
-      case 1: v[to] = a - b; break;
-      case 2: v[to] = a * b; break;
-      case 3: v[to] = a / b; break;
-      case 4: v[to] = b < a ? b : a; break;
-      case 5: v[to] = b > a ? b : a; break;
-      case 6: v[to] = a ? b : v[code[at]]; at++; break;
-      case 7: v[to] = ceil(a); break;
-      case 8: v[to] = floor(a); break;
-      case 9: v[to] = ceil(a / b); break;
-      case 10: v[to] = floor(a / b); break;
-      case 11: v[to] = a < b; break;
-      case 12: v[to] = a <= b; break;
-      case 13: v[to] = a === b; break;
-      case 14: v[to] = a !== b; break;
-      case 15: v[to] = a && b; break;
-      case 16: v[to] = a || b; break;
-      case 17: v[to] = a !== b; break;
-      case 18: v[to] = -a; break;
-      case 19: v[to] = Math.abs(a); break;
-      case 20: v[to] = a ** b; break;
-      case 21: v[to] = Math.sqrt(a); break;
-      case 22: v[to] = Math.cbrt(a); break;
-      case 23: v[to] = Math.hypot(a, b); break;
-      default: v[to] = Math.expm1(a);
+      case 0: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] + v[b + j]; break;
+      case 1: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] - v[b + j]; break;
+      case 2: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] * v[b + j]; break;
+      case 3: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] / v[b + j]; break;
+      case 4: for (let j = 0; j < wide; j++) v[to + j] = v[b + j] < v[a + j] ? v[b + j] : v[a + j]; break;
+      case 5: for (let j = 0; j < wide; j++) v[to + j] = v[b + j] > v[a + j] ? v[b + j] : v[a + j]; break;
+      case 6: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] ? v[b + j] : v[c + j]; break;
+      case 7: for (let j = 0; j < wide; j++) v[to + j] = ceil(v[a + j]); break;
+      case 8: for (let j = 0; j < wide; j++) v[to + j] = floor(v[a + j]); break;
+      case 9: for (let j = 0; j < wide; j++) v[to + j] = ceil(v[a + j] / v[b + j]); break;
+      case 10: for (let j = 0; j < wide; j++) v[to + j] = floor(v[a + j] / v[b + j]); break;
+      case 11: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] < v[b + j] ? 1 : 0; break;
+      case 12: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] <= v[b + j] ? 1 : 0; break;
+      case 13: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] === v[b + j] ? 1 : 0; break;
+      case 14: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] !== v[b + j] ? 1 : 0; break;
+      case 15: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] && v[b + j]; break;
+      case 16: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] || v[b + j]; break;
+      case 17: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] !== v[b + j] ? 1 : 0; break;
+      case 18: for (let j = 0; j < wide; j++) v[to + j] = -v[a + j]; break;
+      case 19: for (let j = 0; j < wide; j++) v[to + j] = Math.abs(v[a + j]); break;
+      case 20: for (let j = 0; j < wide; j++) v[to + j] = v[a + j] ** v[b + j]; break;
+      case 21: for (let j = 0; j < wide; j++) v[to + j] = Math.sqrt(v[a + j]); break;
+      case 22: for (let j = 0; j < wide; j++) v[to + j] = Math.cbrt(v[a + j]); break;
+      case 23: for (let j = 0; j < wide; j++) v[to + j] = Math.hypot(v[a + j], v[b + j]); break;
+      default: for (let j = 0; j < wide; j++) v[to + j] = Math.expm1(v[a + j]);
     }
   }
 }

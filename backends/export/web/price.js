@@ -110,13 +110,14 @@ export class Setup {
   // The sums of periods and intervals over decode steps from one context to another.
   decoding(batch, first, count) {
     const { early, late } = this.phase(1, first), known = early(batch / this.parts, 1);
+    const timed = late.from ? late.from(first, known) : (context) => late(context, ...known);
     let period = 0, interval = 0;
     if (this.stages === 1 && this.parts === 1) {
-      for (let context = first; context < first + count; context++) period += late(context, ...known)[0];
+      for (let context = first; context < first + count; context++) period += timed(context)[0];
       return { period, interval: period };
     }
     for (let context = first; context < first + count; context++) {
-      const step = timing(late(context, ...known), this.parts);
+      const step = timing(timed(context), this.parts);
       period += step.period;
       interval += step.interval;
     }

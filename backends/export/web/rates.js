@@ -57,6 +57,7 @@ export class Rates {
   draw() {
     const { state } = this, setup = state.setups[state.setup], { typed } = state, count = Object.keys(fitting(setup, typed).units).length;
     say(this.button.lastChild, count ? `${count} typed in` : "of its datasheet");
+    mark(this.button, "data-typed", count ? "" : null);
     if (this.setup !== setup) this.build((this.setup = setup));
     for (const { field, box, why } of this.boxes) {
       if (document.activeElement === box) continue;

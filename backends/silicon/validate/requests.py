@@ -28,6 +28,7 @@ class Layout(NamedTuple):
     """A model over ranks and in types, of an engine: what a program is built from.
 
     Empty types are the model's own; the engine is spelled with its version where that is said: vllm@0.12.0.
+    `passes` ran beside those of the engine's release.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Layout(NamedTuple):
     activations: str = ""
     kv: str = ""
     engine: str = ""
+    passes: str = ""
 
 
 class Request(NamedTuple):
@@ -154,7 +156,7 @@ def _layout(t: Table, i: int) -> Layout:
         (degrees["tp"], degrees["pp"], ep, degrees["dp"]),
         at_version(t["framework"][i], t["version"][i]),
     )
-    return Layout(plain_model(t["model"][i]), *over, weights, activations, kv, engine)
+    return Layout(plain_model(t["model"][i]), *over, weights, activations, kv, engine, t["passes"][i])
 
 
 def types(t: Table, i: int) -> tuple[str, str, str]:
