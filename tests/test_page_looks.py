@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,11 @@ def test_overhead_below_zero_says_why(page: Path, chromium: Any) -> None:
     chromium.find_element("id", "phase-prefill").click()
     browser.settled(chromium)
     assert "launches hidden by the graph" not in chromium.find_element("id", "ops").text
+
+
+@browser.real
+def test_paper_is_one_page(page: Path, chromium: Any) -> None:
+    browser.opened(chromium, page, "#setup=3&batch=8&prompt=4000&generate=500")
+    browser.settled(chromium)
+    printed = chromium.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    assert base64.b64decode(printed["data"]).count(b"/Type /Page\n") == 1
