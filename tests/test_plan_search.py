@@ -322,11 +322,11 @@ def test_every_format_has_the_plans(form: str) -> None:
         ((*ASKED, "--max-tpot", "20"), "--max-tpot: 20 has no unit; say 20ms or 20s"),
         ((*ASKED, "--prompt", "pareto:3"), "--prompt: expected constant"),
         ((*ASKED, "--hw", "h100-sxm,h999"), "h999"),
-        ((*ASKED, "--price", "h200=3"), "price: h200 is not among the devices here"),
+        ((*ASKED, "--price", "h200=3"), "--price: h200 is not among the devices here"),
         ((*ASKED, "--gpus", "0"), "--gpus: expected an integer from 1"),
         ((*ASKED, "--gpus", "1e30"), "--gpus: expected an integer from 1 to 65,536"),
         (("gpt2", "--rate", "1"), "prompt: 2,048 tokens and 128 generated are more than the 1,024 positions"),
-        ((*ASKED, "--generate", "1"), "a plan is for answers of 2 tokens and more"),
+        ((*ASKED, "--generate", "1"), "a plan is for answers from 2 tokens up"),
         ((*ASKED, "--engine", "hf-transformers"), "name one of sglang, trtllm, vllm as engine"),
     ],
 )

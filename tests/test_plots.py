@@ -293,7 +293,7 @@ def grid(job: Any) -> Any:
         (llmir.plot_batch, lambda j: llmir.sweep(j.program, {"context": "1:4"}), "has one batch"),
         (llmir.plot_batch, lambda _: "llama", "data: expected a Workload"),
         (llmir.plot_front, lambda j: llmir.sweep(j.program, {"new": 2}), "no decode steps (new=1)"),
-        (llmir.plot_latencies, lambda _: [], "takes one run or more"),
+        (llmir.plot_latencies, lambda _: [], "expected runs, got none"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(plot: Any, data: Any, words: str) -> None:

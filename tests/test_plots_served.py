@@ -219,7 +219,7 @@ TRAFFIC = ("serve-sim", "tiny.json", "--prompt", "8", "--generate", "4")
             "suffix '.gif' is unknown; allowed are .png, .svg",
         ),
         (("plot", "roofline", "tiny.json", "-o", "-"), "-o -: a picture goes to a file"),
-        ((*TRAFFIC, "--rates", "5", "-o", "x.png"), "--rates: expected two rates or more"),
+        ((*TRAFFIC, "--rates", "5", "-o", "x.png"), "--rates: expected rates from two up"),
         ((*TRAFFIC, "--rates", "5,x", "-o", "x.png"), "--rates: expected a number above 0, got 'x'"),
         ((*TRAFFIC, "--rates", "5,9", "--rate", "5", "-o", "x.png"), "--rate: --rates has runs of its own"),
         ((*TRAFFIC, "--rates", "5,9", "-o", "x.csv"), "suffix '.csv' is unknown"),

@@ -21,7 +21,7 @@ from .told import Told, axis, column, document, figure, marks, point, sheet
 _SHOWN = ("ttft", "tpot")
 _SHARES = np.linspace(0, 1, 201)  # of requests, at which a line says how long they take
 _ABBREVIATED = ("ttft", "tpot", "itl", "e2e")
-_KINDS = {"goodput": "percent"}
+_KINDS = {"goodput_share": "percent"}
 
 
 def _limits(run: Simulation) -> dict[str, float | None]:
@@ -97,7 +97,7 @@ def simulation(run: Simulation) -> Mapping[str, Any]:
         for of, spread in spreads.items()
         if spread
     ]
-    good = run.goodput
+    good = run.goodput_share
     figures = [
         *times,
         *([] if good is None else [figure("within the limits", "percent", good, "of requests")]),
