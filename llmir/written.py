@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .views import Shown
 
 
+PAGE = ".html"
+
+
 def save(result: Shown, path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Path:
     """A report, a difference, a program … as a file; its suffix says the format, unless `format` does.
 
@@ -64,17 +67,23 @@ def trace(
     *,
     phase: str = "both",
     rank: int | None = None,
+    max_size: int | None = None,
 ) -> Path:
     """The timeline of a report, or of a workload's steps, as PyTorch's profiler writes it, for Perfetto.
 
     That of a simulation has its servers with their steps, and its requests. `path` is a `.json` or
-    `.json.gz`; `phase` is as in `draw`. The first rank of each pipeline stage stands for its stage; with
+    `.json.gz`; or a `.html`, a page of a report or a workload with the timeline to scale, of `max_size` bytes
+    at most (5 MB). `phase` is as in `draw`. The first rank of each pipeline stage stands for its stage; with
     `rank`, a number from 0, the file is of that rank alone. Returns the path written. Raises `InputError` or
     `OutputError`, and then leaves no file.
     """
     from .backends.export.kineto import write_document, write_trace
     from .backends.simulation.simulation import Simulation
 
+    if isinstance(path, (str, os.PathLike)) and os.fspath(path).lower().endswith(PAGE):
+        return _timeline(job, path, phase, rank, max_size)
+    if max_size is not None:
+        raise InputError("max_size: is of a page, such as step.html")
     if isinstance(job, Simulation):
         from .backends.export.kineto_serving import served
 
@@ -82,3 +91,21 @@ def trace(
             raise InputError("trace: of a simulation it has all servers' steps; leave phase and rank out")
         return write_document(lambda: served(job), path)
     return write_trace(job, path, phase=phase, rank=rank)
+
+
+def _timeline(
+    job: object, path: str | os.PathLike[str], phase: str, rank: int | None, max_size: int | None
+) -> Path:
+    """The page of a timeline."""
+    from .backends.analysis.report import Report
+    from .backends.analysis.workload import Workload
+    from .backends.export.files import check_writable, write
+    from .backends.export.page import timeline
+
+    if not isinstance(job, (Report, Workload)):
+        convert.refuse("trace", job, "a Report or a Workload, to be a page")
+    if rank is not None:
+        raise InputError("rank: a page has the first rank of each stage; leave it out")
+    check_writable(path)
+    write(path, timeline(job, phase=phase, max_size=max_size))
+    return Path(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llmir
@@ -22,8 +23,24 @@ def _rates() -> Any:
     return at_rates(program, "h100-sxm", [4, 30, 90], None, **asked)
 
 
+SWEPT = {"hw": "h100-sxm,h200", "tp": "1,2,3", "batch": "1:256:x4", "context": 2000}
+
+
+def _job() -> Any:
+    passes = f"stages{{pp=2, micro_batches=2}},{llmir.pipeline_of('vllm')},shard{{tp=2}}"
+    program = llmir.run(llmir.load("llama3.1-8b"), passes)
+    return llmir.workload(program, "h100-sxm", batch=8, prompt=1000, generate=20)
+
+
+def saved(name: str, path: Path) -> Path:
+    """Its page as a file."""
+    return (llmir.trace if name == "trace" else llmir.save)(made(name), path)
+
+
 RESULTS: dict[str, Callable[[], Any]] = {
     "plan": _plan,
+    "sweep": lambda: llmir.sweep("qwen3-32b", SWEPT),
+    "trace": _job,
     "rates": _rates,
     "run": lambda: made("rates").runs[1],
     "runs": lambda: Replications(made("rates").runs[:2]),

@@ -17,7 +17,7 @@ from llmir.errors import LlmirError
 
 from . import browser
 from .commands import Run, runner
-from .page_results import RESULTS, made
+from .page_results import RESULTS, SWEPT, made, saved
 from .test_page_safety import AXE, HOSTILE
 
 NAMES = sorted(RESULTS)
@@ -40,7 +40,7 @@ CELLS = f"""
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("results")
-    return {name: llmir.save(made(name), folder / f"{name}.html") for name in NAMES}
+    return {name: saved(name, folder / f"{name}.html") for name in NAMES}
 
 
 @pytest.fixture
@@ -218,6 +218,91 @@ def test_a_run_over_time_is_that_of_its_requests(files: dict[str, Path], chromiu
     assert [at[0] for at in named] == [getattr(run.latencies["ttft"], stat) for stat in ("p50", "p90", "p99")]
     cells = chromium.execute_script(CELLS, "latencies")
     assert cells[0][1:] == [units.time(seconds) for seconds in run.latencies["ttft"]]
+
+
+@browser.real
+def test_a_timeline_is_that_of_the_steps(files: dict[str, Path], chromium: Any) -> None:
+    job = made("trace")
+    browser.opened(chromium, files["trace"])
+    for number, step in enumerate((job.prefill, job.decode)):
+        script = "return llmirPage.views.find(({ data }) => data.file === arguments[0]).slices"
+        told = chromium.execute_script(script, f"timeline-{number}")
+        slices = step.timeline()
+        assert len(told) == len(slices)
+        for own, slice in zip(told, slices, strict=True):
+            for key in (
+                "op",
+                "path",
+                "stage",
+                "rank",
+                "micro_batch",
+                "start_s",
+                "end_s",
+                "bound",
+                "error",
+                "flops",
+            ):
+                assert own[key] == getattr(slice, key)
+        assert browser.off(max(own["end_s"] for own in told), step.time_s) < browser.OFF
+        rows = chromium.execute_script(TOLD, f"ops-{number}")["rows"]
+        assert browser.off(sum(row[3] for row in rows), 2 * step.time_s) < browser.OFF  # of both stages
+
+
+@browser.real
+def test_a_timeline_is_drawn_to_scale_and_enlarged_by_keys(files: dict[str, Path], chromium: Any) -> None:
+    job = made("trace")
+    browser.opened(chromium, files["trace"])
+    view = "const view = llmirPage.views[0];"
+    widths = "[...view.place.querySelectorAll('.run rect')].map((rect) => Number(rect.getAttribute('width')))"
+    runs = "[0, 1].flatMap((stage) => view.runs(stage)).map(({ start, end }) => end - start)"
+    wide, seconds = chromium.execute_script(f"{view} return [{widths}, {runs}]")
+    scale = sum(wide) / sum(seconds)
+    assert all(abs(w - max(s * scale, 0.5)) < 0.5 for w, s in zip(wide, seconds, strict=True))
+    layer = [s for s in job.prefill.timeline() if s.path.startswith("stage0.layer[8]") and not s.micro_batch]
+    near = chromium.execute_script(f"{view} return [view.from, view.to]")
+    assert near == [layer[0].start_s, layer[-1].end_s]
+    chromium.execute_script(f"{view} view.place.querySelector('.near').focus()")
+    assert layer[0].path in chromium.execute_script(f"{view} return view.about.textContent")
+    enter = "new KeyboardEvent('keydown', { key: 'Enter', bubbles: true })"
+    chromium.execute_script(f"{view} view.place.querySelector('.near').dispatchEvent({enter})")
+    near = chromium.execute_script(f"{view} return [view.from, view.to]")
+    assert near[0] <= layer[0].start_s < layer[0].end_s <= near[1] < layer[-1].end_s
+    chromium.execute_script(f"{view} view.look(0, view.data.end)")
+    assert chromium.execute_script(f"{view} return view.to") == job.prefill.time_s
+
+
+@browser.real
+def test_a_sweep_is_its_rows_and_any_column_is_drawn(files: dict[str, Path], chromium: Any) -> None:
+    found = made("sweep")
+    browser.opened(chromium, files["sweep"])
+    told = chromium.execute_script(TOLD, "rows")
+    keys = [column["key"] for column in told["columns"]]
+    for row, own in zip(told["rows"], found.rows(), strict=True):
+        said = dict(zip(keys, row, strict=True))
+        assert {key: own[key] for key in keys if key in own} == {k: v for k, v in said.items() if k in own}
+        if own["time_s"]:
+            assert said["tokens_per_s"] == own["batch"] / own["time_s"]
+    picked = "const view = llmirPage.views[0]; const [x, y, by] = arguments;"
+    chart = f"{picked} view.pick('x', x); view.pick('y', y); view.pick('by', by); return view.chart().series"
+    series = chromium.execute_script(chart, "batch", "time_s", "tp")
+    drawn = sorted(tuple(at[:2]) for each in series for at in each["points"])
+    assert drawn == sorted((row["batch"], row["time_s"]) for row in found.rows() if row["time_s"])
+    for each in series:
+        for thread in each.get("threads") or ():
+            assert [at[0] for at in thread] == [1, 4, 16, 64, 256][: len(thread)]
+    assert {each["name"].removesuffix(", does not fit") for each in series} == {"tp 1", "tp 2"}
+
+
+def test_what_pages_are_refused(run: Run, tmp_path: Path) -> None:
+    job = made("trace")
+    for how, why in (({"rank": 0}, "rank: a page has"), ({"max_size": 10}, "raise --max-size")):
+        with pytest.raises(LlmirError, match=why):
+            llmir.trace(job, tmp_path / "x.html", **how)
+    with pytest.raises(LlmirError, match="max_size: is of a page"):
+        llmir.trace(job, tmp_path / "x.json", max_size=10)
+    with pytest.raises(LlmirError, match="leave some values out"):
+        llmir.sweep("llama3.2-1b", {**SWEPT, "tp": 1}).page(max_size=10)
+    assert not list(tmp_path.glob("x.*"))
 
 
 def test_pages_are_no_larger_than_asked_and_alike(run: Run, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 
 def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = None) -> dict[str, Any]:
     """The document: what ran on what, and the events."""
-    steps = _steps(job, phase)
+    steps = steps_of(job, phase)
     program, device = job.program, job.device
     first, each = 0, program.devices // len(program.entries)
     if rank is not None:
@@ -93,7 +93,8 @@ def trace(job: Report | Workload, *, phase: str = "both", rank: int | None = Non
     }
 
 
-def _steps(job: Report | Workload, phase: str) -> list[Report]:
+def steps_of(job: Report | Workload, phase: str) -> list[Report]:
+    """The steps of a phase, or the one that it is."""
     phase = choice("phase", phase, PHASES)
     if isinstance(job, Report):
         return [job]

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import model as usual
 from llmir.backends.search.plan import Plans
+from llmir.backends.search.sweep import Sweep
 from llmir.backends.simulation.rates import Rates
 from llmir.backends.simulation.replications import Replications
 from llmir.backends.simulation.simulation import Simulation
@@ -84,3 +86,18 @@ def replications(found: Replications, *, max_size: int | None = None) -> str:
     from llmir.backends.export.web.serving import replications
 
     return _written(replications(found), max_size, "it has no more than tables")
+
+
+def timeline(job: Report | Workload, *, phase: str = "both", max_size: int | None = None) -> str:
+    """What each stage does in a step, to scale, over its live activations; and a table of its ops."""
+    from llmir.backends.export.web.steps import timeline
+
+    return _written(timeline(job, phase), max_size, "ask for one --phase, or fewer layers")
+
+
+@exporter("page", ".html", of=Sweep)
+def sweep(found: Sweep, *, max_size: int | None = None) -> str:
+    """Any column against any other as a chart, and the table of all rows."""
+    from llmir.backends.export.web.sweeps import sweep
+
+    return _written(sweep(found), max_size, "leave some values out of the axes")

@@ -13,7 +13,7 @@ import numpy as np
 
 from llmir.errors import InputError
 from llmir.frozen import Array, Immutable
-from llmir.views import Result
+from llmir.views import Paged, Result
 
 from .axes import COUNTS, POINTS, Value
 from .part import FIGURES, NUMBERS, Part
@@ -22,7 +22,7 @@ _EXACT = {*POINTS, "devices", *(name for name in FIGURES if name.endswith(("_byt
 _AT_ONCE = 1 << 13  # rows whose cells are in memory together
 
 
-class Sweep(Immutable, Result):
+class Sweep(Immutable, Result, Paged):
     """The rows of a sweep, in the order of its axes: what varies first varies slowest.
 
     `axes` are the values of each axis, `basis` the cost models that price the rows and whose kernels they

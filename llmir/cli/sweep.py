@@ -62,7 +62,10 @@ def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @click.option("-p", "--pipeline", metavar="PASSES", help="Passes to run instead of the engine's.")
 @options.price
 @click.option("--jobs", type=Whole(), default=1, help="Processes.  [default: 1]")
-@click.option("--format", "form", metavar="[table|json|jsonl|csv|parquet|arrow]", help="Default: table.")
+@click.option(
+    "--format", "form", metavar="[table|json|jsonl|csv|parquet|arrow|html|page]", help="Default: table."
+)
+@options.max_size
 @click.option(
     "-o",
     "--output",
@@ -80,6 +83,7 @@ def sweep(**given: Any) -> None:
     \b
     llmir sweep llama3.1-8b --batch 1:256:x2 --context 2000
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.csv
+    llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.html
     """
     from llmir.backends.search.axes import axis
     from llmir.backends.search.refusal import all_of
@@ -89,6 +93,7 @@ def sweep(**given: Any) -> None:
     file, form = given["output_file"], given["form"]
     pieces = _in_pieces(file, form)
     form = form if pieces else output.choose(file, form, Sweep)
+    size = output.paged(form or "", given["max_size"])
     program = inputs.read(given["model"], lenient=given["lenient"])
     said = {name: given[name] for name in AXES if given[name] is not None}
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
@@ -106,7 +111,7 @@ def sweep(**given: Any) -> None:
     elif found.refusals == len(found):
         raise InputError(all_of(len(found), found.parts[0].why))
     else:
-        output.result(found, form, file)
+        output.result(found, form, file, **size)
     output.note(*program.notes)
 
 

@@ -24,18 +24,22 @@ from .ending import echo
     type=int,
     help="The file of this rank alone, as the profiler writes one.  [default: the first of each stage]",
 )
-@options.output("The file to write: .json or .json.gz.  [default: the model's name, .trace.json.gz]")
+@options.max_size
+@options.output(
+    "The file to write: .json or .json.gz, or .html for a page.  [default: the model's name, .trace.json.gz]"
+)
 def trace(**given: Any) -> None:
     """Write what each rank does from the start of a step to its end, as PyTorch's profiler writes it.
 
     Every run of every op is a slice, layers are numbered ranges, and waits (the engine's CPU, late ranks,
     bubbles of a pipeline) have a row of their own, over counters of live activations and bandwidth. Open it
     at https://ui.perfetto.dev beside a profile of your server; HolisticTraceAnalysis reads it as well (with
-    pp a file for each --rank). The path of the file goes to stdout.
+    pp a file for each --rank). A .html is a page with the same to scale, over live activations. The path of
+    the file goes to stdout.
 
     \b
     llmir trace llama3.1-8b --hw h100-sxm --batch 8 -o llama.json.gz
-    llmir trace llama3.1-405b --tp 8 --pp 2 --batch 16 --phase decode
+    llmir trace llama3.1-405b --tp 8 --pp 2 --batch 16 --phase decode -o step.html
     """
     if given["output_file"] == "-":
         raise click.UsageError("-o -: a trace goes to a file, such as llama.json.gz")
@@ -44,5 +48,5 @@ def trace(**given: Any) -> None:
     target = given["output_file"] or output.file_name(program.name, ".trace.json.gz")
     import llmir
 
-    echo(os.fspath(llmir.trace(job, target, phase=given["phase"], rank=given["rank"])))
+    echo(os.fspath(llmir.trace(job, target, **{name: given[name] for name in ("phase", "rank", "max_size")})))
     output.note(*job.notes)

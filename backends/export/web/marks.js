@@ -58,7 +58,7 @@ export class Marks extends Chart {
       const group = svg("g", { class: look }), known = each.points.filter((point) => point[0] !== null && point[1] !== null);
       if (each.line) {
         const path = d3.line((point) => this.at(point)[0], (point) => this.at(point)[1]);
-        group.append(svg("path", { d: path(known), class: "thread", "stroke-dasharray": DASHES[shape % KINDS] || null }));
+        for (const points of each.threads ?? [known]) group.append(svg("path", { d: path(points), class: "thread", "stroke-dasharray": DASHES[shape % KINDS] || null }));
       }
       for (const point of known) {
         const at = this.at(point);

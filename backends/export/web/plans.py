@@ -27,14 +27,16 @@ def plans(found: Plans) -> Mapping[str, Any]:
         for each, why in zip(found.shown, whys, strict=True)
     ]
     model = found.structures[0].program.name if found.structures else "plans"
-    views = [_front(found, about), *_latencies(found), _table(found, whys), *_refused(found)]
+    curves, missed = _latencies(found), [] if found.best else words.misses(found)
+    tables = [_table(found, whys)] if found.shown else []
+    views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
     return document(
         model,
         _asked(found),
         _figures(found),
         views,
         answer=words.answer(found),
-        lines=[words.basis(found), *words.served(found), *words.energy(found), *words.goals(found)],
+        lines=[words.basis(found), *words.served(found), *words.energy(found), *words.goals(found), *missed],
         basis=words.counts(found),
         notes=[*words.assumed(found), *found.notes],
         about=about,
@@ -50,7 +52,7 @@ def _asked(found: Plans) -> Iterator[tuple[str, str]]:
         if limit:
             yield f"{name} of {limit.of}", f"≤ {units.time(limit.seconds)}"
     if found.most_devices is not None:
-        yield "at most", f"{found.most_devices:,} GPUs"
+        yield "at most", f"{found.most_devices:,} GPU{'s' if found.most_devices > 1 else ''}"
     yield "decides", "cost" if found.priced else "GPUs"
 
 
@@ -71,7 +73,7 @@ def _figures(found: Plans) -> list[Told]:
     ]
 
 
-def _front(found: Plans, about: list[str]) -> Told:
+def _front(found: Plans, about: list[str], look: str) -> Told:
     """Closed forms by device, and the plans of the table by their numbers."""
     series: list[Told] = []
     devices = [(shape, each, _Named(found, each)) for shape, each in enumerate(of_plans(found))]
@@ -108,7 +110,7 @@ def _front(found: Plans, about: list[str]) -> Told:
         file="front",
         limits=limits,
         high=560,
-        look="tall",
+        look=look,
         none="No plan fits, so that there is no front.",
         note="Marks: closed forms of a replica that is always full; numbers: plans of the table, simulated.",
     )

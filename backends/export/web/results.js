@@ -4,8 +4,10 @@ import { Menu } from "./menu.js";
 import { shown } from "./cells.js";
 import { Sheet } from "./sheet.js";
 import { Marks } from "./marks.js";
+import { Picked } from "./picked.js";
+import { Strip } from "./strip.js";
 
-const VIEWS = { sheet: Sheet, marks: Marks };
+const VIEWS = { sheet: Sheet, marks: Marks, picked: Picked, strip: Strip };
 
 class Page {
   constructor(told) {
@@ -25,6 +27,8 @@ class Page {
     this.menu = new Menu(this.views.flatMap((view) => this.items(view)), (theme) => this.dim(theme));
     $("foot").append(h("span", {}, told.basis), h("span", {}, `llmir ${told.version}; all of it is in this page, nothing is asked or sent`),
       h("div", { class: "notes" }, ...told.notes.map((note) => h("p", {}, note))));
+    addEventListener("beforeprint", () => mark(document.documentElement, "data-theme", "light"));
+    addEventListener("afterprint", () => this.dim(this.asked));
     this.dim(new URLSearchParams(location.hash.slice(1)).get("theme"));
   }
 

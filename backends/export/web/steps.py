@@ -1,0 +1,171 @@
+"""The page of a timeline: what each stage does, to scale, over live activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmir.backends.analysis.costs import BUBBLE, OVERHEAD
+from llmir.backends.analysis.report import Report
+from llmir.backends.analysis.timeline import Slice
+from llmir.backends.analysis.workload import Workload
+from llmir.backends.export import facts, kineto, units
+
+from .told import Told, column, document, figure, sheet, value
+
+_PLACE = ("stage", "rank", "micro_batch")
+_KEYS = ("op", "fact", "path", *_PLACE, "start_s", "end_s", "live_bytes")
+_FACTS = ("bound", "basis", "error", "flops", "read_bytes", "write_bytes", "comm_bytes")
+
+
+def timeline(job: Report | Workload, phase: str = "both") -> Mapping[str, Any]:
+    """All that the page is told: a strip and a table for each step."""
+    steps = kineto.steps_of(job, phase)
+    program, views, figures = job.program, [], []
+    for number, step in enumerate(steps):
+        title = facts.step_title(step)
+        slices = step.timeline()
+        views += [_strip(title, step, slices, number), _table(title, step, slices, number)]
+        figures.append(figure(title, "time", step.time_s, facts.within(step.error).strip()))
+    chips = [
+        ("device", f"{program.devices:,} × {job.device.name}" if program.devices > 1 else job.device.name),
+        *((("split", " ".join(split)),) if (split := program.parallelism.words()) else ()),
+    ]
+    lines = [_sum(facts.step_title(step), step) for step in steps]
+    how = "predicted, not recorded; slices of a stream neither overlap nor leave gaps"
+    basis = f"times: {facts.cost_model(steps[0])}; {how}"
+    return document(
+        program.name,
+        chips,
+        figures,
+        views,
+        answer=lines[0],
+        lines=lines[1:],
+        basis=basis,
+        notes=job.notes,
+    )
+
+
+def _sum(title: str, step: Report) -> str:
+    """`decode: 63.9 ms = …`, what each stage takes of the step."""
+    found = step.timeline()
+    parts = []
+    for stage in range(step.plan.depth):
+        own = [s for s in found if s.stage == stage]
+        work, engine, waits = (
+            sum(s.time_s for s in own if pick(s)) for pick in (_works, _engine, lambda s: s.bound == BUBBLE)
+        )
+        name = f"stage {stage}: " if step.plan.depth > 1 else ""
+        said = [f"{units.time(work)} of ops"]
+        said += [f"{units.time(engine)} of overhead"] if engine else []
+        said += [f"{units.time(waits)} of waits"] if waits else []
+        parts.append(name + " + ".join(said))
+    return f"{title}: {units.time(float(step.time_s))} = {'; '.join(parts)}"
+
+
+def _works(s: Slice) -> bool:
+    return s.bound not in (BUBBLE, OVERHEAD) or s.kind != OVERHEAD
+
+
+def _engine(s: Slice) -> bool:
+    return s.kind == OVERHEAD and s.bound != BUBBLE
+
+
+def _strip(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> Told:
+    """A strip; what is enlarged at first is a layer in the middle of the first stage."""
+    ops, told, rows = _Numbers(), _Numbers(), []
+    for s in slices:
+        fact = told.number(tuple(value(getattr(s, name)) for name in _FACTS))
+        places = [getattr(s, name) for name in _PLACE]
+        times = (float(s.start_s), float(s.end_s), value(s.live_bytes))
+        rows.append([ops.number(s.op), fact, s.path, *places, *times])
+    start, end = _layer(slices)
+    depth, program = step.plan.depth, step.program
+    ranks = program.devices // depth
+    stages = [
+        {
+            "name": f"stage {stage}" if depth > 1 else "step",
+            "ranks": f"{ranks:,} GPU{'s' if ranks > 1 else ''}",
+            "below": _below(step, stage),
+        }
+        for stage in range(depth)
+    ]
+    return {
+        "kind": "strip",
+        "title": f"Timeline: {title}",
+        "look": "wide",
+        "file": f"timeline-{number}",
+        "note": "A click, or Enter, enlarges what it is on; ◀ ▶ + − move what is enlarged.",
+        "said": "Point at a slice, or go to it by Tab and arrows, for its numbers.",
+        "keys": _KEYS,
+        "ops": list(ops.known),
+        "facts": [dict(zip(_FACTS, fact, strict=True)) for fact in told.known],
+        "slices": rows,
+        "bounds": list(dict.fromkeys(s.bound for s in slices)),
+        "stages": stages,
+        "micro_batches": program.micro_batches,
+        "end": float(step.time_s),
+        "from": start,
+        "to": end,
+    }
+
+
+class _Numbers:
+    """Things by the number of their first appearance."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, int] = {}
+
+    def number(self, thing: Any) -> int:
+        return self.known.setdefault(thing, len(self.known))
+
+
+def _below(step: Report, stage: int) -> str:
+    """What a GPU of a stage holds beside activations."""
+    memory = step.plan.memories[stage]
+    weights, caches = (units.bytes(float(step.at(size))) for size in (memory.weights, memory.caches))
+    return f"below them: weights {weights} + caches {caches}"
+
+
+def _layer(slices: Iterable[Slice]) -> tuple[float, float]:
+    """From where to where the middle layer of the first stage runs; all of it where there are no layers."""
+    own = [s for s in slices if s.stage == 0 and s.micro_batch == 0 and s.bound != BUBBLE]
+    spans: dict[str, tuple[float, float]] = {}
+    for s in own:
+        first, bracket, _ = s.path.rpartition("]")
+        if bracket:
+            start, _ = spans.get(first, (s.start_s, 0.0))
+            spans[first] = start, s.end_s
+    every = sorted(spans.values())
+    start, end = every[len(every) // 2] if every else (own[0].start_s, own[-1].end_s)
+    return float(start), float(end)
+
+
+def _table(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> Told:
+    """Runs of each op together, over all stages and micro-batches."""
+    found: dict[str, list[Slice]] = {}
+    for s in slices:
+        found.setdefault(s.op, []).append(s)
+    columns = [
+        column("op", "op"),
+        column("stage", "stage", "whole"),
+        column("runs", "runs", "whole"),
+        column("time_s", "time of all", "time"),
+        column("share", "share of its stage", "percent"),
+        column("bound", "bound"),
+        column("flops", "FLOPs", "flops"),
+        column("bytes", "bytes", "bytes"),
+        column("comm_bytes", "sent", "bytes"),
+    ]
+    whole = float(step.time_s)
+    rows = []
+    for op, own in found.items():
+        seconds = sum(s.time_s for s in own)
+        amounts = (
+            sum(s.flops for s in own) or None,
+            sum(s.read_bytes + s.write_bytes for s in own) or None,
+            sum(s.comm_bytes for s in own) or None,
+        )
+        share = seconds / whole if whole else 0.0
+        rows.append((op, own[0].stage, len(own), seconds, share, own[0].bound, *amounts))
+    return sheet(f"Ops: {title}", columns, rows, file=f"ops-{number}")

@@ -1,0 +1,173 @@
+// A step to scale: what each stage does, a part of it enlarged, and live activations under the same axis.
+import { Chart, LETTERS, badge, h, mark, roving, say, svg } from "./dom.js";
+import { bytes, flops, percent, time } from "./format.js";
+import { EDGE } from "./charts.js";
+import { ticked } from "./cells.js";
+import { line } from "./menu.js";
+
+const ROW = 58, HIGH = 34, NEAR = 58, MEMORY = 150, LEFT = 74, THIN = 0.7;  // pixels
+const COLUMNS = ["op", "path", "stage", "rank", "micro_batch", "start_s", "end_s", "bound", "basis", "error", "flops", "read_bytes", "write_bytes", "comm_bytes", "live_bytes"];
+
+export class Strip extends Chart {
+  constructor(data, { head, body, id }) {
+    const place = h("div", { class: "chart" });
+    super(body);
+    Object.assign(this, { data, place, stage: 0, seen: null });
+    this.slices = data.slices.map((row) => Object.fromEntries(data.keys.map((key, i) => [key, row[i]])));
+    for (const own of this.slices) {
+      own.op = data.ops[own.op];
+      Object.assign(own, data.facts[own.fact]);
+      own.name = own.path.split(".").at(-1);
+    }
+    this.stages = data.stages.map((_, stage) => this.slices.filter((own) => own.stage === stage));
+    this.legend = h("div", { class: "legend" }, ...data.bounds.map((bound) => h("span", {}, badge(bound), ` ${bound === "bubble" ? "bubble: waits for another stage" : bound}`)));
+    const button = (title, words, act) => h("button", { type: "button", "aria-label": words, onclick: act }, title);
+    head.append(h("div", { class: "switch", role: "group", "aria-label": "part that is enlarged" },
+      button("◀", "earlier", () => this.move(-0.5)), button("▶", "later", () => this.move(0.5)), button("+", "nearer", () => this.zoom(0.5)), button("−", "farther", () => this.zoom(2)),
+      button("all", "all of the step", () => this.look(0, data.end))));
+    this.about = h("p", { class: "note about", "aria-live": "polite" }, data.said);
+    body.append(this.legend, place, this.about);
+    this.settle = roving(place, ".slice");
+    this.look(data.from, data.to);
+  }
+
+  look(from, to) {
+    const wide = Math.min(to - from, this.data.end), start = Math.max(0, Math.min(from, this.data.end - wide));
+    Object.assign(this, { from: start, to: start + wide });
+    this.draw(this.data);
+  }
+
+  move(by) {
+    const wide = this.to - this.from;
+    this.look(this.from + by * wide, this.to + by * wide);
+  }
+
+  zoom(by) {
+    const middle = (this.from + this.to) / 2, half = Math.max(((this.to - this.from) * by) / 2, 1e-8);
+    this.look(middle - half, middle + half);
+  }
+
+  draw(data) {
+    this.last = data;
+    if (!this.wide) return;
+    const right = this.wide - EDGE.right, whole = d3.scaleLinear([0, data.end], [LEFT, right]), part = d3.scaleLinear([this.from, this.to], [LEFT, right]);
+    const below = 26 + this.stages.length * ROW, detail = below + 46, memory = detail + NEAR + 44, high = memory + MEMORY + 30;
+    const root = svg("svg", { width: this.wide, height: high, viewBox: `0 0 ${this.wide} ${high}`, role: "group", "aria-label": `${data.title}, to scale` });
+    root.append(svg("defs", {}, svg("pattern", { id: "waits", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("line", { x1: 0, x2: 0, y1: 0, y2: 7, class: "hatch" }))));
+    root.append(this.axis(whole, 18));
+    this.stages.forEach((slices, stage) => {
+      const top = 26 + stage * ROW;
+      root.append(svg("text", { x: 0, y: top + 15, class: "head" }, data.stages[stage].name), svg("text", { x: 0, y: top + 30, class: "unit" }, data.stages[stage].ranks));
+      root.append(...this.runs(stage).map((run) => this.block(run, whole, top)));
+      root.append(...merged(slices, whole).map((own) => svg("rect", { x: own.x, y: top + HIGH - 9, width: own.wide, height: 8, class: `tone ${own.bound}` })));
+    });
+    // What is enlarged, on the whole and as a cone to the part.
+    const [a, b] = [whole(this.from), Math.max(whole(this.to), whole(this.from) + 2)], top = 26 + this.stage * ROW;
+    root.append(svg("path", { d: `M${a},${top + HIGH}L${LEFT},${detail}H${right}L${b},${top + HIGH}Z`, class: "cone" }), svg("rect", { x: a, y: top - 2, width: b - a, height: HIGH + 4, class: "lens" }));
+    const scale = data.end / (this.to - this.from);
+    root.append(svg("text", { x: 0, y: detail - 8, class: "head" }, `${time(this.to - this.from)} of ${data.stages[this.stage].name}`));
+    if (scale > 1.05) root.append(svg("text", { x: right, y: detail - 8, "text-anchor": "end", class: "unit" }, `${scale >= 10 ? Math.round(scale).toLocaleString("en-US") : scale.toFixed(1)} × the scale above`));
+    const seen = this.stages[this.stage].filter((own) => own.end_s > this.from && own.start_s < this.to);
+    root.append(svg("text", { x: 0, y: detail + 22, class: "head" }, "stream"), svg("text", { x: 0, y: detail + 37, class: "unit" }, `GPU ${seen[0]?.rank ?? 0}`));
+    root.append(...this.near(seen, part, detail), this.axis(d3.scaleLinear([0, this.to - this.from], [LEFT, right]), detail + NEAR + 16), ...this.skyline(seen, part, memory));
+    this.place.replaceChildren(root);
+    this.settle();
+  }
+
+  axis(scale, y) {
+    const marks = scale.ticks(Math.max(2, Math.floor(this.wide / 130))), show = (s) => (this.data.end && s ? ticked("time")(s) : "0");
+    return svg("g", { class: "axis" }, ...marks.map((at) => svg("text", { x: scale(at), y, "text-anchor": "middle" }, show(at))));
+  }
+
+  // What a stage does with each micro-batch: its work, the engine before it, and waits.
+  runs(stage) {
+    const found = [];
+    for (const own of this.stages[stage]) {
+      const kind = own.bound === "bubble" ? "bubble" : "work", last = found.at(-1);
+      if (last && last.kind === kind && last.batch === own.micro_batch && own.start_s <= last.end + 1e-12) last.end = own.end_s;
+      else found.push({ kind, stage, batch: own.micro_batch, start: own.start_s, end: own.end_s });
+    }
+    return found;
+  }
+
+  block({ kind, stage, batch, start, end }, x, top) {
+    const [left, wide] = [x(start), Math.max(x(end) - x(start), 0.5)], waits = kind === "bubble";
+    const long = time(end - start), letter = this.data.micro_batches > 1 ? `micro-batch ${batch}` : "all layers";
+    const words = waits ? `waits ${long}` : `${letter} · ${long}`, short = waits ? long : this.data.micro_batches > 1 ? `${batch} · ${long}` : long;
+    const text = [words, short].find((each) => each.length * 7 < wide - 14);
+    const own = svg("g", { class: `slice run ${waits ? "bubble" : ""}`, role: "button", tabindex: "-1", "aria-label": `${this.data.stages[stage].name}, ${words}, from ${time(start)}` },
+      svg("rect", { x: left, y: top, width: wide, height: HIGH, fill: waits ? "url(#waits)" : null, rx: 3 }), text && svg("text", { x: left + 8, y: top + 16, class: "inside" }, text));
+    return this.says(own, `${this.data.stages[stage].name}: ${words}, from ${time(start)} to ${time(end)}`, () => {
+      this.stage = stage;
+      this.look(start, end);
+    });
+  }
+
+  near(seen, x, top) {
+    const found = [];
+    for (const own of seen) {
+      const left = Math.max(x(own.start_s), LEFT), wide = Math.min(x(own.end_s), this.wide - EDGE.right) - left;
+      if (wide < THIN && found.length > 400) continue;
+      const node = svg("g", { class: `slice near ${own.bound}`, role: "button", tabindex: "-1", "aria-label": this.words(own) },
+        svg("rect", { x: left, y: top, width: Math.max(wide, THIN), height: NEAR, rx: wide > 6 ? 3 : 0 }));
+      const fits = (text) => text.length * 6.9 < wide - 6;
+      if (fits(own.name)) {
+        const lines = [[own.name, "head"], [time(own.end_s - own.start_s), "took"], [own.bound, "unit"]].filter(([text]) => fits(text));
+        node.append(...lines.map(([text, look], i) => svg("text", { x: left + wide / 2, y: top + 19 + 15 * i, "text-anchor": "middle", class: look }, text)));
+      } else if (wide > 13) node.append(svg("text", { x: left + wide / 2, y: top + NEAR / 2 + 4, "text-anchor": "middle", class: "took" }, LETTERS[own.bound]));
+      found.push(this.says(node, this.words(own), () => this.look(own.start_s - 0.2 * (own.end_s - own.start_s), own.end_s + 0.2 * (own.end_s - own.start_s))));
+    }
+    return found;
+  }
+
+  words(own) {
+    const amounts = [own.flops && flops(own.flops), own.read_bytes + own.write_bytes && bytes(own.read_bytes + own.write_bytes), own.comm_bytes && `${bytes(own.comm_bytes)} sent`].filter(Boolean);
+    const error = own.error === null ? "" : ` ±${percent(own.error)}`;
+    return [own.path, `${time(own.end_s - own.start_s)}${error}, ${own.bound}`, `from ${time(own.start_s)}`, ...amounts, own.live_bytes ? `${bytes(own.live_bytes)} live` : null, own.basis || null].filter(Boolean).join(" · ");
+  }
+
+  says(node, words, act) {
+    const tell = () => say(this.about, words);
+    node.addEventListener("pointerenter", tell);
+    node.addEventListener("focus", tell);
+    node.addEventListener("click", act);
+    node.addEventListener("keydown", (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), act()));
+    return node;
+  }
+
+  // Live activations while each op runs; a wait keeps what was there.
+  skyline(seen, x, top) {
+    const points = [], work = seen.filter((own) => own.fact !== null && !["overhead", "bubble"].includes(own.bound));
+    for (const own of work) points.push({ x: Math.max(own.start_s, this.from), live: own.live_bytes, own });
+    const right = this.wide - EDGE.right, title = svg("text", { x: 0, y: top - 10, class: "head" }, "live activations of that GPU");
+    const said = svg("text", { x: right, y: top - 10, "text-anchor": "end", class: "unit" }, this.wide > 700 ? this.data.stages[this.stage].below : "");
+    if (!points.length) return [title, said, svg("text", { x: LEFT, y: top + 20, class: "unit" }, "nothing runs here")];
+    const most = Math.max(...points.map(({ live }) => live)), peak = points.find(({ live }) => live === most);
+    points.push({ ...points.at(-1), x: Math.min(work.at(-1).end_s, this.to) });
+    const y = d3.scaleLinear([0, most * 1.15 || 1], [top + MEMORY, top]), area = d3.area((p) => x(p.x), () => top + MEMORY, (p) => y(p.live)).curve(d3.curveStepAfter);
+    const marks = y.ticks(3), px = x(peak.x), left = px > (LEFT + right) / 2;
+    return [title, said, svg("g", { class: "axis" }, ...marks.map((n) => svg("line", { x1: LEFT, x2: right, y1: y(n), y2: y(n) })), ...marks.map((n) => svg("text", { x: LEFT - 6, y: y(n) + 4, "text-anchor": "end" }, n ? bytes(n) : "0"))),
+      svg("path", { d: area(points), class: "stack rest" }), svg("line", { x1: LEFT, x2: right, y1: y(most), y2: y(most), class: "peak-line" }), svg("circle", { cx: px, cy: y(most), r: 4, class: "peak" }),
+      svg("text", { x: px + (left ? -8 : 8), y: y(most) - 6, "text-anchor": left ? "end" : "start", class: "peak-text" }, `peak ${bytes(most)} at ${peak.own.name}`)];
+  }
+
+  drawing() {
+    return this.place.querySelector("svg");
+  }
+
+  csv() {
+    return [line(COLUMNS), ...this.slices.map((own) => line(COLUMNS.map((key) => own[key]))), ""].join("\n");
+  }
+}
+
+// Slices as wide as a pixel at least: neighbours of one bound that are thinner become one.
+function merged(slices, x) {
+  const found = [];
+  for (const own of slices) {
+    if (own.bound === "bubble") continue;
+    const left = x(own.start_s), right = x(own.end_s), last = found.at(-1);
+    if (last && (last.bound === own.bound || right - last.x < 1.5) && left - last.x - last.wide < 0.5) last.wide = Math.max(last.wide, right - last.x);
+    else found.push({ x: left, wide: Math.max(right - left, THIN), bound: own.bound });
+  }
+  return found;
+}
