@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from llmir.backends.export import facts, table, units
 from llmir.backends.export import simulation as words
 from llmir.backends.simulation.rates import Rates
-from llmir.backends.simulation.replications import Replications
+from llmir.backends.simulation.replications import RATES, Replications
 from llmir.backends.simulation.simulation import Simulation, Spread
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-RATES = ("requests_per_s", "output_tokens_per_s", "largest_rate", "goodput")
 _SHOWN = ("ttft", "tpot")
 _PAIRS = ("model", "precision", "device", "links", "cost model", "policy", "cache")
 
@@ -38,7 +37,7 @@ def rows(found: Rates) -> Iterator[dict[str, Any]]:
     for run in found.runs:
         one = isinstance(run, Replications)
         each = run.runs if isinstance(run, Replications) else (run,)
-        row: dict[str, Any] = {"rate": sum(float(r.load.rate or 0) for r in each) / len(each)}
+        row: dict[str, Any] = {"rate": sum(float(r.rate or 0) for r in each) / len(each)}
         for name in each[0].latencies:
             of: Any = run.latencies.get(name)
             for stat in Spread._fields:

@@ -12,7 +12,7 @@ from llmir.backends.export import rates as several
 from llmir.backends.export import simulation as words
 from llmir.backends.export.plot.serving import course
 from llmir.backends.simulation.rates import Rates
-from llmir.backends.simulation.replications import Replications
+from llmir.backends.simulation.replications import RATES, Replications
 from llmir.backends.simulation.simulation import Simulation, Spread
 
 from .curves import by_rate
@@ -43,7 +43,7 @@ def rates(found: Rates) -> Mapping[str, Any]:
         column("rate", "requests/s", "digits"),
         column("overloaded", "overloaded", "percent" if isinstance(found.runs[0], Replications) else "flag"),
         *(column(key, _short(key), "time", _called(key)) for key in stats),
-        *(column(key, words.FIGURES[key], _KINDS.get(key, "digits")) for key in several.RATES),
+        *(column(key, words.FIGURES[key], _KINDS.get(key, "digits")) for key in RATES),
     ]
     keys = [each["key"] for each in columns]
     rows, wrong = [], {}
