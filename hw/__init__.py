@@ -75,6 +75,7 @@ def from_keys(fields: Mapping[str, Any], name: str = "device") -> Device:
     >>> from_keys({"extend": "h100-sxm", "name": "H100 96GB", "memory_GB": 96}).memory_bytes
     96000000000
     """
+    name = convert.text("name", name, error=HardwareError)
     return _device(*_laid(checked(fields, name), name, None, name, (), ""), name)
 
 

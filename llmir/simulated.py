@@ -349,7 +349,8 @@ def _acts(link: object, cost: object, engine: object, efficiency: object) -> Non
     """InputError for what prices no copy over this link."""
     said = {"cost": cost, "engine": engine, "efficiency": efficiency}
     given = [name for name, value in said.items() if value is not None]
-    if isinstance(link, str) and link.strip()[:1].isdigit() and given:
+    link = convert.text("link", link)
+    if link.strip()[:1].isdigit() and given:
         raise InputError(
             f"{given[0]}: cannot act, the link's rate is stated ({link.strip()[:40]}); leave it out"
         )

@@ -24,6 +24,7 @@ ANSWERS = {
                 "emit": None,
             },
             **{"requests": 100, "seed": 0, "link": None, "prefix_hits": 0.5},
+            **{"verify": None, "draft_tokens": None, "acceptance": None, "draft": None},
         },
     ),
 }

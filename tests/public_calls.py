@@ -298,8 +298,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"tp": 1, "weights": "fp8", "batch": "1:2"},
     ),
     "trace": (
-        lambda job, phase, rank: llmir.trace(job, FOLDER / "x.json", phase=phase, rank=rank),
-        {"job": REPORT, "phase": "decode", "rank": 0},
+        lambda job, phase, rank, max_size: llmir.trace(
+            job, FOLDER / "x.html", phase=phase, rank=rank, max_size=max_size
+        ),
+        {"job": REPORT, "phase": "decode", "rank": 0, "max_size": None},
     ),
     "trace to": (lambda path: llmir.trace(REPORT, path), {"path": None}),
     "draw to": (lambda path: llmir.draw(REPORT, path), {"path": None}),
@@ -381,6 +383,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Builder.node": (lambda x: built("node", x), {"x": "x"}),
     "Builder.insert": (lambda x: built("insert", x), {"x": NODE}),
     "hw.load": (hw.load, {"device": "h100-sxm"}),
+    "hw.from_keys": (hw.from_keys, {"fields": {"extend": "h100-sxm"}, "name": "device"}),
     "hw.cluster": (hw.cluster, {"name": "dgx-h100"}),
     "hw.join": (hw.join, {"device": "h100-sxm", "network": "25GBps,5us"}),
     "hw.priced": (hw.priced, {"devices": ("h100-sxm",), "prices": {"h100": 2.5}}),

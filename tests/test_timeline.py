@@ -171,7 +171,7 @@ def test_what_has_no_timeline() -> None:
     with pytest.raises(InputError, match="of one step, not of a grid"):
         llmir.analyze(program, "h100", batch=[1, 2]).timeline()
     job = workload()
-    with pytest.raises(InputError, match="rank: expected one from 0 to 0, got 1"):
+    with pytest.raises(InputError, match="rank: expected an integer from 0 to 0, got 1"):
         trace(job, rank=1)
     with pytest.raises(InputError, match="no draft step; trace its prefill or decode"):
         trace(job, phase="draft")

@@ -9,7 +9,6 @@ host has issued it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -142,18 +141,20 @@ def collective(row: Row) -> Call | None:
     return Call((pattern,), CollectiveShape(row.work.payload, row.work.ranks, adds=adds))
 
 
-@prices("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
-def summed_norm(row: Row) -> Call:
-    """A sum, beside which the residual is read and the norm written, as fast as memory allows.
-
-    vLLM and SGLang call FlashInfer's (flashinfer/comm/trtllm_ar.py), which is TensorRT-LLM's.
-    """
+def _summed(row: Row, engine: str = "") -> Call:
+    """A sum, beside which the residual is read and the norm written, as fast as memory allows."""
     residual, norm = row.reads[1][1], row.writes[1][1]
     shape = CollectiveShape(row.work.payload, row.work.ranks, True, residual + norm)
-    return Call(("all_reduce",), shape, doubt=NORMED, engine="trtllm")
+    return Call(("all_reduce",), shape, doubt=NORMED, engine=engine)
+
+
+@prices("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
+def summed_norm(row: Row) -> Call:
+    """FlashInfer's (flashinfer/comm/trtllm_ar.py), which vLLM and SGLang call, is TensorRT-LLM's kernel."""
+    return _summed(row, "trtllm")
 
 
 @prices("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
 def summed_apart(row: Row) -> Call:
-    """The same by the engine's own sum, which is faster where there is much to add."""
-    return replace(summed_norm(row), engine="")
+    """By the engine's own sum, which is faster where there is much to add."""
+    return _summed(row)
