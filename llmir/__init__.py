@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         workload,
     )
     from .backends.cost import CostModel
+    from .beamed import beam_search
     from .build import Builder
     from .code import compile, emit, surface
     from .errors import LlmirError
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
     "analyze": "api",
+    "beam_search": "beamed",
     "calibrate": "measured",
     "candidates": "many",
     "check": "api",
@@ -121,6 +123,7 @@ __all__ = [
     "Program",
     "__version__",
     "analyze",
+    "beam_search",
     "calibrate",
     "candidates",
     "check",

@@ -839,6 +839,17 @@ class OpMethods:
         """
         return self._op("linear", (x, *weights), name, block, einsum=einsum, to=to)
 
+    def log_softmax_top_k(
+        self, logits: Value, /, *, k: int, name: str = "", block: str | None = None
+    ) -> tuple[Value, Value]:
+        """The `k` largest log-probabilities of each row of logits and which they are, in one kernel.
+
+        The softmax takes 5 FLOPs a candidate, its comparison one.
+
+        `* e! -> * k, * k`
+        """
+        return self._op("log_softmax_top_k", (logits,), name, block, k=k)
+
     def match_rms(
         self, x: Value, y: Value, /, *, least: float = 1e-05, name: str = "", block: str | None = None
     ) -> Value:
@@ -971,6 +982,16 @@ class OpMethods:
         `* -> *`
         """
         return self._op("relu2", (x,), name, block)
+
+    def reorder(self, cache: Value, /, *, name: str = "", block: str | None = None) -> Value:
+        """A cache whose sequences are copied to where beams go on from them, as `index_select` does.
+
+        Which sequence goes where changes no cost; here each stays. What a step finds in place of the old
+        cache is the copy; that both are held for a while is not counted.
+
+        `b * -> b *`
+        """
+        return self._op("reorder", (cache,), name, block)
 
     def repeat(
         self,
@@ -1767,6 +1788,7 @@ MODULES = {
     "leave_streams": "llmir.ops.streams",
     "lightning_attention": "llmir.ops.delta",
     "linear": "llmir.ops.linear",
+    "log_softmax_top_k": "llmir.ops.beams",
     "match_rms": "llmir.ops.norm",
     "modulate": "llmir.ops.adaptive",
     "moments": "llmir.ops.sparsity",
@@ -1781,6 +1803,7 @@ MODULES = {
     "reduce_scatter": "llmir.ops.collective",
     "relu": "llmir.ops.elementwise",
     "relu2": "llmir.ops.elementwise",
+    "reorder": "llmir.ops.beams",
     "repeat": "llmir.ops.region",
     "return_tokens": "llmir.ops.exchange",
     "rms_norm": "llmir.ops.norm",

@@ -11,6 +11,7 @@ DRAFTS = {"draft_tokens": 2, "acceptance": 0.5, "draft": None}
 ANSWERS = {
     "largest": (llmir.largest, {"program": PROGRAM, "hw": "h100", **JOB, **LIMITS, **PRICING, **GOALS}),
     "speculate": (llmir.speculate, {"job": llmir.workload(PROGRAM, "h100"), "verify": PROGRAM, **DRAFTS}),
+    "beam_search": (llmir.beam_search, {"job": llmir.workload(PROGRAM, "h100"), "beams": 2}),
     "plan": (
         llmir.plan,
         {

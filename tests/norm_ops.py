@@ -24,6 +24,8 @@ NORMS = {
         2 * TOKENS * 8 + TOKENS * 8 + 4,
     ),
     "concat": ({}, ("bf16[B, 4, 8]", "bf16[B, T, 8]"), 0, 0, 2 * 3 * (4 + 5) * 8, 2 * 3 * (4 + 5) * 8),
+    "reorder": ({}, ("bf16[B, 4, 8]",), 0, 0, 2 * 3 * 4 * 8, 2 * 3 * 4 * 8),
+    "log_softmax_top_k": ({"k": 4}, ("bf16[B, 8]",), 0, 6 * 3 * 8, 2 * 3 * 8, (4 + 4) * 3 * 4),
     "square": ({}, ("fp32[B, T, 8]",), 0, TOKENS * 8, 4 * TOKENS * 8, 4 * TOKENS * 8),
     "row_mean": ({}, ("fp32[B, T, 8]",), 0, TOKENS * 8, 4 * TOKENS * 8, 4 * TOKENS),
     "shift": ({"amount": 1e-6}, ("fp32[B, T]",), 0, TOKENS, 4 * TOKENS, 4 * TOKENS),

@@ -52,7 +52,18 @@ WRITTEN = "llmir/opmethods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
-SEES_ALL |= {"code", "deployment", "limited", "many", "measured", "planned", "plotted", "reported", "served"}
+SEES_ALL |= {
+    "beamed",
+    "code",
+    "deployment",
+    "limited",
+    "many",
+    "measured",
+    "planned",
+    "plotted",
+    "reported",
+    "served",
+}
 SEES_ALL |= {"simulated", "staged", "swept", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 TEXT |= {".html", ".css", ".js", ".mjs"}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @options.lowering
 @options.draft
 @options.speculation
+@options.beams
 @options.parallel
 @options.serving
 @options.memory
@@ -55,6 +56,7 @@ def analyze(**given: Any) -> int:
     llmir analyze ./config.json --batch 64 --max-tpot 20 --require-fit
     llmir analyze qwen3-32b --tp 2 --prompt 4000 --generate 500 --concurrency 32
     llmir analyze qwen3-8b --draft-tokens 4 --acceptance 0.7
+    llmir analyze qwen3-8b --batch 8 --beams 4
     """
     from llmir.backends.analysis.workload import Workload
 

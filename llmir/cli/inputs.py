@@ -216,6 +216,7 @@ def joined(device: str | Device, network: str, *programs: Program) -> Device:
 def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     """What a command's options ask of a program, on their device."""
     from llmir import api
+    from llmir.beamed import beam_search
 
     users, tpot_ms = given.get("concurrency"), given.get("max_tpot")
     if users is not None and given["batch"] != 1:
@@ -233,6 +234,8 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         concurrency=users,
         max_tpot_s=None if users is None or tpot_ms is None else tpot_ms * 1e-3,
     )
+    if given.get("beams") is not None:
+        return beam_search(job, given["beams"])
     of = drafts(given)
     return api.speculate(job, **of) if of else job
 
@@ -246,6 +249,8 @@ def check_drafts(given: Mapping[str, Any]) -> None:
                 option = name.replace("_", "-")
                 raise InputError(f"--{option} {value}: is of drafts, say --draft-tokens too")
         return
+    if given.get("beams") is not None:
+        raise InputError(f"--beams {given['beams']}: drafts are of one sequence, leave --draft-tokens out")
     if given.get("logits") == "all":
         raise InputError("--logits all: is what --draft-tokens verifies with, leave it out")
     if said["acceptance"] is None:

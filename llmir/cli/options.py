@@ -51,6 +51,10 @@ speculation = _stack(
     ),
 )
 
+beams = click.option(
+    "--beams", type=Count(), help="Sequences that each request decodes by beam search, after one prompt."
+)
+
 sides = _stack(
     click.argument("other", metavar="[MODEL2]", required=False),
     click.option(

@@ -1,0 +1,81 @@
+"""beam-search: steps choose the best continuations of each beam, and caches that are copied change places."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from llmir.build import Builder
+from llmir.dataclass import dataclass
+from llmir.errors import PassError
+from llmir.graph import Graph, Program, Value
+from llmir.ops.beams import MOST
+from llmir.pipeline import Pass, option
+from llmir.rewrite import Match, Rule
+
+from .fuse_attention import rewrite_graphs
+
+
+def _concat(p: Any, cache: Value, rows: Value) -> Any:
+    return p.concat(cache, rows, label="concat")
+
+
+def _reordered(b: Builder, match: Match, cache: Value, rows: Value) -> Any:
+    node = match["concat"]
+    moved = b.reorder(cache, block=node.op.block, name=f"reorder_{node.name}")
+    return b.concat(moved, rows, block=node.op.block, name=node.name)
+
+
+_REORDER = (Rule("reorder", _concat, _reordered),)
+
+
+def copied(program: Program) -> bool:
+    """Whether sequences have caches that grow by copies, each its own."""
+    decode = program.phase("decode")
+    return rewrite_graphs(decode, _REORDER) is not decode
+
+
+@dataclass(frozen=True)
+class BeamSearch(Pass):
+    """Each row of logits gives 2·`width` candidates; decode copies caches that grow by copies once more.
+
+    Twice as many as beams, so that enough are left where some end (transformers/generation/utils.py,
+    vllm/entrypoints/llm.py). Caches in place are read through tables, whose entries change places instead.
+    Comes after all other passes.
+    """
+
+    name: ClassVar[str] = "beam-search"
+    phased: ClassVar[bool] = True
+
+    width: int = option(2, least=2, most=MOST)
+
+    def __call__(self, program: Program) -> Program:
+        """Rewrite what reads prompts and what decodes."""
+        if program.patches or not program.is_model:
+            raise PassError(f"beam-search: {program.name} gives no logits of a vocabulary")
+        bare = program.replace(phases={})
+        later = program.phases.get("decode", bare)
+        others = {name: phase for name, phase in program.phases.items() if name != "decode"}
+        if "prefill" in others:
+            others["prefill"] = self._chosen(others["prefill"])
+        first, later = self._chosen(bare), self._chosen(rewrite_graphs(later, _REORDER))
+        return first.replace(phases=others if later == first else {**others, "decode": later})
+
+    def _chosen(self, program: Program) -> Program:
+        """A program that gives candidates beside its logits."""
+        entry = program.entries[-1]
+        given = self._candidates(program[entry], program.name)
+        return program.replace(graphs={**program.graphs, entry: given})
+
+    def _candidates(self, graph: Graph, name: str) -> Graph:
+        logits = graph.outputs[0]
+        type = graph.type(logits)
+        if type.placements[-1]:
+            raise PassError(f"beam-search: ranks of {name} hold parts of the logits, {type}")
+        if any(node.name == "candidates" for node in graph.nodes):
+            raise PassError(f"beam-search: {name} has candidates already")
+        b = Builder(graph.name)
+        for node in graph.nodes:
+            b.insert(node)
+        chosen = b.log_softmax_top_k(logits, k=2 * self.width, block="lm_head", name="candidates")
+        b.output(*graph.outputs, *chosen)
+        return b.graph()
