@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import llmir
@@ -56,6 +56,7 @@ def served(
     st.sampled_from(["round-robin", "least-loaded"]),
     st.sampled_from([0.0, 1e-5, 1e-3]),
 )
+@example((Vllm(), load([40, 40], [2, 2]), Capacity(90, 1, 20, 1)), (2, 2), "round-robin", 0.0)  # all at once
 def test_they_are_the_plain_simulators(case: Case, many: tuple[int, int], router: str, pace: float) -> None:
     fills, load, capacity = case
     rng = np.random.default_rng(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.analysis.speculation import yielded
 from llmir.backends.simulation.gaps import gaps
-from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import LOG
@@ -41,8 +40,6 @@ class Exact(Toy):
 def drafted(draw: Any) -> Case:
     """Loads whose steps verify some drafts, on engines with little room."""
     fills, load, room = draw(cases())
-    if isinstance(fills, Trtllm):
-        fills = replace(fills, patience=0)
     tokens = draw(st.integers(1, 6))
     chance = draw(st.sampled_from([0.0, 0.5, 0.9, 1.0]))
     rows = tokens + 1
@@ -73,8 +70,8 @@ def test_it_is_the_plain_simulator(case: Case) -> None:
 @given(drafted().filter(lambda case: case[0].mixes))
 def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
     """Little's law, sample by sample."""
-    fills = replace(case[0], ahead=False)
-    case = fills, *case[1:]
+    ways = {"ahead", "patience"} & {field.name for field in fields(case[0])}
+    case = replace(case[0], **dict.fromkeys(ways, 0)), *case[1:]  # who is late or held has no column
     log = serve(Prices(Exact()), case[0], case[2], case[1]).events
     event = dict(zip(LOG, log.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]

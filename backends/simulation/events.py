@@ -47,7 +47,10 @@ class Events:
             act(time_s)
 
     def _abreast(self, servers: Sequence[Server]) -> None:
-        """All steps that begin before the next event, which an answer may bring forward."""
+        """All steps that begin before the next event, which an answer may bring forward.
+
+        Of steps that begin at one time the first server's goes first: what they send then goes in that order.
+        """
         while times := sorted((s.now, i) for i, s in enumerate(servers) if s.now < self.next_s and s.busy):
-            other = nextafter(times[1][0], inf) if len(times) > 1 else inf
-            servers[times[0][1]].advance(min(self.next_s, other))
+            (_, first), (other, second) = times[0], times[1] if len(times) > 1 else (inf, len(servers))
+            servers[first].advance(min(self.next_s, nextafter(other, inf) if first < second else other))

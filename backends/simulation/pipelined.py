@@ -53,6 +53,8 @@ class Pipelined(Server):
                 short = False
             if (self.waiting or self.reading) and not (short and policy.mixes):
                 policy.fill(self, self.preempted > before)
+            else:
+                self.held = None
             if self.chunks:
                 self._read()
             elif self.decoding and not (short and self.passing):

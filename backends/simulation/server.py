@@ -120,6 +120,8 @@ class Server:
                 policy.relieve(self)
             if self.waiting or self.reading:
                 policy.fill(self, self.preempted > before)
+            else:
+                self.held = None
             if self.chunks:
                 self._read()
             elif self.decoding:
