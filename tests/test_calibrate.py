@@ -60,8 +60,8 @@ def written(folder: Path, kernel: Gemm, device: str = "h100_sxm", engine: str = 
 BAD_CELLS = {
     "": "n is empty",
     "abc": "n must be a number, got 'abc'",
-    "-5": "n must be 1 to 2.14748e+09, got -5",
-    "0": "n must be 1 to",
+    "-5": "n must be a number from 1 to 2,147,483,648, got -5",
+    "0": "n must be a number from 1 to",
     "1e30": "got 1e30",
     "nan": "got nan",
     "inf": "got inf",

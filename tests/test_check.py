@@ -231,8 +231,8 @@ MALFORMED = [
     ("map.json", b'{"weight_map": ["a"]}', "$.weight_map: expected an object"),
     ("total.json", b'{"weight_map": {"a": "b"}, "metadata": {"total_size": "3"}}', "$.metadata.total_size"),
     ("dtype.json", json.dumps({"a": {**TENSOR, "dtype": 3}}).encode(), '"a": dtype: expected text'),
-    ("shape.json", json.dumps({"a": {**TENSOR, "shape": [-2]}}).encode(), "a list of whole numbers"),
-    ("true.json", json.dumps({"a": {**TENSOR, "shape": [True]}}).encode(), "a list of whole numbers"),
+    ("shape.json", json.dumps({"a": {**TENSOR, "shape": [-2]}}).encode(), "a list of integers"),
+    ("true.json", json.dumps({"a": {**TENSOR, "shape": [True]}}).encode(), "a list of integers"),
     ("place.json", json.dumps({"a": {**TENSOR, "data_offsets": [4, 0]}}).encode(), "a start and an end"),
     (
         "bytes.json",

@@ -141,7 +141,7 @@ def test_the_command_line_has_both(run: Run) -> None:
     assert "prompt 1,000, 100 of them cached, generate 128" in shown
     assert "the first token, in 3 steps of 300 tokens at most" in shown
     assert run(*asked, "--cached", "1000").err.startswith(
-        "error: cached: expected fewer than the 1,000 tokens"
+        "error: --cached: expected fewer than the 1,000 tokens"
     )
     assert run(*asked, "--chunk", "0").err.startswith("error: --chunk: expected an integer from 1")
 

@@ -97,10 +97,10 @@ def test_without_matplotlib_the_extra_is_named(run: Run, monkeypatch: pytest.Mon
     ("row", "problem"),
     [
         ("h100_sxm,bfloat16,x,4096,4096,12,vllm-1", "m must be a number, got 'x'"),
-        ("h100_sxm,bfloat16,-64,4096,4096,12,vllm-1", "m must be 1 to"),
-        ("h100_sxm,bfloat16,64,4096,4096,-12,vllm-1", "latency_us must be 0.001 to"),
-        ("h100_sxm,bfloat16,64,4096,4096,1e300,vllm-1", "latency_us must be 0.001 to"),
-        ("h100_sxm,bfloat16,1e40,4096,4096,12,vllm-1", "m must be 1 to"),
+        ("h100_sxm,bfloat16,-64,4096,4096,12,vllm-1", "m must be a number from 1 to"),
+        ("h100_sxm,bfloat16,64,4096,4096,-12,vllm-1", "latency_us must be a number from 0.001 to"),
+        ("h100_sxm,bfloat16,64,4096,4096,1e300,vllm-1", "latency_us must be a number from 0.001 to"),
+        ("h100_sxm,bfloat16,1e40,4096,4096,12,vllm-1", "m must be a number from 1 to"),
         ("h100_sxm,bfloat16,64,4096,4096,nan,vllm-1", "latency_us must be"),
         ("h100_sxm,bfloat16,64,4096", "k is empty"),
         ("h100_sxm,bfloat16,6.5,4096,4096,12,vllm-1", "m must be an integer"),
@@ -160,7 +160,7 @@ def test_a_file_that_is_nothing_is_one_line(run: Run, tmp_path: Path, content: b
     [
         (("nothing.csv",), "error: nothing.csv: cannot be read, No such file or directory"),
         ((".",), "cannot be read, Is a directory"),
-        (("gemm.csv", "--by", "modell"), "error: by: unknown key 'modell'; allowed are kind, metric"),
+        (("gemm.csv", "--by", "modell"), "error: --by: unknown key 'modell'; allowed are kind, metric"),
         (("gemm.csv", "--tp", "2"), "error: --tp: is of chat logs, which need --model"),
         (("gemm.csv", "--hw", "h100"), "error: --hw: is of chat logs, which need --model"),
         (("chat.csv", "--model", "tiny.json"), "error: --model: chat logs also need --hw"),

@@ -205,7 +205,7 @@ def test_a_family_is_a_dozen_parameters_with_unit_and_meaning(family: str) -> No
 def test_parameters_that_are_not_known_or_not_possible_are_named() -> None:
     with pytest.raises(HardwareError, match="x: unknown parameter 'rat'; did you mean rate"):
         Gemm.of({"rat": 0.5}, "x")
-    with pytest.raises(HardwareError, match=r"x\.rate must be 0\.3 to 1, got 1\.5"):
+    with pytest.raises(HardwareError, match=r"x\.rate must be a number from 0\.3 to 1, got 1\.5"):
         Gemm.of({"rate": 1.5}, "x")
 
 

@@ -237,7 +237,7 @@ def test_lines_are_those_of_the_log(run: Run) -> None:
     [
         (
             ("analyze", "llama3.1-8b", "--max-num-seqs", "8", "--cost", "ideal"),
-            "max_num_seqs: is of an engine's step",
+            "--max-num-seqs: is of an engine's step",
         ),
         (
             ("analyze", "llama3.1-8b", "--max-batched-tokens", "8", "--max-num-seqs", "9"),
@@ -245,7 +245,7 @@ def test_lines_are_those_of_the_log(run: Run) -> None:
         ),
         (
             ("analyze", "llama3.1-8b", "--max-model-len", "2000"),
-            "max_model_len: 2,000, and prompt and answer have 2,176",
+            "--max-model-len: 2,000, and prompt and answer have 2,176",
         ),
         (("analyze", "llama3.1-8b", "--max-num-seqs", "0"), "expected an integer from 1"),
         (("explain", "llama3.1-8b", "qkv_proj", "--max-num-seqs", "8"), "--max-num-seqs: is of memory"),
@@ -280,7 +280,7 @@ def test_drivers_give_a_little_less_than_is_sold(name: str) -> None:
     [
         ("{rule: physical}", "expected the first release of each, such as \"0.17\", got 'rule'"),
         ('{"1": {rule: half}}', "rule must be physical, static, free, got 'half'"),
-        ('{"1": {BASE, utilization: 1.5}}', "utilization must be a share up to 1"),
+        ('{"1": {BASE, utilization: 1.5}}', "utilization must be a share above 0 up to 1"),
         ('{"1": {BASE}}', "give one of utilization and aside"),
         ('{"1": {BASE, utilization: 0.9, outside_GiB: {2: 1}}}', "outside_GiB must say it for tp 1"),
         (
