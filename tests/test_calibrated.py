@@ -215,7 +215,8 @@ def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
     assert host == pytest.approx(5001e-6)
     (tmp_path / "bad.yaml").write_text(text + "kernel_us: 900\n")
     said = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "bad.yaml")
-    assert (said.code, said.err) == (2, "error: engine bad.yaml.kernel_us must be a number from 0.1 to 300, got 900\n")
+    error = "error: engine bad.yaml.kernel_us must be a number from 0.1 to 300, got 900\n"
+    assert (said.code, said.err) == (2, error)
 
 
 def test_whole_runs_are_predicted() -> None:
