@@ -110,3 +110,12 @@ def program_of(model: str, setup: dict[str, Any]) -> llmir.Program:
     passes += [llmir.pipeline_of("vllm")]
     passes += [f"shard{{tp={setup['tp']}}}"] if setup.get("tp", 1) > 1 else []
     return llmir.run(llmir.load(model), ",".join(passes))
+
+
+def faults(found: dict[str, Any]) -> dict[str, list[str]]:
+    """The serious faults that axe-core found, each with the first elements that have it."""
+    return {
+        fault["id"]: [node["html"][:120] for node in fault["nodes"][:4]]
+        for fault in found["violations"]
+        if fault["impact"] in ("serious", "critical")
+    }

@@ -45,14 +45,8 @@ STEP = ("time_s", "ideal_time_s", "error")
 AMOUNTS = ("flops", "read_bytes", "write_bytes", "comm_bytes")
 OP = ("name", "time_s", "ideal_time_s", *AMOUNTS, "bound", "basis", "error")
 
-RUN = """
-import { readFileSync } from "fs";
-import { Setup, once } from "./price.mjs";
-const { told, points, typed, step, op } = JSON.parse(readFileSync("given.json"));
-const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
-(0, eval)(readFileSync("functions.js", "utf8"));
-const first = new Setup(told.setups[0], told.tables, once(globalThis.llmirFunctions), told);
-const setups = typed.map((rates) => first.given(rates));
+# What a page says of a set-up `first` at each point, with each of the typed-in rates.
+SAID = """const setups = typed.map((rates) => first.given(rates));
 const found = setups.map((setup) => points.map(([batch, prompt, generate]) => {
   const at = { batch, prompt, generate }, { prefill, decode } = setup.steps(at);
   const said = (of) => of && { ...few(of, step), ops: of.ops.map((each) => few(each, op)) };
@@ -61,6 +55,18 @@ const found = setups.map((setup) => points.map(([batch, prompt, generate]) => {
 }));
 process.stdout.write(JSON.stringify(found));
 """
+
+RUN = (
+    """
+import { readFileSync } from "fs";
+import { Setup, once } from "./price.mjs";
+const { told, points, typed, step, op } = JSON.parse(readFileSync("given.json"));
+const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
+(0, eval)(readFileSync("functions.js", "utf8"));
+const first = new Setup(told.setups[0], told.tables, once(globalThis.llmirFunctions), told);
+"""
+    + SAID
+)
 
 
 def differs(priced: Any, job: Any) -> float:

@@ -31,7 +31,7 @@ from llmir.served.guard import App
 from llmir.served.worker import LONGEST, Worker
 
 from .commands import TINY
-from .page_cases import OP, STEP, Way
+from .page_cases import OP, SAID, STEP, Way
 
 OWN = (b"host", b"127.0.0.1:8765")
 JSON = (b"content-type", b"application/json")
@@ -104,22 +104,17 @@ def client(host: str = "127.0.0.1", token: str | None = None) -> Iterator[Client
     worker.end()
 
 
-RUN = """
+RUN = (
+    """
 import { readFileSync } from "fs";
 import { Setup, once } from "./price.mjs";
 import { functionsOf } from "./lists.mjs";
 const { told, lists, points, typed, step, op } = JSON.parse(readFileSync("given.json"));
 const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
 const first = new Setup(told.setups[0], told.tables, once(functionsOf(lists)), told);
-const setups = typed.map((rates) => first.given(rates));
-const found = setups.map((setup) => points.map(([batch, prompt, generate]) => {
-  const at = { batch, prompt, generate }, { prefill, decode } = setup.steps(at);
-  const said = (of) => of && { ...few(of, step), ops: of.ops.map((each) => few(each, op)) };
-  const [figures, memory] = [setup.request(at), setup.memory(at)];
-  return { figures, memory, prefill: said(prefill), decode: said(decode) };
-}));
-process.stdout.write(JSON.stringify(found));
 """
+    + SAID
+)
 
 
 def told_of(answer: Any) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from llmir.backends.analysis.surface_code import Code
 from llmir.backends.cost import Model
 from llmir.backends.cost.tape import Tape
 from llmir.dim import Binding, C, Dim, Number
+from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.namespace import SCALARS
 
@@ -90,8 +91,8 @@ class VerifiedStep:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """There is one rank."""
-        raise NotImplementedError
+        """InputError: verifying steps are of one rank and one stage."""
+        raise InputError("draft_tokens: steps of pipeline stages or data-parallel ranks verify no drafts")
 
 
 class _Step:

@@ -10,7 +10,7 @@ from llmir.backends.export import facts, units
 from llmir.tensor import Tensor
 
 from .canvas import Tile
-from .label import INK, MUTED, PAINT, PLAIN, bar, font, left, right, width, wrapped
+from .label import INK, MUTED, PAINT, PLAIN, Paint, bar, font, left, right, width, wrapped
 from .outline import Inlet, Outline
 from .sections import Box
 
@@ -41,7 +41,7 @@ def op_tile(outline: Outline, box: Box, inner: float, *, full: bool = False) -> 
     return tile_of(box.id, lines, inner, paint, tip(outline, box))
 
 
-def tile_of(id: str, lines: Sequence[tuple[float, str]], inner: float, paint: object, said: str = "") -> Tile:
+def tile_of(id: str, lines: Sequence[tuple[float, str]], inner: float, paint: Paint, said: str = "") -> Tile:
     """A tile of lines, each so high, and cells of two columns over `inner` points."""
     inset = f'<TD WIDTH="{INSET}"></TD>'
     rows = [
@@ -50,7 +50,7 @@ def tile_of(id: str, lines: Sequence[tuple[float, str]], inner: float, paint: ob
     ]
     space = '<TD HEIGHT="5"></TD>'
     high = sum(n for n, _ in lines) + 10
-    return Tile(id, (space, *rows, space), inner + 2 * INSET, high, paint, said)  # type: ignore[arg-type]
+    return Tile(id, (space, *rows, space), inner + 2 * INSET, high, paint, said)
 
 
 def two(first: str, last: str, inner: float, second: float) -> str:

@@ -59,7 +59,8 @@ def _figure(run: Simulation | Replications, of: str, stat: str) -> tuple[float, 
     """Seconds, and the half of their interval; NaN where there are none."""
     nothing = (float("nan"), 0.0)
     if isinstance(run, Replications):
-        return tuple(run.latencies[of][stat]) if of in run.latencies else nothing  # type: ignore[return-value]
+        known = run.latencies[of][stat] if of in run.latencies else None
+        return (known.mean, known.half) if known else nothing
     spread = run.latencies.get(of)
     return (float(getattr(spread, stat)), 0.0) if spread else nothing
 
