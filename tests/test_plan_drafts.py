@@ -34,6 +34,9 @@ def test_closed_forms_are_steps_that_analyze_prices(draft: Any) -> None:
         if draft:
             step += 4 * float(llmir.analyze(structure.drafts.drafter, "h100-sxm", new=1, **asked).period_s)
         assert points.tpot_s[at] == pytest.approx(step / yielded(4, 0.7), rel=1e-9)
+        job = llmir.workload(structure.program, "h100-sxm", prompt=500, generate=200, chunk=2048)
+        said = llmir.speculate(job, structure.drafts.verify, 4, 0.7, structure.drafts.drafter)
+        assert points.ttft_s[at] == pytest.approx(said.ttft_s, rel=1e-9)
 
 
 def test_the_plan_is_what_a_server_does() -> None:

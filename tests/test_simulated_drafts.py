@@ -116,10 +116,9 @@ def test_one_request_alone_takes_the_steps_that_analyze_prices(
     assert found.tpot_s[0] == pytest.approx(np.sum(steps) / 400, rel=1e-12)
     assert found.events["steps"][1:].sum() == len(contexts)
     job = llmir.workload(LAST, "h100-sxm", batch=1, prompt=1000, generate=401)
-    assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12)
-    assert found.tpot_s[0] == pytest.approx(
-        llmir.speculate(job, EVERY, 4, acceptance, draft).tpot_s, rel=1e-5
-    )
+    said = llmir.speculate(job, EVERY, 4, acceptance, draft)
+    assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12)
+    assert found.tpot_s[0] == pytest.approx(said.tpot_s, rel=1e-5)
 
 
 @pytest.mark.parametrize("draft", [None, SMALL])
@@ -128,6 +127,24 @@ def test_one_request_alone_takes_what_speculate_says_on_average(draft: Program |
     said = llmir.speculate(job, EVERY, 4, 0.7, draft)
     found = alone(0.7, draft, requests=300).tpot_s
     assert found.mean() == pytest.approx(said.tpot_s, rel=0.01) and found.std() > 0
+
+
+@pytest.mark.parametrize("prompt", [3000, 20_000])
+def test_what_drafts_reads_a_prompt_in_the_steps_that_analyze_prices(prompt: int) -> None:
+    """In chunks of 8,192 tokens; on GLM's 8 ranks its own layer reads it."""
+    asked: dict[str, Any] = {"prompt": prompt, "generate": 2}
+    glm, every = (
+        llmir.run(
+            llmir.load("glm-4.5-air", of, draft=of == "last"), llmir.pipeline_of("vllm") + ",shard{tp=8}"
+        )
+        for of in ("last", "all")
+    )
+    for program, verify, draft in ((LAST, EVERY, SMALL), (glm, every, None)):
+        drafts: dict[str, Any] = {"verify": verify, "draft_tokens": 2, "acceptance": 0.5, "draft": draft}
+        found = llmir.simulate(program, "h100-sxm", closed=1, requests=1, **asked, **drafts)
+        said = llmir.speculate(llmir.workload(program, "h100-sxm", chunk=8192, **asked), **drafts)
+        assert said.draft_read_s > 0
+        assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12)
 
 
 def test_a_static_batch_of_which_all_drafts_are_right() -> None:
@@ -140,8 +157,10 @@ def test_a_static_batch_of_which_all_drafts_are_right() -> None:
     assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12)
 
 
-def test_prompts_beside_drafts_take_no_less_than_either_and_no_more_than_both() -> None:
-    step = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.7).prices(8192).step
+@pytest.mark.parametrize("draft", [None, SMALL])
+def test_prompts_beside_drafts_take_no_less_than_either_and_no_more_than_both(draft: Program | None) -> None:
+    engine = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.7, draft=draft)
+    step = engine.prices(8192).step
     for decodes, kept, chunk in ((1, 900, (512, 0)), (64, 64 * 3000, (2000, 500)), (200, 200 * 700, (16, 0))):
         verify, read = step(decodes, (kept,), ()), step(0, (), (chunk,))
         both = step(decodes, (kept,), (chunk,))
