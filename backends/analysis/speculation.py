@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.chunks import Chunk, Reading, reading
+from llmir.backends.analysis.chunks import Reading, reading
 from llmir.backends.analysis.kv import rank_bytes
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import _STEPS, Workload
