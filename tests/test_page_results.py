@@ -18,7 +18,7 @@ from llmir.errors import LlmirError
 from . import browser
 from .commands import Run, runner
 from .page_results import RESULTS, SWEPT, made, saved
-from .test_page_safety import AXE, HOSTILE
+from .test_page_safety import HOSTILE
 
 NAMES = sorted(RESULTS)
 WIDE = """
@@ -76,17 +76,14 @@ def test_nothing_is_cut_or_scrolls_sideways(
 
 
 @browser.real
-@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm --prefix scripts/web ci")
+@browser.axe
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_no_serious_fault(name: str, theme: str, files: dict[str, Path], chromium: Any) -> None:
     browser.opened(chromium, files[name], f"#theme={theme}")
     browser.settled(chromium)
-    chromium.execute_script(AXE.read_text("utf-8"))
-    found = chromium.execute_async_script("axe.run(document).then(arguments[0])")
+    assert browser.faults(chromium) == {}
     browser.console(chromium)
-    assert browser.faults(found) == {}
-    assert found["passes"]
 
 
 @browser.real
