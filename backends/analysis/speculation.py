@@ -18,6 +18,7 @@ from llmir.errors import InputError
 from llmir.graph import Program
 
 MOST = 64  # drafted tokens of a step: beyond, hardly any is right
+MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # what drafts
 _SOME = 4096  # tokens at which caches of two programs are compared
 
 
@@ -69,6 +70,13 @@ def drafting(program: Program, drafter: Program | None) -> Program | None:
     It reads each prompt as the model does, in the same steps, so that it has its cache.
     """
     return drafter if drafter is not None else program.phases.get("draft")
+
+
+def drafter_of(program: Program, drafter: Program | None) -> str:
+    """Which kind of thing drafts: a model, the program's own layer, or a look into the prompt."""
+    if drafting(program, drafter) is None:
+        return LOOKUP
+    return LAYER if drafter is None else MODEL
 
 
 def _held(job: Workload, draft: Program) -> int:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.liveness import reserved
 from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.speculation import asked, check, yielded
+from llmir.backends.analysis.speculation import asked, check, drafting, yielded
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Model
 from llmir.dim import Binding
@@ -73,6 +73,15 @@ class Drafts(NamedTuple):
         """A job whose memory has room for the weights of what drafts."""
         of = job.model or job.prefill.plan.model
         return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
+
+    def share_of(self, program: Program, model: Model, batch: int, context: int) -> float:
+        """The part of a step that makes its drafts, where so many sequences decode at a context."""
+        drafter = drafting(program, self.drafter)
+        if drafter is None:
+            return 0.0
+        at: dict[str, Any] = {"batch": batch, "context": context, "model": model}
+        draft_s = self.tokens * float(Report(drafter, model.device, new=1, **at).period_s)
+        return draft_s / (draft_s + float(Report(self.verify, model.device, new=self.rows, **at).period_s))
 
     def said(self) -> dict[str, Any]:
         """As JSON has it."""
