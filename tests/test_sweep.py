@@ -206,6 +206,20 @@ def test_labelled_dimensions() -> None:
             assert float(data["time_s"].sel(at)) == row["time_s"]
     assert np.isnan(data["time_s"].sel(tp=3)).all()
     assert "cannot be split" in data["refused"].sel(tp=3).values.ravel()[0]
+    assert {*data["basis"].sel(tp=1).values.ravel()} == {*found.basis}
+    assert {*data["basis"].sel(tp=3).values.ravel()} == {""}
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_frames_have_counts_and_answers_that_may_be_missing(package: str) -> None:
+    module = pytest.importorskip(package)
+    found = sample()
+    frame = getattr(found, f"to_{package}")()
+    for name in ("tp", "batch", "devices", "fits", "refused", "basis"):
+        values = [None if module.isna(v) else v for v in frame[name]] if package == "pandas" else frame[name]
+        assert [*values] == [row[name] for row in found.rows()], name
+    those = frame[frame["fits"]] if package == "pandas" else frame.filter(frame["fits"])
+    assert len(those) == sum(row["fits"] is True for row in found.rows()) > 0
 
 
 def test_the_command(run: Run, tmp_path: Path) -> None:

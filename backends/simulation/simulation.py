@@ -15,7 +15,7 @@ from llmir.views import Paged, Result
 from .capacity import Capacity
 from .course import FOREVER
 from .gaps import gaps
-from .limits import GROWTH, growth, saturated, within
+from .limits import FEW, GROWTH, growth, saturated, within
 from .load import Array, Load
 from .policy import Policy
 from .server import LOG, Server
@@ -184,8 +184,11 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow, or more comes than is answered; None of users, who wait for answers."""
-        if self.load.users:
+        """Whether waits grow, or more comes than is answered.
+
+        None of users, who wait for answers, and of so few requests that nothing can be said.
+        """
+        if self.load.users or len(self.load) < FEW:
             return None
         return (self.load.rate or 0.0) > self.largest_rate or growth(self.arrival_s, self._waits) > GROWTH
 
