@@ -54,7 +54,7 @@ def rows(found: Rates) -> Iterator[dict[str, Any]]:
 @table.printed(of=Rates)
 def rates(found: Rates) -> Group:
     """What was asked, and a line for each rate."""
-    heads = ("rate", *(f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99")), "tokens/s", "")
+    heads = ("requests/s", *(f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99")), "tokens/s", "")
     shown = table.columns(heads, heads[:-1], gap=1)
     for row in rows(found):
         times = [row[f"{of}_{stat}_s"] for of in _SHOWN for stat in ("p50", "p99")]

@@ -194,7 +194,7 @@ def _cancellations(found: Simulation) -> dict[str, Array]:
 
 def steps_csv(found: Simulation) -> str:
     """A line for each run of equal steps."""
-    counts = ("steps", "decodes", "kept", "new", "reads", "waiting", "replica")
+    counts = ("steps", "decodes", "kept", "new", "reads", "waiting", "blocks", "replica")
     return _lines({n: c.astype(np.int64) if n in counts else c for n, c in found.events.items()})
 
 

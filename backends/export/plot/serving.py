@@ -99,7 +99,7 @@ def serving(run: Simulation, ax: Any = None) -> Any:
         line("waiting (left)", color=waits.color, linestyle="--"),
         line("blocks in use (right)", **style),
     ]
-    most = f"at most {run.most_blocks:,} of {room.blocks:,} blocks of {room.block} token{'s' * (room.block > 1)} in use"
+    most = f"at most {run.most_blocks:,} of {room.blocks:,} blocks of {room.block} tokens in use"
     preempted = int(run.preemptions.sum())
     notes(ax, handles, f"{most}; {preempted:,} preemptions; lines are means over {_piece(found)}")
     return ax
