@@ -54,7 +54,8 @@ def rows(found: Rates) -> Iterator[dict[str, Any]]:
 @table.printed(of=Rates)
 def rates(found: Rates) -> Group:
     """What was asked, and a line for each rate."""
-    heads = ("requests/s", *(f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99")), "tokens/s", "")
+    stats = (f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99"))
+    heads = ("requests/s", *stats, "tokens/s", "")
     shown = table.columns(heads, heads[:-1], gap=1)
     for row in rows(found):
         times = [row[f"{of}_{stat}_s"] for of in _SHOWN for stat in ("p50", "p99")]

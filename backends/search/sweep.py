@@ -111,7 +111,7 @@ class Sweep(Immutable, Result, Paged):
         columns = self.columns.items()
         values = {name: each.tolist() if each.dtype == object else each for name, each in columns}
         frame = polars.DataFrame(values, strict=False, nan_to_null=True)
-        whole = {name: polars.Int64 for name in self.names if name in _WHOLE}
+        whole: dict[Any, Any] = {name: polars.Int64 for name in self.names if name in _WHOLE}
         said = polars.when(polars.col("refused") != "").then(polars.col("refused"))
         return frame.cast({**whole, "fits": polars.Boolean}).with_columns(refused=said)
 
