@@ -174,6 +174,19 @@ class RequestCode:
         return Function.of(tape, SIZES, [at(size) for size in reserved(self.program.phase("decode"), by)])
 
     @cached_property
+    def counted(self) -> Function | None:
+        """Bytes by which an engine counts the tokens of each stage; None where any has as many usable ones.
+
+        With other memory another stage may be full first, whose share is then what counts.
+        """
+        pool = self.pool
+        if pool is None or pool.rule.rule != "free" or len(self.program.entries) == 1:
+            return None
+        tape, at = recorded(1)
+        sizes = reserved(self.program.phase("decode"), policy("unified", pool.rule.block))
+        return Function.of(tape, SIZES, [at(size) for size in sizes])
+
+    @cached_property
     def falls(self) -> bool:
         """Whether caches may take less after a token more."""
         return any(map(falls, reserved(self.program.phase("decode"), policy(self.cache_policy))))
@@ -200,19 +213,15 @@ class RequestCode:
             "reserve": pool.reserve_bytes,
             "grows": {"each": each, "fixed": [a - _MANY * n for a, n in zip(more, each, strict=True)]},
             "dp": program.parallelism.dp,
+            "block": pool.rule.block,
         }
 
     @cached_property
-    def sizes(self) -> tuple[int, int | None] | None:
-        """From how many bytes of memory, and below how many, an engine does all else as it does.
-
-        None where another memory may have another stage full first.
-        """
+    def sizes(self) -> tuple[int, int | None]:
+        """From how many bytes of memory, and below how many, an engine does all else as it does."""
         pool = self.pool
         if pool is None:
             return 1, None
-        if pool.rule.rule == "free" and len(self.program.entries) > 1:
-            return None
         options = (*pool.rule.budgets, *pool.rule.aside, *(pool.graphs.largest if pool.graphs else ()))
         ends = [1, *(option.memory_bytes for option in options)]
         capacity = pool.device.capacity_bytes

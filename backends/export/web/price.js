@@ -70,6 +70,7 @@ export class Setup {
     this.rate = (key) => known[key];
     const functions = this.functions(this.names.rates.map((key) => known[key]));
     this.held = functions[this.reserves];
+    this.counted = functions[this.counts];
     this.phases = Object.fromEntries(Object.entries(this.kinds).map(([name, kind]) =>
       [name, { ...kind, ...Object.fromEntries(FUNCTIONS.map((key) => [key, functions[kind[key]]])) }]));
     this.roofs = { ...roofs, memory: rate("memory_GBps", roofs.memory), peaks: roofs.peaks.map(([unit, peak, key]) => [unit, rate(key, peak), key]).sort((a, b) => a[1] - b[1]) };
@@ -89,11 +90,17 @@ export class Setup {
     return [chip ? doubt : 0, links || (chip && !own) ? doubt : 0];
   }
 
+  // The bytes that may be used, on the stage whose caches are full first.
   usable() {
-    const { limits } = this, { rule, reserve, tightest } = limits;
+    const { limits, counted, dp, parts } = this, { rule, reserve, block } = limits;
     if (!rule) return limits.physical * limits.share;
-    const { weights, activations, overhead } = limits.stages[tightest];
-    return RULES[rule](limits, weights, activations, overhead)[0] - reserve;
+    const rooms = limits.stages.map(({ weights, activations, overhead }) => {
+      const [usable, taken] = RULES[rule](limits, weights, activations, overhead);
+      return { usable: usable - reserve, caches: usable - reserve - taken };
+    });
+    if (!counted) return rooms[limits.tightest].usable;
+    const tokens = rooms.map(({ caches }, i) => Math.min(UNLIMITED, block * dp * largestThat((n) => counted(dp, 1, block * n - 1)[i] / parts <= caches)));
+    return rooms[tokens.indexOf(Math.min(...tokens))].usable;
   }
 
   // The phase that runs for so many new tokens after cached ones.

@@ -16,12 +16,10 @@ export function fields(setup) {
     const low = Math.max(usual / TIMES, least / unit), slower = least > value / TIMES;
     return { key, title, unit: exponent === 12 ? "TFLOP/s" : "GB/s", exponent, usual, low, high: usual * TIMES, source, why: slower ? "or another link is faster" : "" };
   });
-  if (setup.sizes) {
-    const [least, most] = setup.sizes, usual = (setup.bare ?? setup).capacity / 1e9, engine = setup.engine ?? "";
-    const [low, high] = [Math.max(usual / TIMES, least / 1e9), Math.min(usual * TIMES, (most ?? Infinity) / 1e9)];
-    const tight = least > 1 || most;
-    found.push({ key: CAPACITY, title: "memory", unit: "GB", exponent: 9, usual, low, high, source: "what programs can have of it", why: tight ? `or ${engine} takes other steps` : "" });
-  }
+  const [least, most] = setup.sizes, usual = (setup.bare ?? setup).capacity / 1e9, engine = setup.engine ?? "";
+  const [low, high] = [Math.max(usual / TIMES, least / 1e9), Math.min(usual * TIMES, (most ?? Infinity) / 1e9)];
+  const tight = least > 1 || most;
+  found.push({ key: CAPACITY, title: "memory", unit: "GB", exponent: 9, usual, low, high, source: "what programs can have of it", why: tight ? `or ${engine} takes other steps` : "" });
   const place = ({ key }) => ORDER.findIndex((start) => key.startsWith(start));
   return found.sort((a, b) => place(a) - place(b));
 }

@@ -100,6 +100,7 @@ class Tables:
             "served": code.phases and next(iter(code.phases.values())).plan.host is not None,
             "prefix": [program.prefix(entry) for entry in program.entries],
             "reserves": self.functions.add(code.held),
+            "counts": code.counted and self.functions.add(code.counted),
             "falls": code.falls,
             "limits": code.limits,
             "roofs": self._table(_roofs(code)),
