@@ -45,6 +45,9 @@ def test_licences_are_no_part_of_what_runs() -> None:
     assert "Permission to use" not in _script("main")
 
 
-@pytest.mark.parametrize(("name", "most"), [("main.js", 60_000), ("style.css", 15_500), ("served.js", 70_000)])
-def test_our_part_stays_small(name: str, most: int) -> None:
-    assert (MADE / name).stat().st_size < most
+SIZES = {"main.js": 60_000, "style.css": 15_500, "served.js": 69_000}  # bytes; the last asks a server too
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_our_part_stays_small(name: str) -> None:
+    assert (MADE / name).stat().st_size < SIZES[name]
