@@ -1,5 +1,5 @@
 // A step to scale: what each stage does, a part of it enlarged, and live activations under the same axis.
-import { Chart, LETTERS, badge, h, mark, roving, say, svg } from "./dom.js";
+import { Chart, LETTERS, badge, div, h, mark, roving, say, svg } from "./dom.js";
 import { bytes, flops, percent, time } from "./format.js";
 import { EDGE } from "./charts.js";
 import { ticked } from "./cells.js";
@@ -10,7 +10,7 @@ const COLUMNS = ["op", "path", "stage", "rank", "micro_batch", "start_s", "end_s
 
 export class Strip extends Chart {
   constructor(data, { head, body, id }) {
-    const place = h("div", { class: "chart" });
+    const place = div("chart");
     super(body);
     Object.assign(this, { data, place, stage: 0, seen: null });
     this.slices = data.slices.map((row) => Object.fromEntries(data.keys.map((key, i) => [key, row[i]])));
@@ -20,8 +20,8 @@ export class Strip extends Chart {
       own.name = own.path.split(".").at(-1);
     }
     this.stages = data.stages.map((_, stage) => this.slices.filter((own) => own.stage === stage));
-    this.legend = h("div", { class: "legend" }, ...data.bounds.map((bound) => h("span", {}, badge(bound), ` ${bound === "bubble" ? "bubble: waits for another stage" : bound}`)));
-    const button = (title, words, act) => h("button", { type: "button", "aria-label": words, onclick: act }, title);
+    this.legend = div("legend", ...data.bounds.map((bound) => h("span", {}, badge(bound), ` ${bound === "bubble" ? "bubble: waits for another stage" : bound}`)));
+    const button = (title, words, act) => h("button", { "aria-label": words, onclick: act }, title);
     head.append(h("div", { class: "switch", role: "group", "aria-label": "part that is enlarged" },
       button("◀", "earlier", () => this.move(-0.5)), button("▶", "later", () => this.move(0.5)), button("+", "nearer", () => this.zoom(0.5)), button("−", "farther", () => this.zoom(2)),
       button("all", "all of the step", () => this.look(0, data.end))));
