@@ -67,8 +67,9 @@ class Drafts(NamedTuple):
             why = STAGES.get(engine, "no engine is known that verifies drafts in pipeline stages")
             raise InputError(f"draft_tokens: {count}; {why}")
         kind = drafter_of(program, drafter)
-        if program.parallelism.dp > 1 and (why := RANKS.get((engine, kind))):
-            raise InputError(f"draft_tokens: {count}; {why}")
+        refusal = RANKS.get((engine, kind)) if program.parallelism.dp > 1 else None
+        if refusal:
+            raise InputError(f"draft_tokens: {count}; {refusal}")
         return cls(count, share, verify, drafter)
 
     @property
