@@ -54,9 +54,11 @@ class Op(NamedTuple):
 class Phase:
     """Steps of one phase as functions of B, T and C.
 
-    Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), its `parts`
-    (ops alone, in a graph, as launched, whole), by the roofline (`ideal`), and bytes of weights, caches and
-    activations (`memory`). Of ops: `times` as `Priced` has them, `amounts`, and activations at its `moments`.
+    Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), and bytes
+    of weights, caches and activations (`memory`). `figures` are all that a step says, so many of each as
+    `counts` has, in one function, so that what they share is worked out once: of each stage `parts` (ops
+    alone, in a graph, as launched, whole), seconds by the roofline (`ideal`) and `memory`; of ops `times` as
+    `Priced` has them, `amounts`, and activations at the step's `moments`.
     `steps` and `ideal` may be of a device whose rates are told later (`cost.typed`), `plan` of what it is.
     """
 
@@ -66,19 +68,28 @@ class Phase:
         values, seconds = steps.figures(at), steps.seconds(at)
         stage = Function.of(tape, SIZES, seconds.whole)
         self.early, self.late = stage.parted(("C",))
-        memories = ((at(m.weights), at(m.caches), m.transient(at)) for m in steps.memories)
         moments = chain.from_iterable(m.lifetimes.moments for m in steps.memories)
         self._moments = {moment.op: i for i, moment in enumerate(moments)}
         sizes = (at(m.bytes) for memory in steps.memories for m in memory.lifetimes.moments)
         found: dict[str, Iterable[Number]] = {
             "parts": chain(*seconds),
             "ideal": ideal.timing(at).stages,
-            "memory": chain.from_iterable(memories),
+            "memory": chain.from_iterable(
+                (at(m.weights), at(m.caches), m.transient(at)) for m in steps.memories
+            ),
             "times": chain.from_iterable(values[start] for start in self._starts),
             "amounts": chain.from_iterable(values[kind.amounts] for kind in steps.kinds),
             "moments": sizes,
         }
-        self.functions = {name: Function.of(tape, SIZES, outputs) for name, outputs in found.items()}
+        outputs = {name: tuple(of) for name, of in found.items()}
+        self.counts = {name: len(of) for name, of in outputs.items()}
+        self.figures = Function.of(tape, SIZES, chain.from_iterable(outputs.values()))
+        self.memory = Function.of(tape, SIZES, outputs["memory"])
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """All of them."""
+        return self.early, self.late, self.figures, self.memory
 
     @property
     def _starts(self) -> list[slice]:

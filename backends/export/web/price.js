@@ -2,7 +2,7 @@
 
 const UNLIMITED = 2 ** 40, CHUNK = 1 << 16;
 const PRICED = 4;
-const FUNCTIONS = ["early", "late", "parts", "ideal", "memory", "times", "amounts", "moments"];
+const FUNCTIONS = ["early", "late", "figures", "memory"];
 export const CAPACITY = "memory_GB";
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
@@ -15,6 +15,18 @@ function timing(stages, parts) {
     interval: parts * slowest,
     period: Math.max(all, parts * slowest),
   };
+}
+
+// What is known of a step before its context, kept for the next one of its kind.
+function known(phase, each, fresh) {
+  if (phase.kept?.each !== each || phase.kept.fresh !== fresh) phase.kept = { each, fresh, found: phase.early(each, fresh) };
+  return phase.kept.found;
+}
+
+// Values that follow one another by name, so many of each.
+function apart(values, counts) {
+  let from = 0;
+  return Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, values.slice(from, (from += count))]));
 }
 
 // Functions by name for what they are told, made once for each.
@@ -110,14 +122,21 @@ export class Setup {
   }
 
   timing(batch, fresh, context) {
-    const each = batch / this.parts, { early, late } = this.phase(fresh, context);
-    return timing(late(context, ...early(each, fresh)), this.parts);
+    const phase = this.phase(fresh, context);
+    return timing(phase.late(context, ...known(phase, batch / this.parts, fresh)), this.parts);
+  }
+
+  // The same at several contexts.
+  timings(batch, fresh, contexts) {
+    const phase = this.phase(fresh, contexts[0]), alike = contexts.every((context) => this.phase(fresh, context) === phase);
+    if (!phase.late.many || !alike) return contexts.map((context) => this.timing(batch, fresh, context));
+    return phase.late.many(contexts, known(phase, batch / this.parts, fresh)).map((found) => timing(found, this.parts));
   }
 
   // The sums of periods and intervals over decode steps from one context to another.
   decoding(batch, first, count) {
-    const { early, late } = this.phase(1, first), known = early(batch / this.parts, 1);
-    const timed = late.from ? late.from(first, known) : (context) => late(context, ...known);
+    const phase = this.phase(1, first), { late } = phase, others = known(phase, batch / this.parts, 1);
+    const timed = late.from ? late.from(first, others) : (context) => late(context, ...others);
     let period = 0, interval = 0;
     if (this.stages === 1 && this.parts === 1) {
       for (let context = first; context < first + count; context++) period += timed(context)[0];
@@ -138,7 +157,7 @@ export class Setup {
   reading(batch, prompt) {
     const steps = this.chunks(batch, prompt);
     const seconds = steps.map(({ prompts, fresh, cached, times }) =>
-      times * sum(cached.map((context) => this.timing(prompts, fresh, context).interval)));
+      times * sum(this.timings(prompts, fresh, cached).map(({ interval }) => interval)));
     const last = steps.at(-1), end = this.timing(last.prompts, last.fresh, last.cached.at(-1));
     const whole = sum(seconds), way = end.step - end.interval;
     return { time: whole + way, mean: mean(steps, seconds) + way, interval: whole };
@@ -169,11 +188,10 @@ export class Setup {
 
   step(batch, fresh, context) {
     const at = [batch / this.parts, fresh, context], phase = this.phase(fresh, context), { parts } = this;
-    const seconds = phase.parts(...at), n = this.stages;
+    const n = this.stages, found = apart(phase.figures(...at), phase.counts), seconds = found.parts;
     const [alone, busy, launched, whole] = [0, 1, 2, 3].map((i) => seconds.slice(i * n, (i + 1) * n));
-    const { step, interval, period } = timing(whole, parts), ideal = timing(phase.ideal(...at), parts);
-    const times = phase.times(...at), amounts = phase.amounts(...at);
-    const ops = phase.rows.map((row) => this.op(row, times, amounts, n * step));
+    const { step, interval, period } = timing(whole, parts), ideal = timing(found.ideal, parts);
+    const ops = phase.rows.map((row) => this.op(row, found.times, found.amounts, n * step));
     const overheads = whole.map((time, i) => ({
       host: time - launched[i], launching: launched[i] - busy[i], hidden: busy[i] - alone[i],
       all: time - launched[i] + (launched[i] - busy[i]) + (busy[i] - alone[i]),
@@ -185,7 +203,7 @@ export class Setup {
     return {
       phase, batch, fresh, context, at, ops, extras: [...added, ...bubbles], overheads,
       time_s: step, interval_s: interval, period_s: period, ideal_time_s: ideal.step, stages: whole,
-      error: this.error(ops), moments: phase.moments(...at), memory: stages(phase.memory(...at)),
+      error: this.error(ops), moments: found.moments, memory: stages(found.memory),
     };
   }
 
