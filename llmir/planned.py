@@ -185,7 +185,7 @@ def _drafts(
 
     verify, small = (each and _deployed(each, kind, split, runs) for each in programs)
     assert verify is not None
-    return Drafts.of(deployed, count, share, verify, small)
+    return Drafts.of(deployed, count, share, verify, small, runs.name if runs else "")
 
 
 def _deployed(program: Program, weights: str, split: Split, runs: Any) -> Program:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.chunks import Reading, reading
+from llmir.backends.analysis.chunks import Chunk, Reading, reading
 from llmir.backends.analysis.kv import rank_bytes
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import _STEPS, Workload
@@ -132,7 +132,12 @@ class Speculative(Workload):
         """What of that is due to what drafts."""
         if drafting(self.program, self.drafter) is None:
             return Reading(0.0, 0.0, 0.0)
-        return reading(self.chunks, lambda chunk: self._draft(chunk.prompts, chunk.new, chunk.cached))
+        return reading(self.chunks, self._draft_reads)
+
+    def _draft_reads(self, chunk: Chunk) -> Report:
+        step = self._draft(chunk.prompts, chunk.new, chunk.cached)
+        assert step is not None
+        return step
 
     @property
     def draft_read_s(self) -> float:

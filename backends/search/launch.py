@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import Any, NamedTuple
 
-from llmir.backends.analysis.speculation import drafter_of
 from llmir.convert import choice
 from llmir.errors import InputError
 from llmir.hw.releases import number
@@ -119,7 +118,7 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
     `draft_model` names the model that drafts, where one does. InputError for what `check` refuses.
     """
     s, count = candidate.structure, candidate.replicas
-    drafter = s.drafts and drafter_of(s.program, s.drafts.drafter)
+    drafter = s.drafts and s.drafts.kind(s.program)
     check(engine, s.model.runs, s.weights, s.split, drafter or "")
     launcher, runs = LAUNCHERS[engine], s.model.runs
     assert runs is not None

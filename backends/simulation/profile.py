@@ -74,11 +74,15 @@ class Profile(Immutable):
 
     def admitted(self, load: Load) -> Load:
         """The requests that are short enough; InputError where one of them could never run."""
-        load = self.short(load)
-        if self.drafts:
-            load = replace(load, drafts=(self.drafts.tokens, self.drafts.acceptance))
+        load = self.drafting(self.short(load))
         check(load, self.capacity(load.longest), self.policy)
         return load
+
+    def drafting(self, load: Load) -> Load:
+        """The same requests, of which each step verifies drafts if there are any."""
+        if self.drafts is None:
+            return load
+        return replace(load, drafts=(self.drafts.tokens, self.drafts.acceptance))
 
     def short(self, load: Load) -> Load:
         """The requests that are no longer than `max_model_len`, by default the positions of the model.

@@ -13,7 +13,6 @@ from llmir.backends.analysis.surface_code import Code
 from llmir.backends.cost import Model
 from llmir.backends.cost.tape import Tape
 from llmir.dim import Binding, C, Dim, Number
-from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.namespace import SCALARS
 
@@ -41,8 +40,8 @@ class VerifiedStep:
             _Step(running(of, [(1, new, 1)], "")[0], model, new) for of in (drafts.verify, program)
         )
         drafter = drafting(program, drafts.drafter)
-        self._draft = drafter and _Step(running(drafter, [(1, 1, 1)], "")[0], model, 1)
-        self._reads = drafter and PricedStep(drafter, model, tokens)
+        self._draft = _Step(running(drafter, [(1, 1, 1)], "")[0], model, 1) if drafter else None
+        self._reads = PricedStep(drafter, model, tokens) if drafter else None
         self._rows = Rows(self._seconds)
         self._drafts = Rows(self._drafting)
         self._logits: dict[int, float] = {}
@@ -56,10 +55,13 @@ class VerifiedStep:
             return self._decodes(decodes, kept)
         context = round(kept / decodes)
         mine = [(self.drafts.rows, context)] * decodes
+        verified = self._plain(0, (), [*mine, *chunks]) + self._more(decodes, context)
+        return verified + self._reading(decodes, context, chunks)
+
+    def _more(self, decodes: int, context: int) -> float:
+        """Logits of all rows, and all drafts but the first of each."""
         first, _, drafts = self._drafts(decodes, context, context)
-        later = drafts[context - first] * (1 - 1 / self.drafts.tokens)
-        verified = self._plain(0, (), [*mine, *chunks]) + self._heads(decodes)
-        return verified + self._reading(decodes, context, chunks) + later
+        return self._heads(decodes) + drafts[context - first] * (1 - 1 / self.drafts.tokens)
 
     def _decodes(self, decodes: int, kept: Number) -> Number:
         """What only decodes; linear between whole mean contexts."""
@@ -102,8 +104,18 @@ class VerifiedStep:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """InputError: verifying steps are of one rank and one stage."""
-        raise InputError("draft_tokens: steps of pipeline stages or data-parallel ranks verify no drafts")
+        """Seconds of a step, and of its one stage: ranks read such chunks, and share what decodes evenly."""
+        count = int(decodes)
+        context = round(sums[0] / count) if count else 0
+        shares = [count // len(ranks) + (i < count % len(ranks)) for i in range(len(ranks))]
+        rows = (self.drafts.rows, context)
+        mine = [[rows] * n + [*chunks] for n, chunks in zip(shares, ranks, strict=True)]
+        seconds = self._plain.micro_batch(0, (), mine)[0]
+        if self._reads is not None:
+            own = [count * Binding(C=context)(f) for f in self._reads.functions] if count else (0,)
+            seconds += self._reads.micro_batch(count, own, ranks)[0]
+        seconds += self._more(count, context) if count else 0.0
+        return seconds, seconds
 
 
 class _Step:

@@ -128,7 +128,7 @@ export class Roofline extends Chart {
   points(drawn, x, y, state) {
     const known = new Set();
     let more = false;
-    for (const op of drawn.sort((a, b) => b.share - a.share)) {
+    for (const op of [...drawn].sort((a, b) => b.share - a.share)) {
       known.add(op.key);
       more ||= !this.bubbles.has(op.key);
       const bubble = this.bubbles.get(op.key) ?? this.bubble(op), [cx, cy] = [x(op.intensity), y(op.speed)];
