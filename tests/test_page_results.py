@@ -24,7 +24,8 @@ NAMES = sorted(RESULTS)
 # Cards that are lower than what they hold.
 LOW = """
 const cards = [...document.querySelectorAll(".card")];
-return cards.filter((card) => card.scrollHeight > card.clientHeight + 2).map((card) => card.outerHTML.slice(0, 80));
+const low = cards.filter((card) => card.scrollHeight > card.clientHeight + 2);
+return low.map((card) => card.outerHTML.slice(0, 80));
 """
 WIDE = """
   const own = document.documentElement.clientWidth;
