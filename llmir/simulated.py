@@ -27,8 +27,8 @@ REQUESTS = 10_000_000  # at most: as many as memory holds what is known of
 
 
 TRAFFIC = (
-    *("rate", "closed", "trace", "speed", "prompt", "generate", "requests", "prefix_hits", "seed"),
-    *("cancel", "timeout_s", "turns", "think_s"),
+    *("rate", "burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "prefix_hits"),
+    *("seed", "cancel", "timeout_s", "turns", "think_s"),
 )
 POOLS = (
     *("prefill_replicas", "decode_replicas", "link"),
@@ -42,6 +42,7 @@ def simulate(
     hw: Any,
     *,
     rate: float | None = None,
+    burstiness: float | None = None,
     closed: int | None = None,
     trace: str | os.PathLike[str] | None = None,
     speed: float = 1.0,
@@ -168,6 +169,7 @@ def drafted(
 def traffic(
     *,
     rate: float | None = None,
+    burstiness: float | None = None,
     closed: int | None = None,
     trace: str | os.PathLike[str] | None = None,
     speed: float = 1.0,
@@ -183,7 +185,8 @@ def traffic(
 ) -> Load:
     """Requests with their tokens, and when they come; equal calls give equal ones.
 
-    They come at random, `rate` a second; from as many users in a `closed` loop, each of whom asks again when
+    They come at random, `rate` a second, with gaps of a gamma law whose shape is `burstiness`: 1 is Poisson's,
+    less has bursts, n is what each of n servers gets that are dealt them in turn. Or they come from as many users in a `closed` loop, each of whom asks again when
     answered; or as a `trace` has them, `speed` times as fast (formats: docs/serving.md). `prompt` (2048) and
     `generate` (128) are tokens, or laws such as `uniform:100,900` and `lognormal:512,0.6` (median, deviation
     of the logarithm), of 1000 `requests`; a trace says all three. A share `prefix_hits` of each prompt is
@@ -211,6 +214,8 @@ def traffic(
     if turns is not None and rate is None:
         other = "closed" if closed is not None else "trace"
         raise InputError(f"turns: sessions come at a rate, leave out {other}")
+    if burstiness is not None and rate is None:
+        raise InputError("burstiness: is of requests that come at a rate, say rate too")
     if trace is not None:
         if twice := next((name for name, value in said.items() if value is not None), None):
             raise InputError(f"{twice}: a trace says its requests, leave it out")
@@ -224,6 +229,7 @@ def traffic(
         asked["prompt"],
         asked["generate"],
         rate=None if rate is None else convert.number("rate", rate, 1e-6, 1e9),  # a request a nanosecond
+        burstiness=1.0 if burstiness is None else convert.number("burstiness", burstiness, 1e-3, 1e6),
         users=None if closed is None else convert.integer("closed", closed, 1, REQUESTS),
         seed=convert.integer("seed", asked["seed"]),
         cancel=share or 0.0,

@@ -103,6 +103,7 @@ TRAFFIC: dict[str, Any] = {
     "prompt": 8,
     "generate": 2,
     "prefix_hits": 0.0,
+    "burstiness": 1.0,
     "cancel": 0.0,
     "timeout_s": None,
     "turns": None,

@@ -32,7 +32,7 @@ def plans() -> Plans:
 
 
 def simulated(candidate: Candidate, seed: int) -> Any:
-    """One replica with its share of the rate, by the public simulator."""
+    """One of replicas that are dealt requests in turn, by the public simulator."""
     traffic, s = candidate.traffic, candidate.structure
     limits = {
         "max_ttft_s": traffic.ttft and traffic.ttft.seconds,
@@ -42,6 +42,7 @@ def simulated(candidate: Candidate, seed: int) -> Any:
         s.program,
         s.device,
         rate=traffic.rate / candidate.replicas,
+        burstiness=candidate.replicas,
         prompt=traffic.prompt,
         generate=traffic.generate,
         requests=traffic.requests,

@@ -188,6 +188,8 @@ def test_longer_requests_than_the_model_takes_are_counted() -> None:
         ({}, "simulate: say how requests come, by one of rate, closed and trace"),
         ({"rate": 1, "closed": 2}, "simulate: say how requests come"),
         ({"rate": 0}, "rate: expected a number from 0.000001 to 1,000,000,000, got 0"),
+        ({"closed": 1, "burstiness": 2}, "burstiness: is of requests that come at a rate, say rate too"),
+        ({"rate": 1, "burstiness": 0}, "burstiness: expected a number from 0.001 to 1,000,000, got 0"),
         ({"rate": 1, "prompt": "pareto:3"}, "prompt: expected constant, uniform, normal"),
         ({"rate": 1, "generate": "lognormal:100"}, "generate: lognormal takes median and sigma"),
         ({"rate": 1, "generate": "uniform:9,3"}, "the least goes first"),
@@ -207,6 +209,33 @@ def test_what_cannot_be_simulated_is_refused(asked: dict[str, Any], says: str) -
         llmir.simulate(MODEL, "h100-sxm", **asked)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 7])
+def test_gaps_are_what_a_server_in_turn_sees(servers: int) -> None:
+    """By `burstiness` n, and by every nth request of Poisson's law."""
+    each = llmir.traffic(rate=5, burstiness=servers, requests=20_000).arrival_s
+    every = llmir.traffic(rate=5 * servers, requests=20_000 * servers, seed=1).arrival_s[servers - 1 :: servers]
+    gaps = [np.sort(np.diff(arrival_s)) for arrival_s in (each, every)]
+    for found in gaps:
+        assert found.mean() == pytest.approx(1 / 5, rel=0.03)
+        assert found.std() / found.mean() == pytest.approx(servers**-0.5, rel=0.03)
+    for share in (0.1, 0.5, 0.9):
+        low, high = (np.quantile(found, share) for found in gaps)
+        assert low == pytest.approx(high, rel=0.1)
+
+
+def test_one_of_some_replicas_in_turn_is_as_all_of_them() -> None:
+    """On average over requests, of lengths by a law; at random they wait longer."""
+    asked: dict[str, Any] = {"prompt": "lognormal:800,0.6", "generate": "lognormal:100,0.6"}
+    all_of_them = llmir.simulate(MODEL, "h100-sxm", rate=60, replicas=4, requests=8000, **asked)
+    one = llmir.simulate(MODEL, "h100-sxm", rate=15, burstiness=4, requests=8000, seed=9, **asked)
+    chance = llmir.simulate(MODEL, "h100-sxm", rate=15, requests=8000, seed=9, **asked)
+    for figure in ("ttft", "tpot"):
+        each, whole, rough = (run.latencies[figure] for run in (one, all_of_them, chance))
+        assert each.mean == pytest.approx(whole.mean, rel=0.05)
+        assert each.p90 == pytest.approx(whole.p90, rel=0.1)
+        assert rough.p90 > each.p90
 
 
 def test_the_command_says_what_the_api_says(tmp_path: Any) -> None:

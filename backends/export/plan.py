@@ -146,7 +146,7 @@ def assumed(plans: Plans) -> list[str]:
     limited = (
         f"a limit holds for the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
     )
-    lines = [f"{limited}; one replica is simulated, with its share of them{none}"]
+    lines = [f"{limited}; replicas are dealt requests in turn, and one is simulated{none}"]
     if plans.structures:
         stated = dict.fromkeys(weights(s) for s in plans.structures)
         own = dict.fromkeys(s.weights for s in plans.structures if s.weights)

@@ -21,7 +21,6 @@ from .traffic import Traffic
 from .trial import Replica, Run, Trial
 
 SLACK = 1.1  # by which closed forms may be off: measured 0.90 to 1.08 of saturated servers, docs/plans.md
-CHANCE = 1.6  # standard deviations by which more than the mean are there at once, in a first guess: likewise
 SEEDS = 5  # runs of a plan that is shown
 ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
 CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
@@ -176,12 +175,10 @@ class Search:
         return max(1, ceil(self.traffic.rate * SLACK**2 / rate))
 
     def _guess(self, number: int) -> int:
-        """Replicas with which requests that come by chance may meet the limits."""
+        """Replicas that answer what comes, if closed forms within the limits are right: see docs/plans.md."""
         assert self._kept is not None
-        of = self._kept.only(self._kept.structure == number)
-        most = int(of.batch.max())
-        some = of.batch <= most - CHANCE * most**0.5
-        return self._replicas_of(float(of.rate[some].max(initial=of.rate.min())) / SLACK)
+        rate = float(self._kept.rate[self._kept.structure == number].max())
+        return max(1, ceil(self.traffic.rate / rate))
 
     def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
         """Those that meet the limits, the cheapest first, and those that do not with all devices.

@@ -44,11 +44,9 @@ class Traffic(Record):
         return self.requests // 10
 
     def load(self, replicas: int, seed: int) -> Load:
-        """What comes to one of so many replicas, each of which has its share of the rate.
-
-        A random part of what comes by Poisson's law does so too.
-        """
-        load = drawn(self.requests, self.prompt, self.generate, rate=self.rate / replicas, seed=seed)
+        """What comes to one of so many replicas, which are dealt requests in turn."""
+        own = {"rate": self.rate / replicas, "burstiness": replicas, "seed": seed}
+        load = drawn(self.requests, self.prompt, self.generate, **own)
         return load.hit(self.prefix_hits)
 
     @cached_property

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .lengths import lengths
-from .load import Load, poisson
+from .load import Load, arrivals
 
 
 def drawn(
@@ -16,6 +16,7 @@ def drawn(
     generate: object,
     *,
     rate: float | None = None,
+    burstiness: float = 1.0,
     users: int | None = None,
     seed: int = 0,
     cancel: float = 0.0,
@@ -27,7 +28,7 @@ def drawn(
     streams = [np.random.default_rng(seq) for seq in np.random.SeedSequence(seed).spawn(4)]
     tokens = lengths("prompt", prompt)(streams[0], requests)
     answers = lengths("generate", generate)(streams[1], requests)
-    comes = np.zeros(requests) if rate is None else poisson(rate, requests, streams[2])
+    comes = np.zeros(requests) if rate is None else arrivals(rate, requests, burstiness, streams[2])
     load = Load(tokens, answers, np.zeros_like(tokens), comes, users, seed=seed)
     return load.cancelled(cancel, streams[3]) if cancel else load
 

@@ -146,6 +146,9 @@ class Load(Figures):
         return replace(self, generate=np.where(chosen, stops, self.generate), asked=self.generate)
 
 
-def poisson(rate: float, requests: int, rng: np.random.Generator) -> Array:
-    """Arrivals at random, so many a second on average."""
-    return np.cumsum(rng.exponential(1 / rate, requests))
+def arrivals(rate: float, requests: int, burstiness: float, rng: np.random.Generator) -> Array:
+    """Arrivals at random, so many a second on average, by gaps of a gamma law with the shape `burstiness`.
+
+    1 is Poisson's law, and n what one of n servers gets that are dealt such requests in turn.
+    """
+    return np.cumsum(rng.gamma(burstiness, 1 / (rate * burstiness), requests))

@@ -16,8 +16,8 @@ from .kinds import Count, Milliseconds, Number, Whole, spelled
 from .rates import Rates
 
 ASKED = (
-    *("rate", "closed", "trace", "speed", "prompt", "generate", "requests", "seed", "prefix_hits"),
-    *("cancel", "turns", "chunked_prefill", "warm_up", "replicas", "router"),
+    *("rate", "burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "seed"),
+    *("prefix_hits", "cancel", "turns", "chunked_prefill", "warm_up", "replicas", "router"),
     *("prefill_replicas", "decode_replicas", "link"),
 )
 FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
@@ -48,6 +48,12 @@ class Lengths(Count):
     "--rates",
     type=Rates("N,N,…"),
     help="Instead: several rates, each simulated: latencies against the rate (-o late.html, late.png).",
+)
+@click.option(
+    "--burstiness",
+    type=Number("SHAPE", least=1e-3, most=1e6),
+    help="Of the gamma law of gaps between them: below 1 they come in bursts, above 1 evenly; N is what each "
+    "of N servers gets that are dealt them in turn.  [default: 1, Poisson's law]",
 )
 @click.option("--closed", type=Count(), help="Instead: users, each of whom asks again when answered.")
 @click.option(
