@@ -202,7 +202,7 @@ def reason(plans: Plans, why: Why, candidate: Candidate) -> str:
                 more = f"{units.time(used)} on average, but a further run may miss by {units.time(why.by)}"
                 return f"{name} is {more}: {op}{full}"
             return f"{name} misses by {units.time(why.by)}: {op}{full}"
-        return f"{name} has {units.time(-why.by)} left of its limit: {op}"
+        return f"{name} has {units.time(-why.by)} left of its limit in 97.5% of runs: {op}"
     if why.than is None:
         return f"{_overloaded(candidate) if why.constraint == 'rate' else 'nothing limits it'}: {op}"
     best = plans.best

@@ -45,8 +45,8 @@ class Traffic(Record):
 
     def load(self, replicas: int, seed: int) -> Load:
         """What comes to one of so many replicas, which are dealt requests in turn."""
-        own = {"rate": self.rate / replicas, "burstiness": replicas, "seed": seed}
-        load = drawn(self.requests, self.prompt, self.generate, **own)
+        rate = self.rate / replicas
+        load = drawn(self.requests, self.prompt, self.generate, rate=rate, burstiness=replicas, seed=seed)
         return load.hit(self.prefix_hits)
 
     @cached_property
