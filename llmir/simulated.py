@@ -185,16 +185,17 @@ def traffic(
 ) -> Load:
     """Requests with their tokens, and when they come; equal calls give equal ones.
 
-    They come at random, `rate` a second, with gaps of a gamma law whose shape is `burstiness`: 1 is Poisson's,
-    less has bursts, n is what each of n servers gets that are dealt them in turn. Or they come from as many users in a `closed` loop, each of whom asks again when
-    answered; or as a `trace` has them, `speed` times as fast (formats: docs/serving.md). `prompt` (2048) and
-    `generate` (128) are tokens, or laws such as `uniform:100,900` and `lognormal:512,0.6` (median, deviation
-    of the logarithm), of 1000 `requests`; a trace says all three. A share `prefix_hits` of each prompt is
-    cached already. A share `cancel` of requests is cancelled after a random part of the answer, which nobody
-    knows before, and each is given up that has not ended `timeout_s` after it came. With `turns`, a number
-    or a law, requests are turns of sessions, of which `rate` come a second: each prompt begins with all that
-    was said before, and comes after an exponential time of mean `think_s` (10). InputError where they come in
-    no way, or in two, or are said twice.
+    They come at random, `rate` a second, with gaps of a gamma law of the shape `burstiness`: 1 is
+    Poisson's, less has bursts, n is what each of n servers gets that are dealt them in turn. Or they come
+    from as many users in a `closed` loop, each of whom asks again when answered; or as a `trace` has them,
+    `speed` times as fast (formats: docs/serving.md). `prompt` (2048) and `generate` (128) are tokens, or
+    laws such as `uniform:100,900` and `lognormal:512,0.6` (median, deviation of the logarithm), of 1000
+    `requests`; a trace says all three. A share `prefix_hits` of each prompt is cached already. A share
+    `cancel` of requests is cancelled after a random part of the answer, which nobody knows before, and each
+    is given up that has not ended `timeout_s` after it came. With `turns`, a number or a law, requests are
+    turns of sessions, of which `rate` come a second: each prompt begins with all that was said before, and
+    comes after an exponential time of mean `think_s` (10). InputError where they come in no way, or in two,
+    or are said twice.
     """
     from .backends.simulation.drawn import drawn, turned
     from .backends.simulation.trace import trace as read
