@@ -103,7 +103,7 @@ TRAFFIC: dict[str, Any] = {
     "prompt": 8,
     "generate": 2,
     "prefix_hits": 0.0,
-    "burstiness": 1.0,
+    "burstiness": None,
     "cancel": 0.0,
     "timeout_s": None,
     "turns": None,
@@ -184,6 +184,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "server.run": (llmir.server(PROGRAM, "h100-sxm").run, {"load": llmir.traffic(**TRAFFIC), **COUNTED}),
     "traffic": (llmir.traffic, TRAFFIC),
+    "traffic at a rate": (llmir.traffic, {"rate": 2.0, "burstiness": 2.0, "requests": 5, "turns": 2}),
     "simulate": (
         llmir.simulate,
         {"program": PROGRAM, "hw": "h100-sxm", **REQUESTS, **SERVER, **PRICING, **dict.fromkeys(POOLS)},
