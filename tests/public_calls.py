@@ -103,20 +103,17 @@ TRAFFIC: dict[str, Any] = {
     "prompt": 8,
     "generate": 2,
     "prefix_hits": 0.0,
-    "burstiness": None,
     "cancel": 0.0,
-    "timeout_s": None,
-    "turns": None,
-    "think_s": None,
     "seed": 0,
+    "speed": 1.0,
+    **dict.fromkeys(("burstiness", "timeout_s", "turns", "think_s", "trace")),
 }
-TRAFFIC |= {"trace": None, "speed": 1.0}
 COUNTED = {"warm_up": 0, "max_ttft_s": None, "max_tpot_s": None, "replicas": 2, "router": "least-loaded"}
 REQUESTS = TRAFFIC | COUNTED
 SERVER = {"chunked_prefill": None, "max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64}
 SERVER |= {"memory_utilization": 0.9, "reserve_bytes": 0}
 SERVED = llmir.server(PROGRAM, "h100-sxm")
-POOLS = ("prefill_replicas", "decode_replicas", "link", "decode_program")
+POOLS = ("prefill_replicas", "decode_replicas", "link", "decode_program", "decode_verify", "decode_draft")
 POOLED = {name: value for name, value in COUNTED.items() if name != "replicas"}
 POOLED |= {"prefill_replicas": 2, "decode_replicas": 1}
 LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, "chunk": None, **CACHES}
@@ -191,7 +188,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "simulate pools": (
         lambda **x: llmir.simulate(PROGRAM, "h100-sxm", closed=2, requests=3, prompt=8, generate=2, **x),
-        dict(zip(POOLS, (2, 1, "nvlink", PROGRAM), strict=True)),
+        dict(zip(POOLS, (2, 1, "nvlink", PROGRAM, None, None), strict=True)),
     ),
     "pools": (llmir.pools, {"prefill": SERVED, "decode": SERVED, "link": "nvlink"}),
     "pools.run": (llmir.pools(SERVED, SERVED, "nvlink").run, {"load": llmir.traffic(**TRAFFIC), **POOLED}),
