@@ -66,7 +66,7 @@ read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is in
 wheel: $(READY) ## a wheel in dist/, tried in a fresh environment from another folder
 	@sh scripts/wheel.sh "$(RUN)/python"
 
-web: ## what pages have of d3, bundled anew; needs npm, and gives the same bytes each time
+web: ## what pages run: our modules minified, and what they have of d3; needs npm, and gives the same bytes each time
 	@sh scripts/web.sh
 
 clean: ## remove what the targets above made

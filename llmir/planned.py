@@ -91,9 +91,8 @@ def plan(
     link = None if link is None else convert.text("link", link)
     if emit is not None and link is not None:
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
-    for name, other in (("link", link), ("emit", emit)):
-        if draft_tokens is not None and other is not None:
-            raise InputError(f"draft_tokens: {draft_tokens}; no plan with drafts has {name} {other}")
+    if draft_tokens is not None and link is not None:
+        raise InputError(f"draft_tokens: {draft_tokens}; no plan with drafts has link {link}")
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
@@ -148,6 +147,7 @@ def _structures(
     drafts: tuple[int, float, Program, Program | None] | None,
 ) -> tuple[list[Structure], dict[str, Refusal]]:
     """Every split on every device that passes take, and why they refuse others."""
+    from .backends.analysis.speculation import drafter_of
     from .backends.search.launch import check
     from .backends.search.refusal import Refusal
     from .backends.search.splits import splits
@@ -159,15 +159,16 @@ def _structures(
     tensor = [n for n in range(1, limit + 1) if divides(program, n)]
     stages = program.depth(program.entries[0])
     found, refused = [], {}
+    drafter = drafter_of(program, drafts[-1]) if drafts else ""
     for device in devices:
         model = _model(device, None, engine, None)
         for kind in types:
             if emit is not None:
-                check(emit, model.runs, kind)
+                check(emit, model.runs, kind, None, drafter)
             for split in splits(limit, tensor, stages, experts=experts):
                 try:
                     if emit is not None:
-                        check(emit, model.runs, kind, split)
+                        check(emit, model.runs, kind, split, drafter)
                     deployed = _deployed(program, kind, split, model.runs)
                     own = drafts and _drafts(deployed, kind, split, model.runs, *drafts)
                     found.append(Structure(deployed, model, kind, split, own))
@@ -184,7 +185,7 @@ def _drafts(
 
     verify, small = (each and _deployed(each, kind, split, runs) for each in programs)
     assert verify is not None
-    return Drafts.of(deployed, count, share, verify, small)
+    return Drafts.of(deployed, count, share, verify, small, runs.name if runs else "")
 
 
 def _deployed(program: Program, weights: str, split: Split, runs: Any) -> Program:

@@ -30,7 +30,10 @@ TRAFFIC = (
     *("rate", "closed", "trace", "speed", "prompt", "generate", "requests", "prefix_hits", "seed"),
     *("cancel", "timeout_s", "turns", "think_s"),
 )
-POOLS = ("prefill_replicas", "decode_replicas", "link", "decode_program")
+POOLS = (
+    *("prefill_replicas", "decode_replicas", "link"),
+    *("decode_program", "decode_verify", "decode_draft"),
+)
 COUNTED = ("warm_up", "max_ttft_s", "max_tpot_s", "replicas", "router")
 
 
@@ -61,6 +64,8 @@ def simulate(
     decode_replicas: int | None = None,
     link: str | None = None,
     decode_program: Program | None = None,
+    decode_verify: Program | None = None,
+    decode_draft: Program | None = None,
     memory_utilization: float | None = None,
     reserve_bytes: int = 0,
     max_model_len: int | None = None,
@@ -80,7 +85,7 @@ def simulate(
     requests do not count in latencies, nor in goodput, which is of requests within `max_ttft_s` and
     `max_tpot_s`. `replicas` of the program share the requests, as a `router` deals them out.
     With a `link`, `prefill_replicas` read them and `decode_replicas` go on, of `decode_program` where that is
-    another: `pools`.
+    another: `pools`. Drafts are then verified there by `decode_verify`, and made by `decode_draft`.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -136,7 +141,7 @@ def server(
     memory = memory_utilization, reserve_bytes, model, "exact"
     limits = max_model_len, max_num_seqs, max_batched_tokens
     said = drafted(verify, draft_tokens, acceptance, draft)
-    drafts = Drafts.of(program, *said) if said else None
+    drafts = Drafts.of(program, *said, model.runs.name if model.runs else "") if said else None
     job = Workload(program, model.device, program.micro_batches, 1, 1, *memory, *limits)
     return Profile(drafts.beside(job) if drafts else job, chunked, drafts)
 
@@ -298,11 +303,15 @@ def _serving(program: Program, hw: Any, **asked: Any) -> Callable[..., Simulatio
     if all(value is None for value in said.values()):
         return one.run
     link, other = said.pop("link"), said.pop("decode_program")
+    drafts = {name: said.pop(f"decode_{name}") for name in ("verify", "draft")}
+    given = [f"decode_{name}" for name, value in drafts.items() if value is not None]
+    if given and (other is None or asked.get("draft_tokens") is None):
+        raise InputError(f"{given[0]}: is of drafts on decode_program, say that and draft_tokens too")
     if link is None:
         raise InputError(
             "link: pools send caches over one; say nvlink, network, or a rate such as 25GBps,5us"
         )
-    pair = pools(one, one if other is None else server(other, hw, **asked), link)
+    pair = pools(one, one if other is None else server(other, hw, **asked | drafts), link)
     many = {name: value for name, value in said.items() if value is not None}
 
     def run(load: Load, replicas: int = 1, **counted: Any) -> Simulation:
@@ -341,7 +350,7 @@ def kv(
     sequences, tokens = convert.integer("batch", batch, 1), convert.integer("prompt", prompt, 1)
     _acts(link, cost, engine, efficiency)
     if not program.cache_bytes(tokens):
-        raise InputError(f"kv: {program.name} keeps no caches that could be moved")
+        raise InputError(f"{program.name} keeps no caches that could be moved")
     return transfer(program, model, sequences, tokens, link)
 
 

@@ -109,16 +109,16 @@ def sweep_to(
     asked = _Asked(model, axes, pipeline, price, executor, progress)
     same = key(asked.program, asked.pipeline, asked.points, [*asked.axes], folder.form)
     with folder.opened(asked.axes):
-        for index, structure in enumerate(asked.structures()):
-            if rows := folder.find(index, key(same, asked.basis(structure))):
-                asked.tell(prod(map(len, asked.points)), rows.refused)
-        todo = [i for i in range(asked.count) if i not in folder.found]
         try:
+            for index, structure in enumerate(asked.structures()):
+                if rows := folder.find(index, key(same, asked.basis(structure))):
+                    asked.tell(prod(map(len, asked.points)), rows.refused)
+            todo = [i for i in range(asked.count) if i not in folder.found]
             for index, parts in groupby(asked.parts(BLOCK, todo), key=lambda each: each[0]):
                 folder.add(index, (part for _, part in parts))
+            return folder.whole()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(folder.left(asked.count)) from None
-        return folder.whole()
 
 
 class _Task(NamedTuple):

@@ -112,8 +112,15 @@ def program_of(model: str, setup: dict[str, Any]) -> llmir.Program:
     return llmir.run(llmir.load(model), ",".join(passes))
 
 
-def faults(found: dict[str, Any]) -> dict[str, list[str]]:
-    """The serious faults that axe-core found, each with the first elements that have it."""
+AXE = Path(__file__).parent.parent / "scripts" / "web" / "node_modules" / "axe-core" / "axe.min.js"
+axe = pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm --prefix scripts/web ci")
+
+
+def faults(driver: Any) -> dict[str, list[str]]:
+    """The serious faults that axe-core finds, each with the first elements that have it."""
+    driver.execute_script(AXE.read_text("utf-8"))
+    found = driver.execute_async_script("axe.run(document).then(arguments[0])")
+    assert found["passes"]
     return {
         fault["id"]: [node["html"][:120] for node in fault["nodes"][:4]]
         for fault in found["violations"]

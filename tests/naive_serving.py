@@ -43,7 +43,7 @@ class Naive(Cache):
         return bool(self.waiting or self.late or self.running)
 
     def come(self, request: Request, now: float) -> None:
-        filled = self.ahead and (self.running or self.now > now)
+        filled = self.ahead and (self.running or self.late or self.now > now)
         self.now = max(self.now, now)
         (self.late if filled else self.waiting).append(request)
 

@@ -8,21 +8,23 @@ compares so many programs; the tests take the first few.
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import pytest
+
 import llmir
 from llmir import hw
 from llmir.backends.cost import model
-from llmir.backends.cost.typed import with_rates
+from llmir.backends.cost.typed import GIGA, rates, with_rates
 from llmir.backends.export import web
 from llmir.backends.export.web.code import Functions
 from llmir.backends.export.web.setups import document
@@ -45,24 +47,36 @@ STEP = ("time_s", "ideal_time_s", "error")
 AMOUNTS = ("flops", "read_bytes", "write_bytes", "comm_bytes")
 OP = ("name", "time_s", "ideal_time_s", *AMOUNTS, "bound", "basis", "error")
 
-# What a page says of a set-up `first` at each point, with each of the typed-in rates.
-SAID = """const setups = typed.map((rates) => first.given(rates));
-const found = setups.map((setup) => points.map(([batch, prompt, generate]) => {
-  const at = { batch, prompt, generate }, { prefill, decode } = setup.steps(at);
-  const said = (of) => of && { ...few(of, step), ops: of.ops.map((each) => few(each, op)) };
-  const [figures, memory] = [setup.request(at), setup.memory(at)];
-  return { figures, memory, prefill: said(prefill), decode: said(decode) };
-}));
+# What a page says of a set-up at each point, with factors of its device's rates typed in, as its fields
+# take them: of the one that is `some`, or of all, in the order of the fields. Or why such cannot be.
+SAID = """import { fields, fitting, wrong } from "./rates.js";
+const known = fields(first), { max, min } = Math;
+const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
+const inside = ({ usual, low, high }, by) => max(low * (1 + 1e-9), min(usual * by, high * (1 - 1e-9)));
+const found = typed.map(({ factors = [], some }) => {
+  const typed = ({ key }, i) => factors.length && [undefined, key, i].includes(some);
+  const changed = known.filter(typed).map((field, i) => ({ field, value: inside(field, factors[i % 30]) }));
+  const units = Object.fromEntries(changed.map(({ field, value }) => [field.key, value]));
+  const why = changed.map(({ field, value }) => wrong(field, value, first)).filter(Boolean);
+  if (why.length) return { why, units };
+  const { rates } = fitting(first, units), setup = first.given(rates);
+  return { units, rates, points: points.map(([batch, prompt, generate]) => {
+    const at = { batch, prompt, generate }, { prefill, decode } = setup.steps(at);
+    const said = (of) => of && { ...few(of, step), ops: of.ops.map((each) => few(each, op)) };
+    const [figures, memory] = [setup.request(at), setup.memory(at)];
+    return { figures, memory, prefill: said(prefill), decode: said(decode) };
+  }) };
+});
 process.stdout.write(JSON.stringify(found));
 """
+MODULES = "price", "rates", "format", "dom"
 
 RUN = (
     """
 import { readFileSync } from "fs";
-import { Setup, once } from "./price.mjs";
+import { Setup, once } from "./price.js";
 const { told, points, typed, step, op } = JSON.parse(readFileSync("given.json"));
-const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
-(0, eval)(readFileSync("functions.js", "utf8"));
+(0, eval)(readFileSync("functions.txt", "utf8"));
 const first = new Setup(told.setups[0], told.tables, once(globalThis.llmirFunctions), told);
 """
     + SAID
@@ -94,20 +108,22 @@ def told_of(setup: web.Setup) -> tuple[Any, Functions]:
     return document([setup], {"batch": 1, "prompt": 1, "generate": 1}, "")
 
 
-def run(told: Any, functions: Functions, points: list[Any], typed: list[dict[str, float]]) -> Any:
+def run(told: Any, functions: Functions, points: list[Any], typed: list[Any]) -> Any:
     """What the page of a set-up computes at points, for each set of rates that are typed in."""
-    given = json.dumps({"told": told, "points": points, "typed": typed, "step": STEP, "op": OP})
-    price = files(web).joinpath("price.js").read_text(encoding="utf-8")
-    texts = {
-        "price.mjs": price,
-        "functions.js": functions.source,
-        "given.json": given,
-        "run.mjs": RUN,
-    }
+    given = {"told": told, "points": points, "typed": typed, "step": STEP, "op": OP}
+    return by_node(
+        {"functions.txt": functions.source, "given.json": json.dumps(given), "run.js": RUN}, MODULES
+    )
+
+
+def by_node(texts: dict[str, str], modules: Iterable[str]) -> Any:
+    """What `run.js` prints beside some of the page's modules and other files."""
+    texts = {**texts, "package.json": '{"type": "module"}'}
+    texts |= {f"{name}.js": files(web).joinpath(f"{name}.js").read_text(encoding="utf-8") for name in modules}
     with TemporaryDirectory() as folder:
         for name, text in texts.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
-        ask = ["node", "run.mjs"]
+        ask = ["node", "run.js"]
         done = subprocess.run(ask, cwd=folder, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
@@ -123,41 +139,59 @@ class Way(NamedTuple):
 AS_A_FILE = Way(told_of, run)
 
 
-def compared(case: dict[str, Any], points: list[Any], way: Way = AS_A_FILE) -> float | None:
-    """The same of a case of `code_cases` at points; None of one that there is not."""
+class Compared(NamedTuple):
+    """How far a page is from Python at most: at a device's rates, at others; how many of those cannot be."""
+
+    plain: float
+    typed: float
+    sets: int
+    refused: int
+
+
+def compared(
+    case: dict[str, Any], points: list[Any], way: Way = AS_A_FILE, typed: list[Any] | None = None
+) -> Compared | None:
+    """A case of `code_cases` at points, with rates as `changes` has them; None of one that there is not.
+
+    What a page says cannot be, Python refuses too, and nothing else.
+    """
     try:
         program, priced = asked(case)
         device = hw.load(priced.pop("hw"))
         by = model(device, priced.get("cost"), priced.get("engine"), priced.get("efficiency"))
         told, functions = way.told_of(web.Setup({"hw": device.name}, program, by))
         points = [(batch * program.micro_batches, *rest) for batch, *rest in points]
-        typed = [{}, *changes(told, random.Random(str(case)))]
-        found = way.run(told, functions, points, typed)
-        jobs = [
-            [
-                llmir.workload(
-                    program, other, **dict(zip(("batch", "prompt", "generate"), at, strict=True)), **priced
-                )
-                for at in points
-            ]
-            for other in (changed(device, rates) for rates in typed)
-        ]
+        jobs = _jobs(program, device, points, priced)
+        jobs[0].capacity_bytes  # noqa: B018  it may have none
     except LlmirError:
         return None
-    return max(map(differs, chain(*found), chain(*jobs)))
+    typed = changes(random.Random(str(case))) if typed is None else typed
+    first, *others = way.run(told, functions, points, [{}, *typed])
+    plain, far, refused = max(map(differs, first["points"], jobs)), 0.0, 0
+    for found in others:
+        if "why" in found:
+            with pytest.raises(LlmirError):
+                units = {rate.key: rate.unit for rate in rates(device)}
+                si = {key: value * units.get(key, GIGA) for key, value in found["units"].items()}
+                _jobs(program, changed(device, si), points, priced)[0].capacity_bytes  # noqa: B018
+            refused += 1
+        else:
+            jobs = _jobs(program, changed(device, found["rates"]), points, priced)
+            far = max(far, *map(differs, found["points"], jobs))
+    return Compared(plain, far, len(others), refused)
 
 
-def changes(told: Any, draw: random.Random) -> list[dict[str, float]]:
-    """Rates that somebody may type in: one of them, and all."""
-    (setup,) = told["setups"]
-    rates, memory = told["tables"][setup["rates"]], setup["sizes"]
-    one = draw.choice(rates)
-    new = {of["key"]: max(of["value"] * draw.choice((0.3, 0.9, 1.1, 4)), of["least"] * 1.01) for of in rates}
-    if memory:
-        low, high = memory
-        size = max(low, int(setup["capacity"] * draw.uniform(0.7, 1.5)))
-        new[CAPACITY] = min(size, high - 1) if high else size
-    return [{one["key"]: new[one["key"]]}, new]
+def _jobs(
+    program: llmir.Program, device: hw.Device, points: list[Any], priced: dict[str, Any]
+) -> list[llmir.Workload]:
+    names = "batch", "prompt", "generate"
+    return [llmir.workload(program, device, **dict(zip(names, at, strict=True)), **priced) for at in points]
+
+
+def changes(draw: random.Random) -> list[dict[str, Any]]:
+    """Factors of rates that somebody may type in: of one of them, of all, near their own and anywhere."""
+    near, far = ([math.exp(draw.uniform(-wide, wide)) for _ in range(30)] for wide in (0.25, math.log(100)))
+    return [{"factors": far[:1], "some": draw.randrange(3)}, {"factors": near}, {"factors": far}]
 
 
 def changed(device: hw.Device, rates: dict[str, float]) -> hw.Device:
@@ -168,8 +202,10 @@ def changed(device: hw.Device, rates: dict[str, float]) -> hw.Device:
     return other
 
 
-def known(points: list[Any], seed: int = 0, way: Way = AS_A_FILE) -> Iterator[tuple[dict[str, Any], float]]:
-    """Cases that there are, each with its difference."""
+def known(
+    points: list[Any], seed: int = 0, way: Way = AS_A_FILE
+) -> Iterator[tuple[dict[str, Any], Compared]]:
+    """Cases that there are, each with its differences."""
     for case in cases(seed, {**AXES, "sharding": SPLITS}):
         if (found := compared(case, points, way)) is not None:
             yield case, found
@@ -181,10 +217,14 @@ def main(count: int) -> None:
         (draw.choice((1, 7, 32, 100, 500)), int(2 ** draw.uniform(0, 16)), draw.choice((1, 2, 30)))
         for _ in range(20)
     ]
+    all_of_them = []
     for _, (case, found) in zip(range(count), known(POINTS + more), strict=False):
-        if found > 1e-12:
+        all_of_them.append(found)
+        if max(found.plain, found.typed) > 1e-12:
             print(found, case, flush=True)
-    print(f"{count} programs")
+    plain, typed, sets, refused = zip(*all_of_them, strict=True)
+    print(f"{len(plain)} programs at {len(POINTS + more)} points: at most {max(plain):.1e} off")
+    print(f"{sum(sets)} times with rates typed in: {max(typed):.1e}; {sum(refused)} refused by both")
 
 
 if __name__ == "__main__":

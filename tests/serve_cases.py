@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.resources import files
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, given, settings
@@ -31,7 +27,7 @@ from llmir.served.guard import App
 from llmir.served.worker import LONGEST, Worker
 
 from .commands import TINY
-from .page_cases import OP, SAID, STEP, Way
+from .page_cases import MODULES, OP, SAID, STEP, Way, by_node
 
 OWN = (b"host", b"127.0.0.1:8765")
 JSON = (b"content-type", b"application/json")
@@ -107,10 +103,9 @@ def client(host: str = "127.0.0.1", token: str | None = None) -> Iterator[Client
 RUN = (
     """
 import { readFileSync } from "fs";
-import { Setup, once } from "./price.mjs";
-import { functionsOf } from "./lists.mjs";
+import { Setup, once } from "./price.js";
+import { functionsOf } from "./lists.js";
 const { told, lists, points, typed, step, op } = JSON.parse(readFileSync("given.json"));
-const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
 const first = new Setup(told.setups[0], told.tables, once(functionsOf(lists)), told);
 """
     + SAID
@@ -125,19 +120,10 @@ def told_of(answer: Any) -> tuple[Any, Any]:
     return {"setups": [answer["setup"]], "tables": answer["tables"], **names}, answer["functions"]
 
 
-def run(told: Any, lists: Any, points: list[Any], typed: list[dict[str, float]]) -> Any:
+def run(told: Any, lists: Any, points: list[Any], typed: list[Any]) -> Any:
     """What the page computes at points, for each set of rates that are typed in, by node."""
     given = {"told": told, "lists": lists, "points": points, "typed": typed, "step": STEP, "op": OP}
-    texts = {"given.json": json.dumps(given), "run.mjs": RUN}
-    for name in ("price", "lists"):
-        texts[f"{name}.mjs"] = files(web).joinpath(f"{name}.js").read_text(encoding="utf-8")
-    with TemporaryDirectory() as folder:
-        for name, text in texts.items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        ask = ["node", "run.mjs"]
-        done = subprocess.run(ask, cwd=folder, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+    return by_node({"given.json": json.dumps(given), "run.js": RUN}, (*MODULES, "lists"))
 
 
 AS_DATA = Way(told_of, run)

@@ -150,3 +150,24 @@ def test_it_fits_a_phone_and_runs_nothing_else(address: str, chromium: Any) -> N
     )
     assert chromium.execute_script("return globalThis.run") is None
     assert "script-src" in " ".join(browser.console(chromium))
+
+
+@browser.real
+@browser.axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 360])
+def test_axe_finds_no_serious_fault(theme: str, width: int, address: str, chromium: Any) -> None:
+    try:
+        browser.resize(chromium, width)
+        opened(chromium, f"{address}#theme={theme}")
+        chosen(chromium, model="qwen3-32b", tp="2")
+        chromium.find_element("id", "pin").click()
+        chosen(chromium, model="llama3.2-1b", tp="")
+        chromium.find_element("id", "change").click()
+        browser.settled(chromium)
+        assert browser.faults(chromium) == {}
+        assert "cannot be split 3 ways" in chosen(chromium, tp="3")
+        assert browser.faults(chromium) == {}
+    finally:
+        browser.resize(chromium, 1440)
+        browser.console(chromium)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,9 @@ def test_one_request_alone_takes_the_steps_that_analyze_prices(
     assert found.tpot_s[0] == pytest.approx(np.sum(steps) / 400, rel=1e-12)
     assert found.events["steps"][1:].sum() == len(contexts)
     job = llmir.workload(LAST, "h100-sxm", batch=1, prompt=1000, generate=401)
-    assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12)
-    assert found.tpot_s[0] == pytest.approx(
-        llmir.speculate(job, EVERY, 4, acceptance, draft).tpot_s, rel=1e-5
-    )
+    said = llmir.speculate(job, EVERY, 4, acceptance, draft)
+    assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12)
+    assert found.tpot_s[0] == pytest.approx(said.tpot_s, rel=1e-5)
 
 
 @pytest.mark.parametrize("draft", [None, SMALL])
@@ -128,6 +128,24 @@ def test_one_request_alone_takes_what_speculate_says_on_average(draft: Program |
     said = llmir.speculate(job, EVERY, 4, 0.7, draft)
     found = alone(0.7, draft, requests=300).tpot_s
     assert found.mean() == pytest.approx(said.tpot_s, rel=0.01) and found.std() > 0
+
+
+@pytest.mark.parametrize("prompt", [3000, 20_000])
+def test_what_drafts_reads_a_prompt_in_the_steps_that_analyze_prices(prompt: int) -> None:
+    """In chunks of 8,192 tokens; on GLM's 8 ranks its own layer reads it."""
+    asked: dict[str, Any] = {"prompt": prompt, "generate": 2}
+    glm, every = (
+        llmir.run(
+            llmir.load("glm-4.5-air", of, draft=of == "last"), llmir.pipeline_of("vllm") + ",shard{tp=8}"
+        )
+        for of in ("last", "all")
+    )
+    for program, verify, draft in ((LAST, EVERY, SMALL), (glm, every, None)):
+        drafts: dict[str, Any] = {"verify": verify, "draft_tokens": 2, "acceptance": 0.5, "draft": draft}
+        found = llmir.simulate(program, "h100-sxm", closed=1, requests=1, **asked, **drafts)
+        said = llmir.speculate(llmir.workload(program, "h100-sxm", chunk=8192, **asked), **drafts)
+        assert said.draft_read_s > 0
+        assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12)
 
 
 def test_a_static_batch_of_which_all_drafts_are_right() -> None:
@@ -140,8 +158,10 @@ def test_a_static_batch_of_which_all_drafts_are_right() -> None:
     assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12)
 
 
-def test_prompts_beside_drafts_take_no_less_than_either_and_no_more_than_both() -> None:
-    step = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.7).prices(8192).step
+@pytest.mark.parametrize("draft", [None, SMALL])
+def test_prompts_beside_drafts_take_no_less_than_either_and_no_more_than_both(draft: Program | None) -> None:
+    engine = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.7, draft=draft)
+    step = engine.prices(8192).step
     for decodes, kept, chunk in ((1, 900, (512, 0)), (64, 64 * 3000, (2000, 500)), (200, 200 * 700, (16, 0))):
         verify, read = step(decodes, (kept,), ()), step(0, (), (chunk,))
         both = step(decodes, (kept,), (chunk,))
@@ -210,8 +230,7 @@ STAGES, RANKS = (
         (LAST, {"draft_tokens": 0, "acceptance": 0.5, "verify": EVERY}, "^draft_tokens: "),
         (LAST, {"draft_tokens": 4, "acceptance": 2, "verify": EVERY}, "^acceptance: "),
         (LAST, {"draft_tokens": 4, "acceptance": 0.5, "verify": SMALL}, "with logits of all positions"),
-        (STAGES, {"draft_tokens": 4, "acceptance": 0.5, "verify": STAGES}, "2 pipeline stages are not"),
-        (RANKS, {"draft_tokens": 4, "acceptance": 0.5, "verify": RANKS}, "2 data-parallel ranks are not"),
+        (STAGES, {"draft_tokens": 4, "acceptance": 0.5, "verify": STAGES}, "no drafts in pipeline stages"),
     ],
 )
 def test_what_cannot_be_is_one_line(program: Program, asked: dict[str, Any], says: str) -> None:
@@ -220,10 +239,120 @@ def test_what_cannot_be_is_one_line(program: Program, asked: dict[str, Any], say
     assert "\n" not in str(error.value)
 
 
-def test_pools_have_no_drafts() -> None:
-    asked: dict[str, Any] = {"verify": EVERY, "draft_tokens": 4, "acceptance": 0.5, "link": "nvlink"}
-    with pytest.raises(InputError, match="prefill and decode servers are simulated without drafts"):
-        llmir.simulate(LAST, "h100-sxm", rate=1, requests=9, prompt=100, generate=10, **asked)
+def test_sglang_takes_drafts_on_ranks_of_the_models_own_layer_alone() -> None:
+    asked: dict[str, Any] = {"draft_tokens": 4, "acceptance": 0.5, "engine": "sglang"}
+    with pytest.raises(InputError, match="no such drafts with data-parallel attention"):
+        llmir.server(RANKS, "h100-sxm", verify=RANKS, **asked)
+    pipeline = f"{llmir.pipeline_of('sglang')},shard{{tp=2,dp=2,ep=4}}"
+    glm, every = (
+        llmir.run(llmir.load("glm-4.5-air", of, draft=of == "last"), pipeline) for of in ("last", "all")
+    )
+    assert llmir.server(glm, "h100-sxm", verify=every, **asked).drafts
+
+
+RANKS_EVERY, RANKS_SMALL = (
+    llmir.run(llmir.load(name, logits), f"{llmir.pipeline_of('vllm')},shard{{dp=2{more}}}")
+    for name, logits, more in (("qwen3-30b-a3b", "all", ",ep=2"), ("llama3.2-1b", "last", ""))
+)
+
+
+@pytest.mark.parametrize("draft", [None, RANKS_SMALL])
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_ranks_verify_abreast(acceptance: float, draft: Program | None) -> None:
+    """Of a static batch each has half: the steps are those that `analyze` prices of the whole."""
+    drafts: dict[str, Any] = {"verify": RANKS_EVERY, "draft_tokens": 3, "acceptance": acceptance}
+    asked: dict[str, Any] = {"prompt": 900, "generate": 301}
+    found = llmir.simulate(RANKS, "h100-sxm", closed=8, requests=8, **asked, **drafts, draft=draft)
+    contexts = 900 + np.arange(0, 300, 4 if acceptance else 1)
+    steps = llmir.analyze(RANKS_EVERY, "h100-sxm", batch=8, new=4, context=contexts).period_s
+    if draft:
+        steps = steps + 3 * llmir.analyze(draft, "h100-sxm", batch=8, new=1, context=contexts).period_s
+    assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12)
+    said = llmir.speculate(llmir.workload(RANKS, "h100-sxm", batch=8, **asked), **drafts, draft=draft)
+    assert found.ttft_s == pytest.approx(np.full(8, said.ttft_s), rel=1e-12)
+
+
+def test_prompts_beside_drafts_of_ranks_take_no_less_than_either_and_no_more_than_both() -> None:
+    engine = llmir.server(
+        *(RANKS, "h100-sxm"), verify=RANKS_EVERY, draft_tokens=4, acceptance=0.7, draft=RANKS_SMALL
+    )
+    step = engine.prices(8192).step
+    for decodes, kept, chunk in ((1, 900, (3000, 0)), (63, 63 * 3000, (2000, 500))):  # beyond graphs
+        verify = float(step(decodes, (kept,), ()))
+        alone, both = (step.micro_batch(n, (kept,), ([chunk], []))[0] for n in (0, decodes))
+        assert max(verify, alone) < both < verify + alone
+
+
+def apart(acceptance: float, draft: Program | None, **more: Any) -> Any:
+    asked = {"prompt": 1000, "generate": 402, "link": "50GBps,5us"} | more
+    drafts = {"verify": EVERY, "draft_tokens": 4, "acceptance": acceptance, "draft": draft}
+    return llmir.simulate(LAST, "h100-sxm", **asked, **drafts)
+
+
+@pytest.mark.parametrize("draft", [None, SMALL])
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_a_decode_server_verifies_from_its_second_token_on(acceptance: float, draft: Program | None) -> None:
+    """Both sides read what the drafter reads, and its cache goes over the link too."""
+    found = apart(acceptance, draft, rate=1, requests=1)
+    job = llmir.workload(LAST, "h100-sxm", prompt=1000, generate=402)
+    assert found.ttft_s[0] == pytest.approx(llmir.speculate(job, EVERY, 4, 0.5, draft).ttft_s, rel=1e-12)
+    sent = sum(of.cache_bytes(1000) for of in (LAST, draft) if of)
+    assert found.transfer_s[0] == pytest.approx(5e-6 + sent / 50e9, rel=1e-9)
+    contexts = 1001 + np.arange(0, 400, 5 if acceptance else 1)
+    rest = np.sum(llmir.analyze(EVERY, "h100-sxm", new=5, context=contexts).period_s)
+    rest += llmir.analyze(LAST, "h100-sxm", new=1, context=1000).period_s
+    if draft:
+        rest += 4 * np.sum(llmir.analyze(draft, "h100-sxm", new=1, context=contexts).period_s)
+        rest += llmir.analyze(draft, "h100-sxm", new=1, context=1000).period_s
+    assert found.e2e_s[0] - found.ttft_s[0] - found.transfer_s[0] == pytest.approx(float(rest), rel=1e-9)
+
+
+def test_pools_with_drafts_make_every_token() -> None:
+    asked: dict[str, Any] = {"rate": 30, "requests": 200, "prompt": "uniform:10,3000", "decode_replicas": 2}
+    found = [apart(share, SMALL, **asked, generate="uniform:1,90") for share in (0.0, 0.5, 1.0)]
+    for each in found:
+        assert each.made.tolist() == each.load.generate.tolist() and np.isfinite(each.e2e_s).all()
+        assert "a step verifies 4 drafts of each sequence" in " ".join(each.notes)
+    times = [each.latencies["tpot"].mean for each in found]
+    assert times == sorted(times, reverse=True)
+    again = apart(0.5, SMALL, **asked, generate="uniform:1,90")
+    assert (again.end_s == found[1].end_s).all()
+
+
+def test_decode_servers_of_another_split_verify_by_programs_of_their_own(run: Run) -> None:
+    split = ("--tp", "1", "--decode-tp", "2", "--link", "nvlink", "--format", "json")
+    drafts = ("--draft-tokens", "4", "--acceptance", "0.7", "--draft-model", "llama3.2-1b")
+    done = run(*ASKED, *drafts, *split)
+    two, every, small = (
+        llmir.run(llmir.load(name, logits), f"{llmir.pipeline_of('vllm')},shard{{tp=2}}")
+        for name, logits in (("llama3.1-8b", "last"), ("llama3.1-8b", "all"), ("llama3.2-1b", "last"))
+    )
+    asked: dict[str, Any] = {"draft_tokens": 4, "acceptance": 0.7}
+    one = llmir.server(LAST, "h100-sxm", verify=EVERY, draft=SMALL, **asked)
+    other = llmir.server(two, "h100-sxm", verify=every, draft=small, **asked)
+    load = llmir.traffic(rate=5, requests=50, generate=40)
+    said = json.loads(done.out)
+    assert said == json.loads(json.dumps(llmir.pools(one, other, "nvlink").run(load).to_dict()))
+
+
+def test_drafts_that_pools_do_not_take() -> None:
+    one = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.5)
+    for other in (
+        llmir.server(LAST, "h100-sxm"),
+        llmir.server(*(LAST, "h100-sxm"), verify=EVERY, draft_tokens=4, acceptance=0.5, draft=SMALL),
+    ):
+        with pytest.raises(
+            InputError, match="pools: both have the same thing draft, or nothing; here it is 'lookup' and"
+        ):
+            llmir.pools(one, other, "nvlink")
+    more = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=2, acceptance=0.5)
+    assert llmir.pools(more, one, "nvlink")  # "The number of speculative tokens may differ"
+    last, every = (
+        llmir.run(llmir.load("llama3.1-8b", logits=of), llmir.pipeline_of("trtllm")) for of in ("last", "all")
+    )
+    trtllm = llmir.server(*(last, "h100-sxm"), engine="trtllm", verify=every, draft_tokens=4, acceptance=0.5)
+    with pytest.raises(InputError, match="trtllm takes no such drafts in pools"):
+        llmir.pools(trtllm, trtllm, "nvlink")
 
 
 @pytest.fixture
@@ -245,8 +374,7 @@ def test_the_command_simulates_drafts(run: Run) -> None:
     [
         (("--draft-tokens", "4"), "--draft-tokens: say --acceptance too"),
         (("--acceptance", "0.7"), "is of drafts, say --draft-tokens too"),
-        (("--draft-tokens", "4", "--acceptance", "0.7", "--pp", "2"), "2 pipeline stages are not simulated"),
-        (("--draft-tokens", "4", "--acceptance", "0.7", "--link", "nvlink"), "without drafts"),
+        (("--draft-tokens", "4", "--acceptance", "0.7", "--pp", "2"), "no drafts in pipeline stages"),
     ],
 )
 def test_what_means_nothing_is_one_line(run: Run, more: tuple[str, ...], says: str) -> None:

@@ -51,6 +51,16 @@ def test_idle_servers_cost_by_the_clock() -> None:
         assert good.spending.goodput_per_usd == pytest.approx(20 / rent)
 
 
+def test_a_dollar_buys_goodput_without_the_warm_up() -> None:
+    """The first of an overload are within the limit: they would be most of what a dollar buys."""
+    asked = {"rate": 40, "requests": 300, "prompt": 2000, "generate": 50, "max_ttft_s": 0.5}
+    found = [llmir.simulate(MODEL, H200, **asked, warm_up=count) for count in (0, 50, 150)]
+    for run in found:
+        assert run.goodput is not None
+        assert run.spending.goodput_per_usd == pytest.approx(run.goodput / USD_S)
+    assert found[0].spending.goodput_per_usd > 2 * found[-1].spending.goodput_per_usd
+
+
 def test_pools_are_the_sum_of_their_servers() -> None:
     one, two = llmir.server(MODEL, H200), llmir.server(TP2, H200)
     load = llmir.traffic(rate=20, prompt=1000, generate=50, requests=100)

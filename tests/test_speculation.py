@@ -72,7 +72,23 @@ def test_tpot_is_that_of_texts_drawn_at_random(
             context += 1 + int(np.cumprod(right).sum())
         made += context
     assert found.tpot_s == pytest.approx(spent / made, rel=0.01)
-    assert found.ttft_s == job.ttft_s
+
+
+@pytest.mark.parametrize("prompt", [1000, 20_000])
+def test_what_drafts_reads_prompts_in_the_same_steps(
+    programs: tuple[Program, Program, Program], prompt: int
+) -> None:
+    """After the model in each, so that the time is what both take alone; drafts looked up cost nothing."""
+    last, every, small = programs
+    asked = {"batch": 4, "prompt": prompt, "generate": 9, "chunk": 8192}
+    job, own = (llmir.workload(of, "h100-sxm", **asked) for of in (last, small))
+    found = llmir.speculate(job, every, 4, 0.7, small)
+    assert found.draft_read_s == own.ttft_s
+    assert found.ttft_s == pytest.approx(job.ttft_s + own.ttft_s, rel=1e-12)
+    assert found.ttft_mean_s == pytest.approx(job.ttft_mean_s + own.ttft_mean_s, rel=1e-12)
+    assert found.to_dict()["speculation"]["draft_read_s"] == own.ttft_s
+    none = llmir.speculate(job, every, 4, 0.7)
+    assert (none.ttft_s, none.draft_read_s) == (job.ttft_s, 0.0)
 
 
 def test_no_draft_that_is_right_costs_more_than_none(
@@ -108,6 +124,8 @@ def test_the_layer_of_the_model_drafts() -> None:
     assert found.draft is not None and found.decode is not None
     assert found.drafted_s == pytest.approx(2 * float(found.draft.period_s))
     assert 0 < found.drafted_s < float(found.decode.period_s)
+    reads = llmir.analyze(last, "h100-sxm", batch=4, new=2048, phase="draft").period_s  # of 8192 tokens
+    assert found.ttft_s == pytest.approx(job.ttft_s + 2 * float(reads), rel=1e-12)
 
 
 def test_what_cannot_be_verified(programs: tuple[Program, Program, Program], job: Workload) -> None:

@@ -73,6 +73,14 @@ def test_errors_of_hosts_that_were_run_with_borrowed_kernels(hw: str) -> None:
     check(row, program)
 
 
+def test_errors_of_rates_that_a_file_states(tmp_path: Path) -> None:
+    (tmp_path / "slow.yaml").write_text("extend: h100-sxm\nmemory_GBps: 2000\n", encoding="utf-8")
+    axes = {"hw": (str(tmp_path / "slow.yaml"), "h100-sxm"), "new": 5, "context": 300}
+    slow, plain = llmir.sweep("qwen3-0.6b", axes, pipeline=FUSED).rows()
+    check(slow, llmir.run(llmir.load("qwen3-0.6b"), FUSED))
+    assert slow["error"] > plain["error"]
+
+
 def test_each_engine_runs_its_own_passes_and_ranks() -> None:
     engines = ("vllm", "sglang", "trtllm", "hf-transformers")
     axes = {"engine": engines, "weights": ("bf16", "fp8"), "tp": (1, 2), "pp": (1, 2), **POINTS}
@@ -206,6 +214,20 @@ def test_labelled_dimensions() -> None:
             assert float(data["time_s"].sel(at)) == row["time_s"]
     assert np.isnan(data["time_s"].sel(tp=3)).all()
     assert "cannot be split" in data["refused"].sel(tp=3).values.ravel()[0]
+    assert {*data["basis"].sel(tp=1).values.ravel()} == {*found.basis}
+    assert {*data["basis"].sel(tp=3).values.ravel()} == {""}
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_frames_have_counts_and_answers_that_may_be_missing(package: str) -> None:
+    module = pytest.importorskip(package)
+    found = sample()
+    frame = getattr(found, f"to_{package}")()
+    for name in ("tp", "batch", "devices", "fits", "refused", "basis"):
+        values = [None if module.isna(v) else v for v in frame[name]] if package == "pandas" else frame[name]
+        assert [*values] == [row[name] for row in found.rows()], name
+    those = frame[frame["fits"]] if package == "pandas" else frame.filter(frame["fits"])
+    assert len(those) == sum(row["fits"] is True for row in found.rows()) > 0
 
 
 def test_the_command(run: Run, tmp_path: Path) -> None:

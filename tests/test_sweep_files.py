@@ -157,6 +157,21 @@ def test_an_interrupt_leaves_what_is_whole(tmp_path: Path) -> None:
     assert [f.name for f in tmp_path.iterdir()] == ["grid.jsonl"]
 
 
+def test_an_interrupt_while_the_file_is_put_together_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    file = tmp_path / "grid.jsonl"
+    with monkeypatch.context() as patched:
+        patched.setattr("llmir.backends.export.folder.Folder._join", interrupt)
+        with pytest.raises(KeyboardInterrupt, match=r"interrupted; 6 of 6 .* goes on"):
+            llmir.sweep_to(file, TINY, AXES)
+    assert llmir.sweep_to(file, TINY, AXES).read == 6
+    same(rows_of(file), [*llmir.sweep(TINY, AXES).rows()])
+
+
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor, ProcessPoolExecutor])
 def test_any_executor_writes_the_same(executor: Callable[[int], Executor], tmp_path: Path) -> None:
     with executor(2) as workers:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +91,13 @@ def test_the_first_five_wrong_rows_are_named_and_the_others_counted(tmp_path: Pa
     assert str(error.value).count("line ") == 5
 
 
+def test_the_command_names_columns_of_a_trace_as_the_file_has_them(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("arrival_s,prompt,generate,cancel_s\n2,10,5,0.5\n", "utf-8")
+    ran = CliRunner().invoke(cli, ["serve-sim", "llama3.1-8b", "--trace", str(file)])
+    assert "row 1 (line 2): cancel_s is '0.5', expected a time after arrival_s" in ran.output
+
+
 def test_what_is_written_of_requests_is_a_trace(tmp_path: Path) -> None:
     requests, steps = tmp_path / "requests.csv", tmp_path / "steps.csv"
     asked = ["--rate", "9", "--requests", "70", "--prompt", "uniform:5,900", "--generate", "30"]
@@ -141,6 +150,18 @@ def test_a_server_is_stable_below_its_largest_rate_and_overloaded_above() -> Non
         assert found.largest_rate == pytest.approx(most, rel=0.01)
         if overloaded:  # it cannot do more than that
             assert found.requests_per_s <= 1.02 * most
+
+
+def test_nothing_is_said_of_the_load_of_few_requests() -> None:
+    """Their waits differ by the steps that they happen to meet: no line goes through so few of them."""
+    for count, said in ((3, None), (49, None), (50, False), (200, False)):
+        asked: dict[str, Any] = {"requests": count, "prompt": "uniform:10,3000", "generate": 20}
+        runs = [llmir.simulate(MODEL, "h100-sxm", rate=6, seed=seed, **asked) for seed in range(5)]
+        assert {run.overloaded for run in runs} == {said}
+    row = re.search(r"load +(.*)", str(llmir.simulate(MODEL, "h100-sxm", rate=6, requests=3)))
+    assert row
+    assert row[1].endswith("requests/s can be served at most")
+    assert "stable" not in row[1]
 
 
 def test_intervals_of_replications_are_students() -> None:

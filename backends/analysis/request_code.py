@@ -30,11 +30,12 @@ _MANY = 1 << 20  # sequences, of which a sampler takes more than a forward pass
 
 
 class Base(NamedTuple):
-    """What a time may be made of: its basis, the error known of such, and that of what is lent."""
+    """What a time may be made of: its basis, and the error known of such, as a `Price` has them."""
 
     basis: str
     error: float | None
     lent: float
+    beyond: float
 
 
 class Op(NamedTuple):
@@ -53,9 +54,11 @@ class Op(NamedTuple):
 class Phase:
     """Steps of one phase as functions of B, T and C.
 
-    Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), its `parts`
-    (ops alone, in a graph, as launched, whole), by the roofline (`ideal`), and bytes of weights, caches and
-    activations (`memory`). Of ops: `times` as `Priced` has them, `amounts`, and activations at its `moments`.
+    Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), and bytes
+    of weights, caches and activations (`memory`). `figures` are all that a step says, so many of each as
+    `counts` has, in one function, so that what they share is worked out once: of each stage `parts` (ops
+    alone, in a graph, as launched, whole), seconds by the roofline (`ideal`) and `memory`; of ops `times` as
+    `Priced` has them, `amounts`, and activations at the step's `moments`.
     `steps` and `ideal` may be of a device whose rates are told later (`cost.typed`), `plan` of what it is.
     """
 
@@ -65,19 +68,28 @@ class Phase:
         values, seconds = steps.figures(at), steps.seconds(at)
         stage = Function.of(tape, SIZES, seconds.whole)
         self.early, self.late = stage.parted(("C",))
-        memories = ((at(m.weights), at(m.caches), m.transient(at)) for m in steps.memories)
         moments = chain.from_iterable(m.lifetimes.moments for m in steps.memories)
         self._moments = {moment.op: i for i, moment in enumerate(moments)}
         sizes = (at(m.bytes) for memory in steps.memories for m in memory.lifetimes.moments)
         found: dict[str, Iterable[Number]] = {
             "parts": chain(*seconds),
             "ideal": ideal.timing(at).stages,
-            "memory": chain.from_iterable(memories),
+            "memory": chain.from_iterable(
+                (at(m.weights), at(m.caches), m.transient(at)) for m in steps.memories
+            ),
             "times": chain.from_iterable(values[start] for start in self._starts),
             "amounts": chain.from_iterable(values[kind.amounts] for kind in steps.kinds),
             "moments": sizes,
         }
-        self.functions = {name: Function.of(tape, SIZES, outputs) for name, outputs in found.items()}
+        outputs = {name: tuple(of) for name, of in found.items()}
+        self.counts = {name: len(of) for name, of in outputs.items()}
+        self.figures = Function.of(tape, SIZES, chain.from_iterable(outputs.values()))
+        self.memory = Function.of(tape, SIZES, outputs["memory"])
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """All of them."""
+        return self.early, self.late, self.figures, self.memory
 
     @property
     def _starts(self) -> list[slice]:
@@ -107,7 +119,10 @@ class Phase:
 
 def _bases(price: Price) -> tuple[Base, ...]:
     held = (price.held(i) for i in range(len(getattr(price, "prices", (price,)))))
-    return tuple(Base(str(one.basis), one.error, float(getattr(one, "lent", 0.0))) for one in held)
+    lent = "lent", "beyond"
+    return tuple(
+        Base(str(one.basis), one.error, *(float(getattr(one, of, 0.0)) for of in lent)) for one in held
+    )
 
 
 class RequestCode:
@@ -174,6 +189,19 @@ class RequestCode:
         return Function.of(tape, SIZES, [at(size) for size in reserved(self.program.phase("decode"), by)])
 
     @cached_property
+    def counted(self) -> Function | None:
+        """Bytes by which an engine counts the tokens of each stage; None where any has as many usable ones.
+
+        With other memory another stage may be full first, whose share is then what counts.
+        """
+        pool = self.pool
+        if pool is None or pool.rule.rule != "free" or len(self.program.entries) == 1:
+            return None
+        tape, at = recorded(1)
+        sizes = reserved(self.program.phase("decode"), policy("unified", pool.rule.block))
+        return Function.of(tape, SIZES, [at(size) for size in sizes])
+
+    @cached_property
     def falls(self) -> bool:
         """Whether caches may take less after a token more."""
         return any(map(falls, reserved(self.program.phase("decode"), policy(self.cache_policy))))
@@ -200,19 +228,15 @@ class RequestCode:
             "reserve": pool.reserve_bytes,
             "grows": {"each": each, "fixed": [a - _MANY * n for a, n in zip(more, each, strict=True)]},
             "dp": program.parallelism.dp,
+            "block": pool.rule.block,
         }
 
     @cached_property
-    def sizes(self) -> tuple[int, int | None] | None:
-        """From how many bytes of memory, and below how many, an engine does all else as it does.
-
-        None where another memory may have another stage full first.
-        """
+    def sizes(self) -> tuple[int, int | None]:
+        """From how many bytes of memory, and below how many, an engine does all else as it does."""
         pool = self.pool
         if pool is None:
             return 1, None
-        if pool.rule.rule == "free" and len(self.program.entries) > 1:
-            return None
         options = (*pool.rule.budgets, *pool.rule.aside, *(pool.graphs.largest if pool.graphs else ()))
         ends = [1, *(option.memory_bytes for option in options)]
         capacity = pool.device.capacity_bytes

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from llmir.backends.analysis.chunks import Chunk, Reading, reading
 from llmir.backends.analysis.kv import rank_bytes
 from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.workload import _STEPS, Workload
@@ -17,6 +18,7 @@ from llmir.errors import InputError
 from llmir.graph import Program
 
 MOST = 64  # drafted tokens of a step: beyond, hardly any is right
+MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # what drafts
 _SOME = 4096  # tokens at which caches of two programs are compared
 
 
@@ -62,6 +64,21 @@ def check(program: Program, verify: Program, draft: Program | None) -> None:
         raise InputError(f"draft: {draft.name} is laid over {draft.devices:,} devices, more than the {few}")
 
 
+def drafting(program: Program, drafter: Program | None) -> Program | None:
+    """What drafts: a model, or the layer that the program has as its phase `draft`; None where nothing runs.
+
+    It reads each prompt as the model does, in the same steps, so that it has its cache.
+    """
+    return drafter if drafter is not None else program.phases.get("draft")
+
+
+def drafter_of(program: Program, drafter: Program | None) -> str:
+    """Which kind of thing drafts: a model, the program's own layer, or a look into the prompt."""
+    if drafting(program, drafter) is None:
+        return LOOKUP
+    return LAYER if drafter is None else MODEL
+
+
 def _held(job: Workload, draft: Program) -> int:
     """Bytes of a rank for the weights of a model that drafts, and its caches of the batch."""
     step = Report(draft, job.device, batch=job.batch, new=1, context=0, model=job.model)
@@ -75,8 +92,9 @@ class Speculative(Workload):
 
     `verify` is the program with logits of all positions. A `drafter`, which may be another model, makes the
     drafts one after another; without one the layer that the program loaded with `draft` has, and without that
-    they cost nothing, as those looked up in the prompt. A draft is right with chance `acceptance`, whatever
-    came before it. What a drafter keeps is taken from the memory for caches (`reserve_bytes`).
+    they cost nothing, as those looked up in the prompt. What drafts reads the prompts too, after the model in
+    each step. A draft is right with chance `acceptance`, whatever came before it. What a drafter keeps is
+    taken from the memory for caches (`reserve_bytes`).
     """
 
     verify: Program | None = None
@@ -97,20 +115,42 @@ class Speculative(Workload):
     @cached_property
     def draft(self) -> Report | None:
         """A step that drafts, as late; None where drafts cost nothing."""
-        return self._draft(self.length + self.generate - 2)
+        return self._draft(self.batch, 1, self.length + self.generate - 2)
 
     @property
     def drafted_s(self) -> float:
         """Seconds of all drafts of a step, the last one's."""
         return self.draft_tokens * float(self.draft.period_s) if self.draft else 0.0
 
+    @cached_property
+    def _reading(self) -> Reading:
+        """How long it takes to read all prompts, with what drafts."""
+        return Reading(*map(sum, zip(super()._reading, self._draft_reading, strict=True)))
+
+    @cached_property
+    def _draft_reading(self) -> Reading:
+        """What of that is due to what drafts."""
+        if drafting(self.program, self.drafter) is None:
+            return Reading(0.0, 0.0, 0.0)
+        return reading(self.chunks, self._draft_reads)
+
+    def _draft_reads(self, chunk: Chunk) -> Report:
+        step = self._draft(chunk.prompts, chunk.new, chunk.cached)
+        assert step is not None
+        return step
+
+    @property
+    def draft_read_s(self) -> float:
+        """Seconds in which what drafts reads the prompts, part of the TTFT."""
+        return self._draft_reading.time_s
+
     def _verify(self, context: Any) -> Report:
         at: dict[str, Any] = {"batch": self.batch, "new": self.draft_tokens + 1, "context": context}
         how: dict[str, Any] = {"model": self.model, "cache_policy": self.cache_policy}
         return Report(self.verify or self.program, self.device, **at, **how)
 
-    def _draft(self, context: Any) -> Report | None:
-        at: dict[str, Any] = {"batch": self.batch, "new": 1, "context": context}
+    def _draft(self, batch: int, new: int, context: Any) -> Report | None:
+        at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
         how: dict[str, Any] = {"model": self.model, "cache_policy": self.cache_policy}
         if self.drafter is not None:
             return Report(self.drafter, self.device, **at, **how)
@@ -126,7 +166,7 @@ class Speculative(Workload):
         for i in range(0, len(tokens), _STEPS):
             part = tokens[i : i + _STEPS]
             contexts = np.arange(part.start, part.stop)
-            steps = [(1, self._verify(contexts)), (self.draft_tokens, self._draft(contexts))]
+            steps = [(1, self._verify(contexts)), (self.draft_tokens, self._draft(self.batch, 1, contexts))]
             period += sum(n * float(np.sum(step.period_s)) for n, step in steps if step)
             interval += sum(n * float(np.sum(step.interval_s)) for n, step in steps if step)
         return period / self.tokens_per_step, interval / self.tokens_per_step
@@ -138,12 +178,14 @@ class Speculative(Workload):
         right = f"of which each is right {100 * self.acceptance:.3g} times in 100"
         yields = f"a step verifies {drafts}, {right}, and yields {self.tokens_per_step:.3g} tokens"
         who = self.drafter.name if self.drafter else "the model's own layer"
-        cost = f"{who} drafts them in {1e3 * self.drafted_s:.3g} ms" if self.draft else "drafts cost nothing"
+        times = f"in {1e3 * self.drafted_s:.3g} ms, and reads the prompts in {1e3 * self.draft_read_s:.3g} ms"
+        cost = f"{who} drafts them {times}" if self.draft else "drafts cost nothing"
         return (*super().notes, f"{yields}; {cost}")
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report."""
         asked = {"draft_tokens": self.draft_tokens, "acceptance": self.acceptance}
         made = {"tokens_per_step": self.tokens_per_step, "drafted_s": self.drafted_s}
+        made["draft_read_s"] = self.draft_read_s
         drafter = self.drafter.name if self.drafter else None
         return {**super().to_dict(), "speculation": {**asked, **made, "drafter": drafter}}

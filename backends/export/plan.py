@@ -152,6 +152,9 @@ def assumed(plans: Plans) -> list[str]:
         own = dict.fromkeys(s.weights for s in plans.structures if s.weights)
         given = f"allowed by --weights: {', '.join(own)}" if own else "the checkpoint's own"
         lines.append(f"precision: {', '.join(stated)}, {given}")
+    if best and plans.drafts and best.draft_share is not None:
+        share = units.percent(best.draft_share)
+        lines.append(f"drafts of the first plan: {share} of a step makes them, the rest verifies them")
     errors = []
     for device, candidate in {c.structure.device.name: c for c in plans.shown}.items():
         step = decode(candidate)

@@ -47,18 +47,21 @@ def rows(found: Rates) -> Iterator[dict[str, Any]]:
         for name in RATES:
             own = figures.get(name) if one else getattr(run, name)
             row[name] = own.mean if one and own is not None else own
-        yield {**row, "overloaded": sum(bool(r.overloaded) for r in each) / len(each)}
+        over = [r.overloaded for r in each if r.overloaded is not None]
+        yield {**row, "overloaded": sum(over) / len(over) if over else None}
 
 
 @table.printed(of=Rates)
 def rates(found: Rates) -> Group:
     """What was asked, and a line for each rate."""
-    heads = ("rate", *(f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99")), "tokens/s", "")
+    stats = (f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99"))
+    heads = ("requests/s", *stats, "tokens/s", "")
     shown = table.columns(heads, heads[:-1], gap=1)
     for row in rows(found):
         times = [row[f"{of}_{stat}_s"] for of in _SHOWN for stat in ("p50", "p99")]
         said = ["–" if t is None else units.time(t) for t in times]
-        state = "overloaded" if row["overloaded"] >= 0.5 else "stable"
+        over = row["overloaded"]
+        state = "" if over is None else "overloaded" if over >= 0.5 else "stable"
         table.add(shown, (units.digits(row["rate"]), *said, units.digits(row["output_tokens_per_s"]), state))
     stable = sum(row["largest_rate"] for row in rows(found)) / len(found.runs)
     head = [*asked(found), ("load", f"{units.digits(stable)} requests/s can be served at most")]

@@ -65,7 +65,7 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
         ("load", _state(found)),
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
-        ("cache", f"{room.blocks:,} blocks of {room.block} tokens"),
+        ("cache", f"{room.blocks:,} blocks of {room.block} token{'s' * (room.block > 1)}"),
     ]
 
 
@@ -83,6 +83,8 @@ def comes(found: Simulation) -> str:
 
 def _state(found: Simulation) -> str:
     most = f"{units.digits(found.largest_rate)} requests/s can be served at most"
+    if found.load.users:  # who may be few enough that none is preempted, so that more are answered
+        return f"{units.digits(found.largest_rate)} requests/s are answered where some always wait"
     words = {None: "", True: "overloaded: ", False: "stable: "}
     return f"{words[found.overloaded]}{most}"
 
@@ -192,7 +194,7 @@ def _cancellations(found: Simulation) -> dict[str, Array]:
 
 def steps_csv(found: Simulation) -> str:
     """A line for each run of equal steps."""
-    counts = ("steps", "decodes", "kept", "new", "reads", "waiting", "replica")
+    counts = ("steps", "decodes", "kept", "new", "reads", "waiting", "blocks", "replica")
     return _lines({n: c.astype(np.int64) if n in counts else c for n, c in found.events.items()})
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.backends.analysis.candidates import Candidates
+from llmir.backends.analysis.speculation import drafting
 from llmir.errors import LlmirError
 from llmir.frozen import Array
 from llmir.hw.sections.scheduler import Scheduler
@@ -117,11 +118,18 @@ def times(
     )
     period, interval = candidates.seconds(np.array(every), 1, prompt + generate // 2)
     half = prompt + generate // 2
-    verify, own_interval = _verifying(structures, np.array(every), half) or (period, interval)
+    drafter = _drafting(structures)
+    verify, own_interval = _verifying(structures, drafter, np.array(every), half) or (period, interval)
     place = {size: i for i, size in enumerate(every)}
     column = {pair: i for i, pair in enumerate(pairs)}
     many = sorted({n for chunk in sizes for n in packs(prompt - cached, chunk)})
-    _, packed = candidates.seconds(np.array(lanes)[:, None] * np.array(many), prompt - cached, cached)
+    together = np.array(lanes)[:, None] * np.array(many), prompt - cached, cached
+    _, packed = candidates.seconds(*together)
+    if drafter:  # which reads all that the model does, and a token of what decodes beside it
+        more = drafter.seconds(np.array(lanes)[:, None], new[None], context[None])
+        whole, busy = whole + more[0], busy + more[1]
+        packed = packed + drafter.seconds(*together)[1]
+        interval = interval + drafter.seconds(np.array(every), 1, half)[1]
     found: list[Times | str] = []
     for i, s in enumerate(structures):
         if i in candidates.refused:
@@ -151,7 +159,15 @@ def times(
     return found
 
 
-def _verifying(structures: Sequence[Structure], batch: Array, context: int) -> tuple[Array, Array] | None:
+def _drafting(structures: Sequence[Structure]) -> Candidates | None:
+    """What drafts on each; None where nothing runs for that."""
+    each = [s.drafts and drafting(s.program, s.drafts.drafter) for s in structures]
+    return Candidates([(of, (1,)) for of in each if of], structures[0].model) if all(each) else None
+
+
+def _verifying(
+    structures: Sequence[Structure], drafter: Candidates | None, batch: Array, context: int
+) -> tuple[Array, Array] | None:
     """Seconds of steps that verify drafts, and of those that make them; None where there are none."""
     drafts = [s.drafts for s in structures if s.drafts]
     if not drafts:
@@ -159,9 +175,8 @@ def _verifying(structures: Sequence[Structure], batch: Array, context: int) -> t
     model, count = structures[0].model, drafts[0].tokens
     every = Candidates([(each.verify, (1,)) for each in drafts], model)
     period, interval = every.seconds(batch, count + 1, context)
-    drafters = [(each.drafter, (1,)) for each in drafts if each.drafter]
-    if drafters:
-        more = Candidates(drafters, model).seconds(batch, 1, context)
+    if drafter:
+        more = drafter.seconds(batch, 1, context)
         period, interval = period + count * more[0], interval + count * more[1]
     return period, interval
 

@@ -10,6 +10,7 @@ from llmir.errors import InputError
 from llmir.hw.releases import number
 from llmir.hw.versions import Engine
 
+from .launch_drafts import TOLD, Drafted, written
 from .plan import Candidate
 from .splits import Split
 
@@ -77,9 +78,11 @@ LAUNCHERS = {
 }
 
 
-def check(engine: str, runs: Engine | None, weights: str = "", split: Split | None = None) -> None:
+def check(
+    engine: str, runs: Engine | None, weights: str = "", split: Split | None = None, drafter: str = ""
+) -> None:
     """InputError for what cannot be launched: another engine than the one that is priced, an option of
-    which no flag is known, or none of its release.
+    which no flag is known, or none of its release. `drafter` is what drafts, if anything does.
     """
     launcher = LAUNCHERS[choice("emit", engine, tuple(LAUNCHERS))]
     if runs is None or runs.name != engine:
@@ -92,9 +95,15 @@ def check(engine: str, runs: Engine | None, weights: str = "", split: Split | No
         if flag is None:
             what = f"makes weights {name}; serve such weights" if name == weights else f"sets {name}"
             raise InputError(f"emit: {engine}; no flag is known that {what}")
-        if number(release) < number(flag.since):
-            first = f"{flag.name} is known from {flag.since} on"
-            raise InputError(f"emit: {engine} {release}; {first}, from {flag.source}")
+        _known(engine, release, flag.name, flag.since, flag.source)
+    if drafter:
+        told = TOLD[engine][drafter]
+        _known(engine, release, f"drafting by {drafter}", told.since, told.source)
+
+
+def _known(engine: str, release: str, what: str, since: str, source: str) -> None:
+    if number(release) < number(since):
+        raise InputError(f"emit: {engine} {release}; {what} is known from {since} on, from {source}")
 
 
 def _options(weights: str, split: Split | None) -> list[str]:
@@ -103,13 +112,14 @@ def _options(weights: str, split: Split | None) -> list[str]:
     return ["tp", *more, *([weights] if weights else []), "batch", "chunk"]
 
 
-def launch(candidate: Candidate, engine: str, model: str) -> str:
+def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "") -> str:
     """The command of one replica, as a shell takes it, below what it is and where its flags are listed.
 
-    InputError for what `check` refuses.
+    `draft_model` names the model that drafts, where one does. InputError for what `check` refuses.
     """
     s, count = candidate.structure, candidate.replicas
-    check(engine, s.model.runs, s.weights, s.split)
+    drafter = s.drafts and s.drafts.kind(s.program)
+    check(engine, s.model.runs, s.weights, s.split, drafter or "")
     launcher, runs = LAUNCHERS[engine], s.model.runs
     assert runs is not None
     values: dict[str, Any] = s.split._asdict()
@@ -121,8 +131,14 @@ def launch(candidate: Candidate, engine: str, model: str) -> str:
         flag, value = launcher.flags[name], values[name]
         words.append(flag.name if value is None else f"{flag.name} {value}")
         sources.append(flag.source)
+    before = ""
+    if s.drafts and drafter:
+        told, said = TOLD[engine][drafter], Drafted(s.drafts.tokens, draft_model, s.weights)
+        words += told.flags(said)
+        sources.append(told.source)
+        before = written(told.lines(said)) if told.lines else ""
     release = runs.release or runs.versions[-1]
     each = "one replica" if count == 1 else f"each of {count:,} replicas"
     head = f"# {each}, on {s.split.devices:,} × {s.device.name}; {engine} {release}"
     listed = [f"# flags: {source}" for source in dict.fromkeys(sources)]
-    return "\n".join([head, *listed, " \\\n  ".join(words)]) + "\n"
+    return "\n".join([head, *listed, before + " \\\n  ".join(words)]) + "\n"

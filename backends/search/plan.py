@@ -21,6 +21,8 @@ from .traffic import Traffic
 from .trial import Trial
 
 if TYPE_CHECKING:
+    from llmir.backends.simulation.drafts import Drafts
+
     from .why import Why
 
 
@@ -107,6 +109,13 @@ class Candidate(Figures):
         return {name: self.trial.limited(i) for i, (name, of) in enumerate(limits.items()) if of}
 
     @property
+    def draft_share(self) -> float | None:
+        """The part of a step that makes drafts, half way through answers; None where there are none."""
+        s, traffic = self.structure, self.traffic
+        half = traffic.read + traffic.answer // 2
+        return s.drafts and s.drafts.share_of(s.program, s.model, self.decoding, half)
+
+    @property
     def meets(self) -> bool:
         """Whether all limits are met, in a further run too, and as much is answered as comes."""
         return self.trial.over(self.traffic) <= 1 and not self.overloaded
@@ -133,6 +142,7 @@ class Candidate(Figures):
             "energy_j_per_token": self.energy_j_per_token,
             "tokens_per_s_device": self.tokens_per_s_device,
             "tokens_per_s_user": self.tokens_per_s_user,
+            "draft_share": self.draft_share,
             "closed_form": {"ttft_mean_s": self.ttft_s, "tpot_mean_s": self.tpot_s},
             "simulated": {
                 "seeds": len(self.trial.runs),
@@ -224,6 +234,11 @@ class Plans(Figures, Result, Paged):
         return self.ranked[0] if self.ranked else None
 
     @property
+    def drafts(self) -> Drafts | None:
+        """What each step verifies; None where there are no drafts."""
+        return self.structures[0].drafts if self.structures else None
+
+    @property
     def shown(self) -> tuple[Candidate, ...]:
         """All that were simulated: what meets the limits, the cheapest first, then the closest misses."""
         return (*self.ranked, *self.missed)
@@ -277,6 +292,7 @@ class Plans(Figures, Result, Paged):
             "limits": {name: limit and limit._asdict() for name, limit in limits.items()},
             "most_devices": self.most_devices,
             "decides": "cost" if self.priced else "devices",
+            "speculation": self.drafts and self.drafts.said(),
             "seeds": list(self.seeds),
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),

@@ -19,6 +19,7 @@ from .axes import COUNTS, POINTS, Value
 from .part import FIGURES, NUMBERS, Part
 
 _EXACT = {*POINTS, "devices", *(name for name in FIGURES if name.endswith(("_bytes", "flops")))}
+_WHOLE = {*COUNTS, *POINTS, "devices"}
 _AT_ONCE = 1 << 13  # rows whose cells are in memory together
 
 
@@ -95,18 +96,24 @@ class Sweep(Immutable, Result, Paged):
         }
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame (pandas must be installed)."""
+        """A pandas DataFrame, with integers and booleans that may be NA (pandas must be installed)."""
         with _needed("to_pandas", "pandas"):
             import pandas
-        return pandas.DataFrame(dict(self.columns))
+        frame = pandas.DataFrame(dict(self.columns))
+        frame["refused"] = frame["refused"].where(frame["refused"] != "", None)
+        whole = {name: "Int64" for name in self.names if name in _WHOLE}
+        return frame.astype({**whole, "fits": "boolean"})
 
     def to_polars(self) -> Any:
-        """A polars DataFrame (polars must be installed)."""
+        """A polars DataFrame, with null for what a row has none of (polars must be installed)."""
         with _needed("to_polars", "polars"):
             import polars
-        return polars.DataFrame(
-            {name: column.tolist() for name, column in self.columns.items()}, strict=False
-        )
+        columns = self.columns.items()
+        values = {name: each.tolist() if each.dtype == object else each for name, each in columns}
+        frame = polars.DataFrame(values, strict=False, nan_to_null=True)
+        whole: dict[Any, Any] = {name: polars.Int64 for name in self.names if name in _WHOLE}
+        said = polars.when(polars.col("refused") != "").then(polars.col("refused"))
+        return frame.cast({**whole, "fits": polars.Boolean}).with_columns(refused=said)
 
     def to_arrow(self) -> Any:
         """A pyarrow Table, which Parquet and Arrow files hold (pyarrow must be installed)."""
@@ -118,9 +125,9 @@ class Sweep(Immutable, Result, Paged):
 
     def _gridded(self, part: Part, name: str) -> Array:
         """A column of a part; the one row of a structure that is refused is at all of its points."""
-        column = part.column(name)
+        column = np.array([part.basis], dtype=object) if name == "basis" else part.column(name)
         points = prod(len(self.axes[point]) for point in POINTS)
-        return np.broadcast_to(column, points) if part.alone else column
+        return np.broadcast_to(column, points if part.alone else len(part))
 
     def to_xarray(self) -> Any:
         """An xarray Dataset with the axes as labelled dimensions (xarray must be installed)."""
@@ -130,7 +137,7 @@ class Sweep(Immutable, Result, Paged):
         points = [self.axes[name] for name in POINTS]
         outer, inner = [len(self.axes[name]) for name in structure], [len(values) for values in points]
         figures = {}
-        for name in (*FIGURES, "refused"):
+        for name in (*FIGURES, "basis", "refused"):
             every = [self._gridded(part, name) for part in self.parts]
             figures[name] = ([*structure, *POINTS], np.concatenate(every).reshape(*outer, *inner))
         labels = {name: ["" if v is None else v for v in self.axes[name]] for name in (*structure, *POINTS)}

@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from llmir.backends.simulation.course import Course
-from llmir.backends.simulation.decoder import Decoder, decoded
+from llmir.backends.simulation.decoder import LATER
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.pair import Pair
+from llmir.backends.simulation.pipelined import decoder_of
 from llmir.backends.simulation.profile import check
 from llmir.backends.simulation.serve import serve
 from llmir.frozen import Array
@@ -25,9 +26,10 @@ def tandem(pair: Pair, load: Load, servers: tuple[int, int]) -> tuple[Array, Arr
     InputError for one that no server has room for.
     """
     load = pair.decode.short(pair.prefill.short(load))
-    first_s, goes_on = _read(pair, load, servers[0]), load.generate > 1
+    (read, rest), goes_on = pair.halves(load), load.generate > 1
+    first_s = _read(pair, read, servers[0])
     arrivals, place = _sent(pair, load, servers, first_s)
-    end_s, rest = np.full(len(load), np.nan), decoded(load)
+    end_s = np.full(len(load), np.nan)
     room = pair.decode.capacity(rest.only(goes_on).longest)
     check(rest.only(goes_on), room, pair.decode.policy)
     for number in range(servers[1]):
@@ -36,7 +38,8 @@ def tandem(pair: Pair, load: Load, servers: tuple[int, int]) -> tuple[Array, Arr
         if some.size:
             course = Course(arrivals[some].tolist())
             prices = pair.decode.prices(room.tokens)
-            server = Decoder(prices, pair.decode.policy, room, rest.only(some), course)
+            own = replace(rest.only(some), seed=rest.seed + number * LATER)
+            server = decoder_of(prices, pair.decode.policy, room, own, course)
             for request, time_s in enumerate(course.arrival_s):
                 server.advance(time_s)
                 server.come(request, time_s)
@@ -45,13 +48,12 @@ def tandem(pair: Pair, load: Load, servers: tuple[int, int]) -> tuple[Array, Arr
     return first_s - load.arrival_s, (end_s - first_s) / np.maximum(load.generate - 1, 1)
 
 
-def _read(pair: Pair, load: Load, count: int) -> Array:
+def _read(pair: Pair, read: Load, count: int) -> Array:
     """When the first token of each is there: prefill servers take turns as requests come."""
-    read = replace(load, generate=np.ones_like(load.generate), asked=None)
-    room, first_s = pair.prefill.capacity(read.longest), np.empty(len(load))
+    room, first_s = pair.prefill.capacity(read.longest), np.empty(len(read))
     check(read, room, pair.prefill.policy)
     for number in range(count):
-        some = np.arange(number, len(load), count)
+        some = np.arange(number, len(read), count)
         if some.size:
             server = serve(pair.prefill.prices(room.tokens), pair.prefill.policy, room, read.only(some))
             first_s[some] = server.course.end_s

@@ -9,6 +9,8 @@ import numpy as np
 from .load import Load
 from .server import Server
 
+LATER = 1 << 32  # what is drawn of decode servers is drawn by another seed than of prefill servers
+
 
 def decoded(load: Load) -> Load:
     """What is left of requests when their prompts are read: all but the first token, which is not cached yet.
@@ -18,7 +20,8 @@ def decoded(load: Load) -> Load:
     rest = np.maximum(load.generate - 1, 1)
     asked = None if load.asked is None else np.maximum(load.asked - 1, 1)
     known = replace(load, prompt=load.prompt + 1, generate=rest, cached=load.prompt, asked=asked)
-    return replace(known, users=None, hashes=(), sessions=None, think_s=None)
+    own = load.seed + LATER
+    return replace(known, users=None, hashes=(), sessions=None, think_s=None, seed=own)
 
 
 class Decoder(Server):

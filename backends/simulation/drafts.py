@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.liveness import reserved
 from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.speculation import asked, check, yielded
+from llmir.backends.analysis.speculation import (
+    LOOKUP,
+    MODEL,
+    asked,
+    check,
+    drafter_of,
+    drafting,
+    yielded,
+)
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Model
 from llmir.dim import Binding
@@ -16,6 +24,18 @@ from llmir.errors import InputError
 from llmir.graph import Program
 
 FAR = 1 << 14  # tokens at which caches of two models are compared
+
+
+# What engines refuse, and where they say so.
+STAGES = {
+    "vllm": "vllm verifies no drafts in pipeline stages (github.com/vllm-project/vllm/issues/57755)",
+    "sglang": "sglang verifies no drafts in pipeline stages (sglang/srt/server_args.py, check_server_args)",
+    "trtllm": "trtllm verifies no drafts in pipeline stages (github.com/NVIDIA/TensorRT-LLM/issues/9009)",
+}
+_ATTENTION = "sglang takes no such drafts with data-parallel attention (sglang/srt/server_args.py)"
+RANKS = {("sglang", MODEL): _ATTENTION, ("sglang", LOOKUP): _ATTENTION}
+_POOLS = "trtllm takes no such drafts in pools (github.com/NVIDIA/TensorRT-LLM/issues/9009)"
+POOLS = {("trtllm", MODEL): _POOLS, ("trtllm", LOOKUP): _POOLS}
 
 
 class Drafts(NamedTuple):
@@ -32,18 +52,24 @@ class Drafts(NamedTuple):
 
     @classmethod
     def of(
-        cls, program: Program, tokens: object, acceptance: object, verify: Program, drafter: Program | None
+        cls,
+        program: Program,
+        tokens: object,
+        acceptance: object,
+        verify: Program,
+        drafter: Program | None,
+        engine: str = "",
     ) -> Drafts:
-        """Those of a program; InputError for what cannot be."""
+        """Those of a program; InputError for what cannot be, or what the engine refuses."""
         count, share = asked(tokens, acceptance)
         check(program, verify, drafter)
-        parallel = program.parallelism
-        ways = {"pipeline stages": len(program.entries), "micro-batches": program.micro_batches}
-        for what, n in {**ways, "data-parallel ranks": parallel.dp}.items():
-            if n > 1:
-                raise InputError(
-                    f"draft_tokens: {count}; drafts of {n} {what} are not simulated, tp ranks are"
-                )
+        if max(len(program.entries), program.micro_batches) > 1:
+            why = STAGES.get(engine, "no engine is known that verifies drafts in pipeline stages")
+            raise InputError(f"draft_tokens: {count}; {why}")
+        kind = drafter_of(program, drafter)
+        refusal = RANKS.get((engine, kind)) if program.parallelism.dp > 1 else None
+        if refusal:
+            raise InputError(f"draft_tokens: {count}; {refusal}")
         return cls(count, share, verify, drafter)
 
     @property
@@ -55,6 +81,14 @@ class Drafts(NamedTuple):
     def yielded(self) -> float:
         """Tokens that a step yields of a sequence, on average."""
         return yielded(self.tokens, self.acceptance)
+
+    def kind(self, program: Program) -> str:
+        """Which kind of thing drafts."""
+        return drafter_of(program, self.drafter)
+
+    def made_by(self, program: Program) -> str:
+        """What drafts: the name of a model, or the kind of another thing."""
+        return self.drafter.name if self.drafter else self.kind(program)
 
     def kept_bytes(self, model: Model) -> int:
         """Bytes of a rank for the weights of a model that drafts."""
@@ -73,6 +107,15 @@ class Drafts(NamedTuple):
         """A job whose memory has room for the weights of what drafts."""
         of = job.model or job.prefill.plan.model
         return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
+
+    def share_of(self, program: Program, model: Model, batch: int, context: int) -> float:
+        """The part of a step that makes its drafts, where so many sequences decode at a context."""
+        drafter = drafting(program, self.drafter)
+        if drafter is None:
+            return 0.0
+        at: dict[str, Any] = {"batch": batch, "context": context, "model": model}
+        draft_s = self.tokens * float(Report(drafter, model.device, new=1, **at).period_s)
+        return draft_s / (draft_s + float(Report(self.verify, model.device, new=self.rows, **at).period_s))
 
     def said(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -13,6 +13,7 @@ from .prices import Prices
 from .serve import serve
 
 GROWTH = 0.01  # seconds a second by which waits grow in a server that is overloaded: 1% more comes than goes
+FEW = 50  # requests; through the waits of fewer there is no line to speak of
 ENOUGH = 3000  # requests that saturate a server
 
 

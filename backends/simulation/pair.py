@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,20 +10,24 @@ import numpy as np
 from llmir.backends.analysis.kv import rank_bytes
 from llmir.backends.cost.channel import HOST, Channel, channel
 from llmir.convert import integer
+from llmir.dim import Number
 from llmir.errors import InputError
 from llmir.frozen import Immutable
 
 from . import joins
 from .course import FOREVER, Course
-from .decoder import Decoder, decoded
+from .decoder import decoded
+from .drafts import POOLS
 from .fleet import Fleet
 from .load import Array, Load
-from .pipelined import Pipelined, PipelinedDecoder
+from .pipelined import decoder_of, server_of
 from .pooled import Pooled
 from .pools import pools
 from .profile import REPLICAS, Profile, check, counts, model_of
 from .router import ROUTERS, dealing
 from .server import Server
+
+Serving = Callable[..., Server]
 
 
 class Pair(Immutable):
@@ -40,8 +45,7 @@ class Pair(Immutable):
                 f"pools: prefill is {engines[0]}'s and decode {engines[1]}'s; one engine serves both"
             )
         joins.check(engines[0], prefill.job.program, decode.job.program)
-        if prefill.drafts or decode.drafts:
-            raise InputError("draft_tokens: prefill and decode servers are simulated without drafts")
+        _check_drafts(prefill, decode)
         if link == HOST:
             raise InputError(
                 "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"
@@ -54,9 +58,13 @@ class Pair(Immutable):
 
     def seconds(self, tokens: Array) -> Array:
         """Of the caches of so many tokens: ranks send at once, and the side that has more of each decides."""
-        programs = (profile.job.program for profile in (self.prefill, self.decode))
-        each = [np.broadcast_to(rank_bytes(program, 1, tokens), tokens.shape) for program in programs]
+        each = [np.broadcast_to(_sent(side, tokens), tokens.shape) for side in (self.prefill, self.decode)]
         return np.asarray(self.channel.seconds(np.maximum(*each)))
+
+    def halves(self, load: Load) -> tuple[Load, Load]:
+        """What prefill servers have to do of a load, and what decode servers have."""
+        read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
+        return read, self.decode.drafting(rest)
 
     def run(
         self,
@@ -81,11 +89,10 @@ class Pair(Immutable):
         goes_on = load.generate > 1
         if not goes_on.any():
             raise InputError("pools: no request has a second token, decode servers have nothing to do")
-        read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
-        first = self._server((Server, Pipelined), self.prefill, read, read, load.arrival_s)
+        read, rest = self.halves(load)
+        first = self._server(server_of, self.prefill, read, read, load.arrival_s)
         came = np.full(len(load), FOREVER)
-        kinds = Decoder, PipelinedDecoder
-        later = self._server(kinds, self.decode, rest, rest.only(goes_on), came)
+        later = self._server(decoder_of, self.decode, rest, rest.only(goes_on), came)
         # Prefixes are those of prefill servers; caches go to the least loaded decode server.
         names = deals.name, "least-loaded" if deals.name == "prefix-aware" else deals.name
         servers = first, later
@@ -103,15 +110,30 @@ class Pair(Immutable):
         return Pooled.of_pools(one, two, found, load, self.channel, **counted)
 
     @staticmethod
-    def _server(
-        kinds: tuple[type[Server], type[Pipelined]],
-        profile: Profile,
-        load: Load,
-        checked: Load,
-        arrival_s: Array,
-    ) -> Server:
-        """One of either kind: for a step at a time, or for micro-batches."""
+    def _server(serving: Serving, profile: Profile, load: Load, checked: Load, arrival_s: Array) -> Server:
+        """A prefill or decode server, with room for the requests that are checked."""
         room = profile.capacity(checked.longest)
         check(checked, room, profile.policy)
-        kind = kinds[room.micro_batches > 1]
-        return kind(profile.prices(room.tokens), profile.policy, room, load, Course(arrival_s.tolist()))
+        course = Course(arrival_s.tolist())
+        return serving(profile.prices(room.tokens), profile.policy, room, load, course)
+
+
+def _sent(profile: Profile, tokens: Array) -> Number:
+    """Bytes of so many tokens that a rank sends or receives: also of a model that drafts."""
+    own = rank_bytes(profile.job.program, 1, tokens)
+    drafter = profile.drafts and profile.drafts.drafter
+    return own + rank_bytes(drafter, 1, tokens) if drafter else own
+
+
+def _check_drafts(prefill: Profile, decode: Profile) -> None:
+    """InputError for drafts that the engine does not take in pools, or that both sides make otherwise.
+
+    "P and D instances must use compatible speculation configurations": method and model of drafts must match
+    (docs/features/nixl_connector_compatibility.md of vLLM).
+    """
+    one, two = (side.drafts and side.drafts.made_by(side.job.program) for side in (prefill, decode))
+    if one != two:
+        each = " and ".join(repr(by or "no drafts") for by in (one, two))
+        raise InputError(f"pools: both have the same thing draft, or nothing; here it is {each}")
+    if decode.drafts and (why := POOLS.get((decode.policy.name, decode.drafts.kind(decode.job.program)))):
+        raise InputError(f"draft_tokens: {decode.drafts.tokens}; {why}")

@@ -165,8 +165,19 @@ class PipelinedDecoder(Decoder, Pipelined):
     """One to which requests come with the caches of their prompts."""
 
 
+class VerifyingDecoder(Decoder, Verifying):
+    """The same whose steps verify drafts: the first token there comes without."""
+
+
 def server_of(prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course) -> Server:
     """The one for as many micro-batches as are in flight."""
     alone = Server if load.drafts is None else Verifying
     kind = Pipelined if capacity.micro_batches > 1 else alone
+    return kind(prices, policy, capacity, load, course)
+
+
+def decoder_of(prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course) -> Server:
+    """The same of a `decoded` load."""
+    alone = Decoder if load.drafts is None else VerifyingDecoder
+    kind = PipelinedDecoder if capacity.micro_batches > 1 else alone
     return kind(prices, policy, capacity, load, course)

@@ -148,9 +148,10 @@ class Pooled(Simulation):
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow anywhere, or more comes than is answered; None of users."""
-        if self.load.users or super().overloaded:
-            return super().overloaded
+        """Whether waits grow anywhere, or more comes than is answered; None of users, and of few requests."""
+        over = super().overloaded
+        if over is not False:
+            return over
         waits = self.transfer_s + self.admission_s
         known = ~np.isnan(waits)
         return growth(self.arrival_s[known], waits[known]) > GROWTH

@@ -74,11 +74,15 @@ class Profile(Immutable):
 
     def admitted(self, load: Load) -> Load:
         """The requests that are short enough; InputError where one of them could never run."""
-        load = self.short(load)
-        if self.drafts:
-            load = replace(load, drafts=(self.drafts.tokens, self.drafts.acceptance))
+        load = self.drafting(self.short(load))
         check(load, self.capacity(load.longest), self.policy)
         return load
+
+    def drafting(self, load: Load) -> Load:
+        """The same requests, of which each step verifies drafts if there are any."""
+        if self.drafts is None:
+            return load
+        return replace(load, drafts=(self.drafts.tokens, self.drafts.acceptance))
 
     def short(self, load: Load) -> Load:
         """The requests that are no longer than `max_model_len`, by default the positions of the model.
@@ -172,7 +176,7 @@ def model_of(job: Workload) -> Model:
 def _pool(job: Workload) -> Pool:
     if job.pool is None:
         why = "simulate: no engine whose memory is known is priced"
-        raise InputError(f"{why}; name one of {', '.join(POLICIES)} as engine")
+        raise InputError(f"{why}; say engine too, one of {', '.join(POLICIES)}")
     return job.pool
 
 

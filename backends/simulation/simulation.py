@@ -15,7 +15,7 @@ from llmir.views import Paged, Result
 from .capacity import Capacity
 from .course import FOREVER
 from .gaps import gaps
-from .limits import GROWTH, growth, saturated, within
+from .limits import FEW, GROWTH, growth, saturated, within
 from .load import Array, Load
 from .policy import Policy
 from .server import LOG, Server
@@ -184,8 +184,11 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow, or more comes than is answered; None of users, who wait for answers."""
-        if self.load.users:
+        """Whether waits grow, or more comes than is answered.
+
+        None of users, who wait for answers, and of so few requests that nothing can be said.
+        """
+        if self.load.users or len(self.load) < FEW:
             return None
         return (self.load.rate or 0.0) > self.largest_rate or growth(self.arrival_s, self._waits) > GROWTH
 
@@ -244,7 +247,8 @@ class Simulation(Figures, Result, Paged):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know."""
-        long = (f"{self.refused:,} requests have more tokens than the model may have, and are refused",)
+        many = f"{self.refused:,} requests have" if self.refused > 1 else "1 request has"
+        long = (f"{many} more tokens than the model may have; refused, and not in any figure",)
         drafts = self.profile.drafts
         verified = (drafts.note(self.job.program),) if drafts else ()
         return (*self.job.prefill.notes, *verified, *(long if self.refused else ()))

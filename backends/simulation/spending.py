@@ -65,10 +65,10 @@ def spending(found: Simulation) -> Spending:
         busy += float(works.usd_per_mtok or 0.0)
         energy += float(works.joules_per_token or 0.0)
     usd = whole * tokens / 1e6
-    counts = good is not None and priced and usd
+    per_usd = good * found.duration_s / usd if good is not None and priced and usd else None
     return Spending(
         whole if priced else None,
         busy if priced else None,
         energy if powered else None,
-        int(found.within.sum()) / usd if counts else None,
+        per_usd,
     )

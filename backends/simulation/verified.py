@@ -8,11 +8,11 @@ import numpy as np
 
 from llmir.backends.analysis.asked import running
 from llmir.backends.analysis.plan import Plan, plan
+from llmir.backends.analysis.speculation import drafting
 from llmir.backends.analysis.surface_code import Code
 from llmir.backends.cost import Model
 from llmir.backends.cost.tape import Tape
 from llmir.dim import Binding, C, Dim, Number
-from llmir.errors import InputError
 from llmir.graph import Program
 from llmir.namespace import SCALARS
 
@@ -28,6 +28,7 @@ class VerifiedStep:
 
     All that decode are priced at their mean context, which over-counts windows that some have not filled.
     Prompts beside them go through the program as ever, and logits of drafts come on top, as many as they are.
+    Then they go through what drafts, together with the first draft of each sequence that decodes.
     """
 
     functions: tuple[Dim, ...] = (C,)
@@ -38,9 +39,9 @@ class VerifiedStep:
         self._verify, self._last = (
             _Step(running(of, [(1, new, 1)], "")[0], model, new) for of in (drafts.verify, program)
         )
-        drafter = drafts.drafter or (program if "draft" in program.phases else None)
-        phase = "" if drafts.drafter or drafter is None else "draft"
-        self._draft = None if drafter is None else _Step(running(drafter, [(1, 1, 1)], phase)[0], model, 1)
+        drafter = drafting(program, drafts.drafter)
+        self._draft = _Step(running(drafter, [(1, 1, 1)], "")[0], model, 1) if drafter else None
+        self._reads = PricedStep(drafter, model, tokens) if drafter else None
         self._rows = Rows(self._seconds)
         self._drafts = Rows(self._drafting)
         self._logits: dict[int, float] = {}
@@ -48,14 +49,19 @@ class VerifiedStep:
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
         """Seconds from this step to the next."""
         if not decodes:
-            return self._plain(0, (), chunks)
+            return self._plain(0, (), chunks) + self._reading(0, 0, chunks)
         kept = sums[0]
         if not chunks:
             return self._decodes(decodes, kept)
         context = round(kept / decodes)
         mine = [(self.drafts.rows, context)] * decodes
+        verified = self._plain(0, (), [*mine, *chunks]) + self._more(decodes, context)
+        return verified + self._reading(decodes, context, chunks)
+
+    def _more(self, decodes: int, context: int) -> float:
+        """Logits of all rows, and all drafts but the first of each."""
         first, _, drafts = self._drafts(decodes, context, context)
-        return self._plain(0, (), [*mine, *chunks]) + self._heads(decodes) + drafts[context - first]
+        return self._heads(decodes) + drafts[context - first] * (1 - 1 / self.drafts.tokens)
 
     def _decodes(self, decodes: int, kept: Number) -> Number:
         """What only decodes; linear between whole mean contexts."""
@@ -80,6 +86,13 @@ class VerifiedStep:
             return np.zeros(len(contexts))
         return self.drafts.tokens * self._draft.many(decodes, contexts)
 
+    def _reading(self, decodes: int, context: int, chunks: Chunks) -> Number:
+        """Of what drafts, which reads chunks of prompts beside a draft of each sequence."""
+        if self._reads is None:
+            return 0.0
+        sums = [decodes * Binding(C=context)(function) for function in self._reads.functions]
+        return self._reads(decodes, sums if decodes else (), chunks)
+
     def _heads(self, decodes: int) -> float:
         """Of logits of all rows, more than of one row of each sequence."""
         if decodes not in self._logits:
@@ -91,8 +104,18 @@ class VerifiedStep:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """InputError: verifying steps are of one rank and one stage."""
-        raise InputError("draft_tokens: steps of pipeline stages or data-parallel ranks verify no drafts")
+        """Seconds of a step, and of its one stage: ranks read such chunks, and share what decodes evenly."""
+        count = int(decodes)
+        context = round(sums[0] / count) if count else 0
+        shares = [count // len(ranks) + (i < count % len(ranks)) for i in range(len(ranks))]
+        rows = (self.drafts.rows, context)
+        mine = [[rows] * n + [*chunks] for n, chunks in zip(shares, ranks, strict=True)]
+        seconds = self._plain.micro_batch(0, (), mine)[0]
+        if self._reads is not None:
+            own = [count * Binding(C=context)(f) for f in self._reads.functions] if count else (0,)
+            seconds += self._reads.micro_batch(count, own, ranks)[0]
+        seconds += self._more(count, context) if count else 0.0
+        return seconds, seconds
 
 
 class _Step:

@@ -74,6 +74,7 @@ class Time(Count):
 )
 @click.option("--chunk", metavar="RANGE", help="Tokens of a step to compare.  [default: the engine's, 2048]")
 @click.option("--batch", metavar="RANGE", help="Requests at once to compare.  [default: all that fit]")
+@options.draft
 @options.speculation
 @options.price
 @click.option("--engine", metavar="NAME[@VERSION]", help="The engine that is priced: vllm, sglang, trtllm …")
@@ -131,7 +132,9 @@ def plan(**given: Any) -> int:
         form = output.choose(given["output_file"], given["form"], Plans)
     size = output.paged(form, given["max_size"])
     inputs.check_drafts(given)
-    program = inputs.read(given["model"], lenient=given["lenient"])
+    if given["draft"] and given["draft_tokens"] is None:
+        raise InputError("--draft: is of drafts, say --draft-tokens too")
+    program = inputs.read(given["model"], lenient=given["lenient"], draft=given["draft"])
     drafts: dict[str, Any] = {}
     if given["draft_tokens"] is not None:
         drafts = {name: given[name] for name in ("draft_tokens", "acceptance")}
@@ -141,7 +144,9 @@ def plan(**given: Any) -> int:
     if emit is None or found.best is None:
         output.result(found, "table" if emit else form, None if emit else given["output_file"], **size)
     else:
-        output.emit(launch(found.best, emit, given["model"]), given["output_file"])
+        output.emit(
+            launch(found.best, emit, given["model"], given["draft_model"] or ""), given["output_file"]
+        )
     output.note(*program.notes)
     if found.best is None:
         for message in words.misses(found):

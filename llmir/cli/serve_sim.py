@@ -181,7 +181,10 @@ def serve_sim(**given: Any) -> None:
     if given["decode_tp"] is not None:
         if given["link"] is None:
             raise InputError("--decode-tp: is of pools, which a --link joins")
-        asked["decode_program"] = inputs.lowered({**given, "tp": given["decode_tp"]})
+        decode = {**given, "tp": given["decode_tp"]}
+        asked["decode_program"] = inputs.lowered(decode)
+        programs = inputs.drafts(decode)
+        asked |= {f"decode_{name}": programs[name] for name in ("verify", "draft") if programs}
     (device,) = inputs.priced(given, inputs.linked(given, program))
     if several or times:
         again = (

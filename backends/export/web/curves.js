@@ -3,7 +3,7 @@ import { digits, time, tokens, whole } from "./format.js";
 import { $, Chart, either, svg } from "./dom.js";
 import { EDGE, beyond, framed } from "./charts.js";
 
-const SAMPLES = 16, HIGH = 190;
+const SAMPLES = 16, HIGH = 190, MOST = 256;  // points that are kept of a set-up
 const ALONG = {
   batch: { values: [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256], unit: "batch", ticks: [1, 4, 16, 64, 256, 1024], show: whole },
   prompt: { values: [128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072], unit: "prompt tokens", ticks: [128, 1024, 8192, 32768, 131072], show: (n) => (n % 1024 ? tokens(n) : `${n / 1024}k`) },
@@ -12,9 +12,8 @@ const ALONG = {
 // Figures of a request, with decode steps at a few contexts in place of all of them: for lines.
 export function sampled(setup, { batch, prompt, generate }) {
   const reading = setup.reading(batch, prompt), later = generate - 1, few = Math.min(later, SAMPLES);
-  let period = 0;
-  for (let i = 0; i < few; i++) period += setup.timing(batch, 1, prompt + Math.floor(((i + 0.5) * later) / few)).period;
-  const tpot = few ? period / few : null;
+  const contexts = Array.from({ length: few }, (_, i) => prompt + Math.floor(((i + 0.5) * later) / few));
+  const tpot = few ? setup.timings(batch, 1, contexts).reduce((all, { period }) => all + period, 0) / few : null;
   return { tpot_s: tpot, output_tokens_per_s: (batch * generate) / (reading.time + later * (tpot ?? 0)) };
 }
 
@@ -22,6 +21,7 @@ export class Curves extends Chart {
   constructor() {
     super($("curve-rate"));
     this.along = "batch";
+    this.kept = new WeakMap();
     this.places = [$("curve-rate"), $("curve-tpot")];
     this.marked = either("along", Object.keys(ALONG), (name) => {
       this.along = name;
@@ -33,10 +33,18 @@ export class Curves extends Chart {
     const { values } = ALONG[this.along], { parts } = setup;
     const each = this.along === "batch" ? values.filter((n) => n % parts === 0) : values;
     const all = [...new Set([...each, at[this.along]])].sort((a, b) => a - b);
-    return all.map((value) => {
-      const asked = { ...at, [this.along]: value };
-      return { value, ...sampled(setup, asked), fits: setup.peak(asked.batch, asked.prompt, asked.generate).bytes <= setup.capacity_bytes };
-    });
+    return all.map((value) => ({ value, ...this.point(setup, { ...at, [this.along]: value }) }));
+  }
+
+  // What a set-up takes at some sizes, worked out once: others stay as one of them moves.
+  point(setup, { batch, prompt, generate }) {
+    const key = `${batch} ${prompt} ${generate}`, own = this.kept.get(setup) ?? new Map();
+    this.kept.set(setup, own);
+    if (!own.has(key)) {
+      if (own.size >= MOST) own.clear();
+      own.set(key, { ...sampled(setup, { batch, prompt, generate }), fits: setup.peak(batch, prompt, generate).bytes <= setup.capacity_bytes });
+    }
+    return own.get(key);
   }
 
   draw(view) {

@@ -21,7 +21,7 @@ export function functionsOf({ words, outside, lists }) {
   };
 }
 
-// A list as a function; `from` gives it of its first input alone, for whole numbers from a first one on.
+// A list as a function; `many` gives it of several first inputs.
 function called(list) {
   const run = (...inputs) => {
     const values = placed(list, 1);
@@ -29,20 +29,23 @@ function called(list) {
     worked(list, 1);
     return Array.from(list.outputs, (place) => values[place]);
   };
-  run.from = (first, others) => {
-    let known = null, found = [];
-    return (input) => {
-      const block = floor((input - first) / WIDE), lane = input - first - block * WIDE;
-      if (block !== known) {
-        const values = placed(list, WIDE);
-        known = block;
-        for (let i = 0; i < WIDE; i++) values[i] = first + block * WIDE + i;
-        others.forEach((value, i) => values.fill(value, (i + 1) * WIDE, (i + 2) * WIDE));
-        worked(list, WIDE);
-        found = Array.from(list.outputs, (place) => values.slice(place * WIDE, (place + 1) * WIDE));
-      }
-      return found.map((of) => of[lane]);
-    };
+  const some = (firsts, others) => {
+    const wide = 2 ** ceil(Math.log2(firsts.length)), values = placed(list, wide);
+    values.fill(firsts.at(-1), 0, wide);
+    values.set(firsts);
+    others.forEach((value, i) => values.fill(value, (i + 1) * wide, (i + 2) * wide));
+    worked(list, wide);
+    const found = [], { outputs } = list;
+    for (let lane = 0; lane < firsts.length; lane++) {
+      const row = (found[lane] = []);
+      for (let i = 0; i < outputs.length; i++) row[i] = values[outputs[i] * wide + lane];
+    }
+    return found;
+  };
+  run.many = (firsts, others) => {
+    const found = [];
+    for (let at = 0; at < firsts.length; at += WIDE) found.push(...some(firsts.slice(at, at + WIDE), others));
+    return found;
   };
   return run;
 }

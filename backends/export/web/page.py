@@ -20,9 +20,7 @@ from .setups import Setup, document
 
 MOST = 64  # set-ups
 SIZE = 5_000_000  # bytes
-_IMPORT = re.compile(r'^import (\{.*?\}) from "\./([a-z0-9]+)\.js";$', re.MULTILINE)
-_EXPORT = re.compile(r"^export ((?:const|function|class) ([\w$]+))", re.MULTILINE)
-_ASIDE = re.compile(r"^ *//.*\n|^ +", re.MULTILINE)  # lines of comments, and indents; no text goes over lines
+_MADE = "made"  # by `make web`, of the modules beside it
 _BUNDLED = "d3.js"
 
 
@@ -113,24 +111,11 @@ def _notices() -> str:
 
 @lru_cache(maxsize=32)
 def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    folder = files(__package__)
+    return (folder if name.endswith(".html") else folder.joinpath(_MADE)).joinpath(name).read_text("utf-8")
 
 
 @lru_cache(maxsize=3)
 def _script(entry: str) -> str:
-    """A module and those that it needs as one script, as files take no imports: each after what it names."""
-    found: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        source = _read(f"{name}.js")
-        for _, other in _IMPORT.findall(source):
-            if other not in found:
-                add(other)
-        exports = ", ".join(word for _, word in _EXPORT.findall(source))
-        body = _ASIDE.sub("", _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = modules.\2;", source)))
-        found[name] = f"modules.{name} = (() => {{\n{body}return {{ {exports} }};\n}})();\n"
-
-    add(entry)
-    own = "".join(found.values())
-    bundled = re.sub(r"/\*!.*?\*/\n", "", _read(_BUNDLED), flags=re.DOTALL)
-    return f'{bundled}(() => {{\n"use strict";\nconst modules = {{}};\n{own}}})();\n'
+    """A module and those that it needs as one script, as files take no imports, after d3's part."""
+    return re.sub(r"/\*!.*?\*/\n", "", _read(_BUNDLED), flags=re.DOTALL) + _read(f"{entry}.js")

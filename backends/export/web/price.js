@@ -1,8 +1,8 @@
 // What requests take: the rules of llmir.workload over the functions of a set-up. No drawing here.
 
-const UNLIMITED = 2 ** 40, CHUNK = 1 << 16;
+const UNLIMITED = 2 ** 40, CHUNK = 1 << 16, BLOCK = 128;
 const PRICED = 4;
-const FUNCTIONS = ["early", "late", "parts", "ideal", "memory", "times", "amounts", "moments"];
+const FUNCTIONS = ["early", "late", "figures", "memory"];
 export const CAPACITY = "memory_GB";
 
 const sum = (list) => list.reduce((a, b) => a + b, 0);
@@ -15,6 +15,18 @@ function timing(stages, parts) {
     interval: parts * slowest,
     period: Math.max(all, parts * slowest),
   };
+}
+
+// What is known of a step before its context, kept for the next one of its kind.
+function known(phase, each, fresh) {
+  if (phase.kept?.each !== each || phase.kept.fresh !== fresh) phase.kept = { each, fresh, found: phase.early(each, fresh) };
+  return phase.kept.found;
+}
+
+// Values that follow one another by name, so many of each.
+function apart(values, counts) {
+  let from = 0;
+  return Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, values.slice(from, (from += count))]));
 }
 
 // Functions by name for what they are told, made once for each.
@@ -70,6 +82,7 @@ export class Setup {
     this.rate = (key) => known[key];
     const functions = this.functions(this.names.rates.map((key) => known[key]));
     this.held = functions[this.reserves];
+    this.counted = functions[this.counts];
     this.phases = Object.fromEntries(Object.entries(this.kinds).map(([name, kind]) =>
       [name, { ...kind, ...Object.fromEntries(FUNCTIONS.map((key) => [key, functions[kind[key]]])) }]));
     this.roofs = { ...roofs, memory: rate("memory_GBps", roofs.memory), peaks: roofs.peaks.map(([unit, peak, key]) => [unit, rate(key, peak), key]).sort((a, b) => a[1] - b[1]) };
@@ -89,11 +102,17 @@ export class Setup {
     return [chip ? doubt : 0, links || (chip && !own) ? doubt : 0];
   }
 
+  // The bytes that may be used, on the stage whose caches are full first.
   usable() {
-    const { limits } = this, { rule, reserve, tightest } = limits;
+    const { limits, counted, dp, parts } = this, { rule, reserve, block } = limits;
     if (!rule) return limits.physical * limits.share;
-    const { weights, activations, overhead } = limits.stages[tightest];
-    return RULES[rule](limits, weights, activations, overhead)[0] - reserve;
+    const rooms = limits.stages.map(({ weights, activations, overhead }) => {
+      const [usable, taken] = RULES[rule](limits, weights, activations, overhead);
+      return { usable: usable - reserve, caches: usable - reserve - taken };
+    });
+    if (!counted) return rooms[limits.tightest].usable;
+    const tokens = rooms.map(({ caches }, i) => Math.min(UNLIMITED, block * dp * largestThat((n) => counted(dp, 1, block * n - 1)[i] / parts <= caches)));
+    return rooms[tokens.indexOf(Math.min(...tokens))].usable;
   }
 
   // The phase that runs for so many new tokens after cached ones.
@@ -103,23 +122,33 @@ export class Setup {
   }
 
   timing(batch, fresh, context) {
-    const each = batch / this.parts, { early, late } = this.phase(fresh, context);
-    return timing(late(context, ...early(each, fresh)), this.parts);
+    return this.timings(batch, fresh, [context])[0];
+  }
+
+  // The same at several contexts.
+  timings(batch, fresh, contexts) {
+    const alike = contexts.every((context) => this.phase(fresh, context) === this.phase(fresh, contexts[0]));
+    const found = alike ? this.stepping(batch, fresh, contexts) : contexts.flatMap((context) => this.stepping(batch, fresh, [context]));
+    return found.map((stages) => timing(stages, this.parts));
+  }
+
+  // Seconds of a micro-batch on each stage, at several contexts of one phase.
+  stepping(batch, fresh, contexts) {
+    const phase = this.phase(fresh, contexts[0]), { late } = phase, others = known(phase, batch / this.parts, fresh);
+    return late.many ? late.many(contexts, others) : contexts.map((context) => late(context, ...others));
   }
 
   // The sums of periods and intervals over decode steps from one context to another.
   decoding(batch, first, count) {
-    const { early, late } = this.phase(1, first), known = early(batch / this.parts, 1);
-    const timed = late.from ? late.from(first, known) : (context) => late(context, ...known);
+    const simple = this.stages === 1 && this.parts === 1;
     let period = 0, interval = 0;
-    if (this.stages === 1 && this.parts === 1) {
-      for (let context = first; context < first + count; context++) period += timed(context)[0];
-      return { period, interval: period };
-    }
-    for (let context = first; context < first + count; context++) {
-      const step = timing(timed(context), this.parts);
-      period += step.period;
-      interval += step.interval;
+    for (let from = first; from < first + count; from += BLOCK) {
+      const contexts = Array.from({ length: Math.min(BLOCK, first + count - from) }, (_, i) => from + i);
+      for (const found of this.stepping(batch, 1, contexts)) {
+        const step = simple ? { period: found[0], interval: found[0] } : timing(found, this.parts);
+        period += step.period;
+        interval += step.interval;
+      }
     }
     return { period, interval };
   }
@@ -131,7 +160,7 @@ export class Setup {
   reading(batch, prompt) {
     const steps = this.chunks(batch, prompt);
     const seconds = steps.map(({ prompts, fresh, cached, times }) =>
-      times * sum(cached.map((context) => this.timing(prompts, fresh, context).interval)));
+      times * sum(this.timings(prompts, fresh, cached).map(({ interval }) => interval)));
     const last = steps.at(-1), end = this.timing(last.prompts, last.fresh, last.cached.at(-1));
     const whole = sum(seconds), way = end.step - end.interval;
     return { time: whole + way, mean: mean(steps, seconds) + way, interval: whole };
@@ -162,11 +191,10 @@ export class Setup {
 
   step(batch, fresh, context) {
     const at = [batch / this.parts, fresh, context], phase = this.phase(fresh, context), { parts } = this;
-    const seconds = phase.parts(...at), n = this.stages;
+    const n = this.stages, found = apart(phase.figures(...at), phase.counts), seconds = found.parts;
     const [alone, busy, launched, whole] = [0, 1, 2, 3].map((i) => seconds.slice(i * n, (i + 1) * n));
-    const { step, interval, period } = timing(whole, parts), ideal = timing(phase.ideal(...at), parts);
-    const times = phase.times(...at), amounts = phase.amounts(...at);
-    const ops = phase.rows.map((row) => this.op(row, times, amounts, n * step));
+    const { step, interval, period } = timing(whole, parts), ideal = timing(found.ideal, parts);
+    const ops = phase.rows.map((row) => this.op(row, found.times, found.amounts, n * step));
     const overheads = whole.map((time, i) => ({
       host: time - launched[i], launching: launched[i] - busy[i], hidden: busy[i] - alone[i],
       all: time - launched[i] + (launched[i] - busy[i]) + (busy[i] - alone[i]),
@@ -178,18 +206,18 @@ export class Setup {
     return {
       phase, batch, fresh, context, at, ops, extras: [...added, ...bubbles], overheads,
       time_s: step, interval_s: interval, period_s: period, ideal_time_s: ideal.step, stages: whole,
-      error: this.error(ops), moments: phase.moments(...at), memory: stages(phase.memory(...at)),
+      error: this.error(ops), moments: found.moments, memory: stages(found.memory),
     };
   }
 
   op(row, times, amounts, step) {
     const { priced, amounts: first, bases, repeat } = row;
     const [time_s, bound, ideal_time_s, which] = times.slice(priced, priced + PRICED);
-    const [basis, error, lent] = bases[this.doubts[Number(row.sends)]][which];
+    const [basis, error, lent, beyond] = bases[this.doubts[Number(row.sends)]][which];
     const own = Object.fromEntries(this.names.amounts.map((name, i) => [name, amounts[first + i]]));
     const moved = own.read_bytes + own.write_bytes;
     return {
-      row, name: row.name, kind: row.kind, stage: row.stage, repeat, time_s, ideal_time_s, basis, error, lent, which,
+      row, name: row.name, kind: row.kind, stage: row.stage, repeat, time_s, ideal_time_s, basis, error, lent, beyond, which,
       bound: this.names.bounds[bound], total_s: repeat * time_s, share: step ? (repeat * time_s) / step : NaN,
       ...own, intensity: moved ? own.flops / moved : NaN, bytes: moved,
     };
@@ -207,18 +235,17 @@ export class Setup {
 
   // The mean relative error of a step of these ops, by those that it is known of.
   error(ops) {
-    let own = 0, others = 0, whole = 0;
+    let own = 0, others = 0, beyond = 0, whole = 0;
     for (const op of ops) {
       if (op.error === null) continue;
-      const lent = Math.min(op.lent, op.error);
+      const lent = Math.min(op.lent, op.error), added = Math.min(op.beyond, lent);
       own += op.share * Math.sqrt(op.error ** 2 - lent ** 2);
-      others += op.share * lent;
+      others += op.share * Math.sqrt(lent ** 2 - added ** 2);
+      beyond += op.share * added;
       whole += op.share;
     }
     if (!ops.some((op) => op.error !== null)) return null;
-    const host = this.hostError ?? 0;
-    [own, others] = whole ? [own / whole, others / whole] : [NaN, NaN];
-    return this.lentInHost ? Math.max(Math.hypot(own, others), host) : Math.hypot(Math.max(own, host), others);
+    return whole ? Math.hypot(Math.max(Math.hypot(own / whole, others / whole), this.hostError ?? 0), beyond / whole) : NaN;
   }
 
   // The most bytes that a rank holds, and of what.

@@ -48,7 +48,9 @@ def rates(found: Rates) -> Mapping[str, Any]:
     keys = [each["key"] for each in columns]
     rows, wrong = [], {}
     for n, row in enumerate(lines):
-        over = row["overloaded"] if isinstance(found.runs[0], Replications) else bool(row["overloaded"])
+        over = row["overloaded"]
+        if over is not None and not isinstance(found.runs[0], Replications):
+            over = bool(over)
         rows.append([over if key == "overloaded" else row[key] for key in keys])
         wrong[n] = [
             keys.index(key)
@@ -56,7 +58,7 @@ def rates(found: Rates) -> Mapping[str, Any]:
             if limit and (key := f"{of}_p99_s") in keys and (row[key] or 0.0) > limit
         ]
     stable = sum(row["largest_rate"] for row in lines) / len(lines)
-    good = [row["rate"] for n, row in enumerate(lines) if not wrong[n] and row["overloaded"] < 0.5]
+    good = [row["rate"] for n, row in enumerate(lines) if not wrong[n] and (row["overloaded"] or 0.0) < 0.5]
     figures = [figure("stable to", "digits", stable, "requests/s")]
     if any(limits.values()):
         said = "requests/s, of those simulated"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from llmir.backends.analysis.precision import precision
@@ -96,10 +97,10 @@ class Tables:
             "drafts": code.drafts,
             "positions": program.facts.get("positions"),
             "hostError": model.host_error,
-            "lentInHost": model.lent_in_host,
             "served": code.phases and next(iter(code.phases.values())).plan.host is not None,
             "prefix": [program.prefix(entry) for entry in program.entries],
             "reserves": self.functions.add(code.held),
+            "counts": code.counted and self.functions.add(code.counted),
             "falls": code.falls,
             "limits": code.limits,
             "roofs": self._table(_roofs(code)),
@@ -118,7 +119,9 @@ class Tables:
         return {
             "early": add(phase.early),
             "late": add(phase.late),
-            **{name: add(function) for name, function in phase.functions.items()},
+            "figures": add(phase.figures),
+            "memory": add(phase.memory),
+            "counts": phase.counts,
             "rows": self._table(rows),
             "bases": [self._table([[list(base) for base in one] for one in of]) for of in bases],
             "described": self._table(described(phase)),
@@ -155,7 +158,7 @@ def _roofs(code: RequestCode) -> dict[str, Any]:
 def _rates(code: RequestCode, functions: Uses) -> list[dict[str, Any]]:
     """Those that its functions ask for; a link is the fastest as long as it has more than the `least`."""
     device = code.model.device
-    used = functions.uses(f for p in code.phases.values() for f in (*p.functions.values(), p.early, p.late))
+    used = functions.uses(chain.from_iterable(phase.functions for phase in code.phases.values()))
     known = {rate.key: rate for rate in rates(device)}
     found = []
     for key in used:
