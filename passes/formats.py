@@ -38,7 +38,7 @@ def asked(what: str, name: str) -> DType:
     try:
         found = spelled(name)
         kind = found.plain  # of weights any scales, of all else those that `quantize` chooses or `STATIC`
-        scaled = what == "weights" or found.short in allowed
+        scaled = what == "weights" or found.short in {*STATIC} & {*allowed}
         known = kind.short in allowed and (found == kind or (scaled and not found.roles))
     except ParseError:
         known = False

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import llmir
+from llmir.backends.analysis.precision import precision
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from llmir.frontends.presets import find
@@ -421,3 +422,12 @@ def test_a_scheme_that_quantizes_nothing_is_refused(scheme: dict[str, Any]) -> N
         load(LLAMA, **scheme)
     [note] = llmir.load({**LLAMA, "quantization_config": scheme}, lenient=True).notes
     assert note.endswith("taken as not quantized")
+
+
+def test_scales_of_activations_are_those_that_quantize_chooses_or_known_ones() -> None:
+    with pytest.raises(llmir.errors.PassError, match="unknown dtype 'fp8_c'"):
+        llmir.run(llmir.load(LLAMA), "quantize{weights=fp8, activations=fp8_c}")
+    for types in ({"weights": "fp8", "activations": "fp8_t"}, {"weights": "int8", "activations": "int8_t"}):
+        asked = ", ".join(f"{role}={type}" for role, type in types.items())
+        found = precision(llmir.run(llmir.load(LLAMA), f"quantize{{{asked}}}"))
+        assert {role: found[role] for role in types} == types
