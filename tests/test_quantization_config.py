@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.analysis.precision import precision
 from llmir.errors import ConfigError, UnsupportedError
 from llmir.frontends.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from llmir.frontends.presets import find
-from llmir.ops.quant import Quantize
 from llmir.ops.source import Weight
 
 from .test_quantize import FORMATS, LLAMA_8B, QWEN3_30B, bytes_of
@@ -132,7 +130,6 @@ def test_modelopt_has_a_scale_a_matrix_and_a_cache_of_its_own() -> None:
     scales = 4 * len(LLAMA_8B["products"])
     assert bytes_of(program)[0] == LLAMA_8B["layers"] * (elements + scales) + 2 * LLAMA_8B["kept"]
     assert program.kv_cache_bytes_per_token == 2 * 32 * 8 * 128
-    assert {op.static for op in narrowing(program)} == {True}
 
 
 def test_mxfp4_is_for_routed_experts() -> None:
@@ -254,40 +251,6 @@ def test_more_can_be_asked_of_a_quantized_model() -> None:
     assert llmir.run(program, "quantize{weights=bf16, kv=bf16}").graphs == llmir.load(LLAMA).graphs
     both = llmir.run(program, "quantize{kv=fp8},fuse-attention,fuse")
     assert bytes_of(both)[0] == bytes_of(program)[0]
-
-
-def narrowing(program: llmir.Program) -> list[Quantize]:
-    """What narrows the activations of a layer."""
-    return [n.op for n in program["layer"].nodes if isinstance(n.op, Quantize)]
-
-
-def test_static_scales_are_not_looked_for_on_the_way() -> None:
-    eight = {"quant_method": "compressed-tensors", "config_groups": group(EIGHT, {**EIGHT, "dynamic": False})}
-    for scheme, static in (
-        (FP8_BLOCKS, False),
-        ({**FP8_BLOCKS, "activation_scheme": "static"}, True),
-        ({"quant_method": "fp8", "activation_scheme": "static"}, True),
-        (eight, True),
-    ):
-        program = load(LLAMA, **scheme)
-        ops = narrowing(program)
-        assert ops and {op.static for op in ops} == {static}
-        assert {op.to.partition(".")[0].endswith("_t") for op in ops} == {static}
-        assert not any("scale" in note for note in program.notes)
-
-
-def test_a_known_scale_takes_less_than_one_that_is_found() -> None:
-    """Half of the FLOPs, four bytes for all tokens instead of each, and on every device no more time."""
-    types = ("weights=fp8, activations=fp8", "weights=fp8, activations=fp8_t")
-    programs = [llmir.run(llmir.load(LLAMA), f"quantize{{{type}}}") for type in types]
-    for device, engine in (("h100", "trtllm"), ("h100", "vllm"), ("b200", "trtllm"), ("b200", "sglang")):
-        steps = [llmir.analyze(p, device, batch=64, engine=engine).ops for p in programs]
-        found, known = ([op for op in ops if "quantize" in op.name] for ops in steps)
-        assert [op.name for op in found] == [op.name for op in known] != []
-        for dynamic, static in zip(found, known, strict=True):
-            assert dynamic.flops == 2 * static.flops
-            assert dynamic.write_bytes - static.write_bytes == 4 * 63
-            assert static.time_s <= dynamic.time_s
 
 
 def test_null_is_not_quantized() -> None:
@@ -422,12 +385,3 @@ def test_a_scheme_that_quantizes_nothing_is_refused(scheme: dict[str, Any]) -> N
         load(LLAMA, **scheme)
     [note] = llmir.load({**LLAMA, "quantization_config": scheme}, lenient=True).notes
     assert note.endswith("taken as not quantized")
-
-
-def test_scales_of_activations_are_those_that_quantize_chooses_or_known_ones() -> None:
-    with pytest.raises(llmir.errors.PassError, match="unknown dtype 'fp8_c'"):
-        llmir.run(llmir.load(LLAMA), "quantize{weights=fp8, activations=fp8_c}")
-    for types in ({"weights": "fp8", "activations": "fp8_t"}, {"weights": "int8", "activations": "int8_t"}):
-        asked = ", ".join(f"{role}={type}" for role, type in types.items())
-        found = precision(llmir.run(llmir.load(LLAMA), f"quantize{{{asked}}}"))
-        assert {role: found[role] for role in types} == types
