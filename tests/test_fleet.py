@@ -172,7 +172,10 @@ def test_users_are_answered_by_any_replica() -> None:
             {"router": "least-loaded"},
             "router: least-loaded deals out requests to several replicas, there is 1",
         ),
-        ({"replicas": 2, "router": "random"}, "router: expected least-loaded, prefix-aware or round-robin"),
+        (
+            {"replicas": 2, "router": "any"},
+            "router: expected least-loaded, prefix-aware, random or round-robin",
+        ),
         ({"replicas": 2, "router": "prefix-aware"}, "router: prefix-aware needs prompts with hashes"),
         ({"replicas": 0}, "replicas: expected an integer from 1"),
     ],

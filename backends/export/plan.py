@@ -11,7 +11,9 @@ from llmir.backends.export.chart import chart
 from llmir.backends.search.limit import USUAL, Limit
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.structure import Structure
+from llmir.backends.search.trial import UNIT
 from llmir.backends.search.why import Beyond, Why, beyond, decode
+from llmir.backends.simulation.router import ROUTERS
 from llmir.views import exporter
 
 if TYPE_CHECKING:
@@ -146,7 +148,9 @@ def assumed(plans: Plans) -> list[str]:
     limited = (
         f"a limit holds for the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
     )
-    lines = [f"{limited}; one replica is simulated, with its share of them{none}"]
+    looks = not ROUTERS[traffic.router].blind
+    simulated = f"up to {UNIT} replicas are simulated together" if looks else "one replica is simulated"
+    lines = [f"{limited}; {simulated}, with its share of them ({traffic.router} router){none}"]
     if plans.structures:
         stated = dict.fromkeys(weights(s) for s in plans.structures)
         own = dict.fromkeys(s.weights for s in plans.structures if s.weights)

@@ -133,6 +133,11 @@ class Server:
                 self.waiting.extend(late)
 
     @property
+    def begins_s(self) -> float:
+        """When it goes on, if nothing comes before."""
+        return self.now
+
+    @property
     def busy(self) -> bool:
         """Whether it has requests."""
         return bool(self.waiting or self.late or self.running)
