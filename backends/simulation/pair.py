@@ -131,7 +131,8 @@ def _routers(
     Prefixes are those of prefill servers; caches go to the least loaded decode server then.
     """
     names = name, "least-loaded" if name == "prefix-aware" else name
-    one, two = (ROUTERS[name](*each) for name, *each in zip(names, many, loads, rooms, strict=True))
+    sides = zip(names, many, loads, rooms, strict=True)
+    one, two = (ROUTERS[deals](servers, load, room) for deals, servers, load, room in sides)
     return one, two
 
 
