@@ -239,9 +239,8 @@ def test_closed_forms_of_pools_are_those_of_analyze() -> None:
 
 
 def test_a_plan_of_pools_has_its_line_and_its_servers() -> None:
-    plans = llmir.plan(
-        "llama3.1-8b", "h100-sxm", rate=40, gpus=16, link="nvlink", router="round-robin", **ASKED
-    )
+    asked = {"prompt": 2000, "generate": 100, "max_ttft": "0.5s", "max_tpot": "10ms"}
+    plans = llmir.plan("llama3.1-8b", "h100-sxm", rate=40, gpus=16, link="nvlink", **asked)
     best = plans.best
     assert isinstance(best, PooledCandidate)
     lines = str(plans).splitlines()
