@@ -16,8 +16,9 @@ from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import POLICIES, Policy
-from llmir.backends.simulation.server import Server
+from llmir.backends.simulation.server import LOG, Server
 from llmir.dim import Binding, C, Min
+from tests.naive_patience import Patient
 from tests.naive_serving import Naive, Request
 from tests.naive_world import Journey, World
 
@@ -33,9 +34,10 @@ class Toy:
         seen = sum(sums) / len(sums) if sums else 0
         return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * seen, 1e-4 * decodes) + read
 
-    def naive(self, contexts: list[int], chunks: Any) -> float:
+    def naive(self, contexts: list[int], ranks: Any) -> float:
         """The same of sequences one by one; linear between whole mean contexts where nothing is read."""
         kept, decodes = sum(contexts), len(contexts)
+        (chunks,) = ranks
         if len(self.functions) > 1:
             sums = [sum(int(Binding(C=c)(f)) for c in contexts) for f in self.functions]
             return float(self(decodes, sums, chunks))
@@ -110,29 +112,33 @@ def cases(draw: Any, shares: bool = True) -> Case:
     return fills, found, Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))))
 
 
-def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Naive] = Naive) -> Naive:
-    limits = {"total": room.blocks, "size": room.block, "tokens": room.tokens, "sequences": room.sequences}
+def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Patient] = Patient) -> Patient:
     engine = fills.name if fills.mixes or fills.name != "vllm" else "v0"
-    more = {name: getattr(fills, name, 0) for name in ("chunked", "ahead", "patience", "enough")}
-    limits["rows"] = room.rows
-    return kind((step or Toy()).naive, engine, **limits, **more)
+    waits = {name: getattr(fills, name, 0) for name in ("patience", "enough")}
+    return kind((step or Toy()).naive, engine, room, fills.chunked, fills.ahead, **waits)
 
 
 def requests(load: Load, size: int) -> list[Request]:
     """Those of a load, for the plain simulator."""
-    columns = load.arrival_s, load.prompt, load.generate, load.cached
+    asked = load.generate if load.asked is None else load.asked
+    columns = load.arrival_s, load.prompt, load.generate, asked, load.cached
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    hashes, covered, per = load.hashed(size)
     leaves = np.full(len(load), np.inf) if load.leave_s is None else load.leave_s
     return [
         Request(
-            *(number, *row, hashes[number] if hashes else (), per, int(covered[number])),
-            asked=0 if load.asked is None else int(load.asked[number] - load.generate[number]),
+            *(number, *row, prefix(load, number, size)),
             stays=min(float(leaves[number]), load.timeout_s or np.inf),
             yields=[] if load.yields is None else load.yields(number).tolist(),
         )
         for number, row in enumerate(rows)
     ]
+
+
+def prefix(load: Load, number: int, size: int) -> list[tuple[int, slice]]:
+    """Hashes of a request, each with the whole blocks that it stands for."""
+    hashes, covered, tokens = load.hashed(size)
+    ends = [min(tokens * (i + 1), int(covered[number])) for i in range(len(hashes[number]) if hashes else 0)]
+    return [(hashes[number][i], slice(tokens * i // size, end // size)) for i, end in enumerate(ends)]
 
 
 def journeys(load: Load, reads: list[Request]) -> list[Journey]:
@@ -145,7 +151,7 @@ def journeys(load: Load, reads: list[Request]) -> list[Journey]:
     return found
 
 
-def naively(case: Case, step: Toy | None = None) -> tuple[Naive, list[Request]]:
+def naively(case: Case, step: Toy | None = None) -> tuple[Patient, list[Request]]:
     fills, load, capacity = case
     naive, reads = plain(fills, capacity, step), requests(load, capacity.block)
     World([naive]).run(journeys(load, reads), load.users, load.apart_s)
@@ -157,13 +163,24 @@ ROOM = Capacity(blocks=100_000, block=16, tokens=8192, sequences=1024)
 
 def alike(found: Course, reads: list[Request]) -> None:
     """Each request has the same course."""
-    never, last = [np.inf], [r.given_up or r.times[-1] for r in reads]
+    never = [np.inf]
     assert found.arrival_s == pytest.approx([r.arrival for r in reads], rel=1e-9)
     assert found.preemptions == [r.preemptions for r in reads]
-    assert found.start_s == pytest.approx([np.inf if r.start is None else r.start for r in reads], rel=1e-9)
+    assert found.start_s == pytest.approx([r.start for r in reads], rel=1e-9)
     assert found.first_s == pytest.approx([(r.times or never)[0] for r in reads], rel=1e-9)
-    assert found.end_s == pytest.approx(last, rel=1e-9)
+    assert found.end_s == pytest.approx([r.end for r in reads], rel=1e-9)
     assert found.made == [len(r.times) for r in reads]
+
+
+def in_use(server: Server, naive: Naive) -> None:
+    """As many blocks are in use at the end of each event, and never more."""
+    begin, seconds, _, held = np.array(naive.log).reshape(-1, 4).T
+    event = dict(zip(LOG, server.events.T, strict=True))
+    ends = event["start_s"] + event["time_s"]
+    steps = np.searchsorted(begin + seconds, ends * (1 - 1e-9))
+    assert ends == pytest.approx((begin + seconds)[steps], rel=1e-9)
+    assert event["blocks"].tolist() == held[steps].tolist()
+    assert max(held, default=0) == server.most_held <= server.capacity.blocks
 
 
 def left(server: Server) -> None:
