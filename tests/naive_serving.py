@@ -37,7 +37,6 @@ class Request:
     end: float = float("inf")
     preemptions: int = 0
 
-    @property
     def unread(self) -> int:
         return self.prompt + len(self.times) - self.stored
 
@@ -49,10 +48,9 @@ class Naive:
         self.step, self.engine, self.room, self.chunked, self.ahead = step, engine, room, chunked, ahead
         self.mixes = engine in ("vllm", "trtllm")
         self.waiting, self.late, self.running, self.done = (list[Request]() for _ in range(4))
-        self.unused = list(range(room.blocks))
+        self.now, self.unused = 0.0, list(range(room.blocks))
         self.kept: dict[int, list[int]] = {}  # blocks by hash, as they were given back
-        self.now = 0.0
-        self.log: list[tuple[float, float, int, int]] = []  # steps: begin, seconds, requests, blocks in use
+        self.log: list[tuple[float, float, int, int]] = []  # steps: begin, seconds, requests, free blocks
 
     def idle(self) -> list[int]:
         """Hashes of blocks that nobody has."""
@@ -66,10 +64,9 @@ class Naive:
         return max(0, -(-(r.stored + tokens) // self.room.block) - len(r.blocks))
 
     def take(self, r: Request, tokens: int) -> None:
-        more = self.more(r, tokens)
-        while more > len(self.unused):
+        while self.more(r, tokens) > len(self.unused):
             self.unused += self.kept.pop(self.idle()[0])
-        r.blocks += [self.unused.pop() for _ in range(more)]
+        r.blocks += [self.unused.pop() for _ in range(self.more(r, tokens))]
 
     def share(self, r: Request) -> None:
         """Whole blocks of what it has read may be found by others."""
@@ -85,6 +82,7 @@ class Naive:
         self.unused += [b for b in r.blocks if b not in shared]
         self.kept |= {h: self.kept.pop(h) for h in reversed(r.hashes)}
         r.blocks, r.hashes, r.stored, r.decodes = [], [], 0, False
+        r.end = self.now  # unless it comes back
 
     def preempt(self, r: Request, place: int = 0) -> None:
         self.leave(r)
@@ -110,19 +108,15 @@ class Naive:
 
     def go(self) -> list[Request]:
         """A step, if nobody gives up before it: who is done with it."""
-        self.done, here = [], [*self.waiting, *self.late, *self.running]
+        self.done, here = [], self.waiting + self.late + self.running
         for deadline, _, r in sorted((r.arrival + r.stays, r.number, r) for r in here):
             if deadline <= self.now:
-                self.end(r)
+                self.leave(r)
+                self.done.append(r)
         if not self.done:
             self.fill()
             self.waiting, self.late = self.waiting + self.late, []
         return self.done
-
-    def end(self, r: Request) -> None:
-        self.leave(r)
-        r.end = self.now
-        self.done.append(r)
 
     def fill(self) -> None:
         if not self.mixes and (chunks := self.read(0, False)):
@@ -138,16 +132,9 @@ class Naive:
         left = [self.room.tokens - self.room.rows * -(-decodes // self.room.lanes)] * self.room.ranks
         chunks = []
         for r in [*(r for r in self.running if not r.decodes), *self.waiting]:
-            if comes := r in self.waiting:
-                if preempted or len(self.running) == self.room.sequences:
-                    break
-                self.find(r, left)
-                self.running.append(r)
-            new = min(left[r.rank], r.unread)
-            if comes and (not new or (new < r.unread and not self.chunked) or not self.fits(r, new)):
-                self.running.remove(r)
-                r.blocks, r.hashes, r.stored = [], [], 0
+            if r in self.waiting and (preempted or not self.admits(r, left)):
                 break
+            new = min(left[r.rank], r.unread())
             if self.more(r, new) > self.free():
                 self.preempt(r)
                 preempted = True
@@ -157,25 +144,30 @@ class Naive:
                 self.share(r)
                 left[r.rank] -= new
                 chunks.append((r, new))
-            if comes:
-                self.waiting.remove(r)
-                r.start = min(r.start, self.now)
         return chunks
 
-    def find(self, r: Request, left: list[int]) -> None:
-        """The rank with the least to read, and what is in the cache."""
-        load = [[-tokens, 0] for tokens in left]
-        for other in self.running:
-            load[other.rank][0] += 0 if other.decodes else other.unread
-            load[other.rank][1] += 1
-        r.rank = load.index(min(load))
+    def admits(self, r: Request, left: list[int]) -> bool:
+        """Whether the first that waits runs now, where there is least to read."""
+        reads = [q for q in self.running if not q.decodes]
+        load = [sum(q.unread() for q in reads if q.rank == k) - tokens for k, tokens in enumerate(left)]
+        r.rank = min(range(len(left)), key=lambda k: (load[k], [q.rank for q in self.running].count(k)))
         if r.prefix:
             hits = list(takewhile(lambda each: each[0] in self.kept, r.prefix))
             found = [b for h, _ in hits for b in self.kept[h]]
-            r.cached = min(len(found), (r.unread - 1) // self.room.block) * self.room.block
+            r.cached = min(len(found), (r.unread() - 1) // self.room.block) * self.room.block
             r.blocks = found[: r.cached // self.room.block]
             r.hashes = [h for h, part in hits if part.start < len(r.blocks)]
         r.stored = r.cached
+        self.running.append(r)
+        new = min(left[r.rank], r.unread())
+        allowed = new > 0 and (new == r.unread() or self.chunked) and len(self.running) <= self.room.sequences
+        if allowed and self.fits(r, new):
+            self.waiting.remove(r)
+            r.start = min(r.start, self.now)
+            return True
+        self.running.remove(r)
+        r.blocks, r.hashes, r.stored = [], [], 0
+        return False
 
     def fits(self, r: Request, new: int) -> bool:
         """Whether there is room by the engine's estimate for one that reads so many tokens first."""
@@ -185,26 +177,23 @@ class Naive:
         if self.engine == "sglang":
             rest = {q: min(q.asked - len(q.times), CLIP) for q in self.running}
             to_come = SHARE * sum(rest[q] for q in self.running if q.decodes)
-            reads = sum(self.more(q, q.unread) + rest[q] for q in self.running if not q.decodes)
+            reads = sum(self.more(q, q.unread()) + rest[q] for q in self.running if not q.decodes)
             return to_come + reads < self.free()
         return self.more(r, new) + (self.room.blocks // 100 if self.engine == "v0" else 0) <= self.free()
 
     def do(self, decoding: list[Request], chunks: list[tuple[Request, int]]) -> None:
         if decoding or chunks:
             ranks = [[(n, r.stored - n) for r, n in chunks if r.rank == k] for k in range(self.room.ranks)]
-            seconds, here = (
-                self.step([r.stored for r in decoding], ranks),
-                self.waiting + self.late + self.running,
-            )
-            self.log.append((self.now, seconds, len(here), self.room.blocks - self.free()))
+            seconds = self.step([r.stored for r in decoding], ranks)
+            self.log.append((self.now, seconds, len(self.waiting + self.late + self.running), self.free()))
             self.now += seconds
-            self.make([*sorted(decoding, key=lambda r: r.number), *(r for r, _ in chunks if not r.unread)])
+            self.make([*sorted(decoding, key=lambda r: r.number), *(r for r, _ in chunks if not r.unread())])
 
     def make(self, requests: list[Request]) -> None:
         for r in requests:
             count = min(r.yields.pop(0) if r.yields and r.decodes else 1, r.generate - len(r.times))
-            r.stored += count if r.decodes else 0
             r.times += [self.now] * count
-            r.decodes = True
+            r.decodes, r.stored = True, r.prompt + len(r.times) - 1
             if len(r.times) == r.generate:
-                self.end(r)
+                self.leave(r)
+                self.done.append(r)

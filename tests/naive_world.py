@@ -1,4 +1,4 @@
-"""Servers side by side simulated plainly: whoever is furthest behind does its next step."""
+"""What replicas, users and sessions add to a plain server: whoever is furthest behind does its next step."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.naive_patience import Patient
 from tests.naive_serving import Naive, Request
 
 
 @dataclass
 class Journey:
-    """A request where it is read; in pools also where it decodes, and how long its cache is on its way.
+    """A request and where it is read; a turn of a session comes some time after the one before it.
 
-    A turn of a session comes some time after the one before it.
+    In pools it is also the rest of it, where that decodes, and how long its cache is on its way.
     """
 
     read: Request
-    rest: Request | None = None
-    seconds: float = 0.0
     before: Journey | None = None
     think: float = 0.0
     sender: int = -1
+    rest: Request | None = None
+    seconds: float = 0.0
     receiver: int = -1
     sent: float = -1.0
     came: float = -1.0
@@ -83,40 +82,3 @@ class World:
                 return
             else:
                 self.events += [(r.end, 0, whose[r]) for r in behind.go()]
-
-
-class NaiveDecoder(Patient):
-    """Requests come with what is cached of them, and lose it when they are preempted."""
-
-    def preempt(self, r: Request, place: int = 0) -> None:
-        super().preempt(r, place)
-        r.cached = 0
-
-
-class Pools(World):
-    """Some servers read, and send caches to the others, each over one link, one at a time."""
-
-    def __init__(self, readers: Sequence[Naive], writers: Sequence[Naive], least: bool = False) -> None:
-        super().__init__([*readers, *writers], least)
-        self.readers, self.writers = range(len(readers)), range(len(readers), len(self.servers))
-        self.links = [0.0] * len(self.servers)
-
-    def come(self, now: float, j: Journey) -> None:
-        if j.sender < 0:
-            j.sender = self.pick(self.readers)
-            self.servers[j.sender].come(j.read, now)
-        elif j.rest:
-            j.rest.arrival = j.read.arrival
-            self.servers[j.receiver].come(j.rest, now)
-
-    def answer(self, now: float, j: Journey) -> None:
-        stays = j.read.times and j.read.arrival + j.read.stays > now
-        if j.receiver < 0 and j.rest and j.rest.generate and stays:
-            self.unanswered[j.sender] -= 1
-            j.receiver = self.pick(self.writers)
-            j.sent = max(now, self.links[j.sender], self.links[j.receiver])
-            j.came = self.links[j.sender] = self.links[j.receiver] = j.sent + j.seconds
-            self.events.append((j.came, 1, j))
-        else:
-            self.unanswered[j.sender if j.receiver < 0 else j.receiver] -= 1
-            self.answered(now, j)

@@ -26,23 +26,30 @@ from tests.naive_world import Journey, World
 class Toy:
     """A price of no engine: sums, products, and a bend; where there is a window, less is read."""
 
-    def __init__(self, window: int = 0) -> None:
+    def __init__(self, window: int = 0, bend: float = 1e-4, stages: int = 1) -> None:
         self.functions = (C, Min.of(C, window)) if window else (C,)
+        self.bend, self.stages = bend, stages
 
-    def __call__(self, decodes: int, sums: Any, chunks: Any) -> Any:
+    def __call__(self, decodes: float, sums: Any, chunks: Any) -> Any:
         read = sum(2e-5 * new + 1e-8 * new * (cached + new) for new, cached in chunks)
-        seen = sum(sums) / len(sums) if sums else 0
-        return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * seen, 1e-4 * decodes) + read
+        seen = sum(sums) / len(sums) if decodes else 0
+        return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * seen, self.bend * decodes) + read
+
+    def micro_batch(self, decodes: float, sums: Any, ranks: Any) -> tuple[float, ...]:
+        """The slowest of several ranks decides, whose experts see all tokens; stages are not alike."""
+        tokens = sum(new for chunks in ranks for new, _ in chunks) if len(ranks) > 1 else 0
+        whole = float(max(self(decodes, sums, chunks) for chunks in ranks)) + 1e-5 * tokens
+        each = range(1, self.stages + 1)
+        return (whole, *(whole * i / sum(each) for i in each))
+
+    def sums(self, contexts: list[int]) -> list[int]:
+        return [sum(int(Binding(C=c)(f)) for c in contexts) for f in self.functions]
 
     def naive(self, contexts: list[int], ranks: Any) -> float:
         """The same of sequences one by one; linear between whole mean contexts where nothing is read."""
         kept, decodes = sum(contexts), len(contexts)
-        (chunks,) = ranks
-        if len(self.functions) > 1:
-            sums = [sum(int(Binding(C=c)(f)) for c in contexts) for f in self.functions]
-            return float(self(decodes, sums, chunks))
-        if chunks or not kept % decodes:
-            return float(self(decodes, [kept], chunks))
+        if any(ranks) or len(self.functions) > 1 or not kept % decodes:
+            return self.micro_batch(decodes, self.sums(contexts), ranks)[0]
         below = kept // decodes * decodes
         low, high = self(decodes, [below], ()), self(decodes, [below + decodes], ())
         return float(low + (high - low) * (kept - below) / decodes)
@@ -174,7 +181,8 @@ def alike(found: Course, reads: list[Request]) -> None:
 
 def in_use(server: Server, naive: Naive) -> None:
     """As many blocks are in use at the end of each event, and never more."""
-    begin, seconds, _, held = np.array(naive.log).reshape(-1, 4).T
+    begin, seconds, _, free = np.array(naive.log).reshape(-1, 4).T
+    held = server.capacity.blocks - free
     event = dict(zip(LOG, server.events.T, strict=True))
     ends = event["start_s"] + event["time_s"]
     steps = np.searchsorted(begin + seconds, ends * (1 - 1e-9))

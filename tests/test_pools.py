@@ -28,9 +28,9 @@ from llmir.backends.simulation.server import Server
 from llmir.cli import cli
 from llmir.deployment import Deployment
 from llmir.errors import InputError
+from tests.naive_pools import NaiveDecoder
+from tests.naive_pools import Pools as NaivePools
 from tests.naive_serving import Request
-from tests.naive_world import NaiveDecoder
-from tests.naive_world import Pools as NaivePools
 from tests.serving_cases import Case, Toy, alike, cases, in_use, journeys, left, load, plain, policy, requests
 from tests.test_simulation import MODEL
 
