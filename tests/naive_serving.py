@@ -102,7 +102,7 @@ class Naive:
         return len(self.running) < before
 
     def come(self, r: Request, now: float) -> None:
-        filled = self.ahead and (self.running or self.now > now)
+        filled = self.ahead and (self.running or self.late or self.now > now)
         self.now = max(self.now, now)
         (self.late if filled else self.waiting).append(r)
 

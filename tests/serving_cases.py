@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.backends.simulation.server import LOG, Server
 from llmir.dim import Binding, C, Min
 from tests.naive_patience import Patient
+from tests.naive_pipeline import Pipeline
 from tests.naive_serving import Naive, Request
 from tests.naive_world import Journey, World
 
@@ -41,6 +43,10 @@ class Toy:
         whole = float(max(self(decodes, sums, chunks) for chunks in ranks)) + 1e-5 * tokens
         each = range(1, self.stages + 1)
         return (whole, *(whole * i / sum(each) for i in each))
+
+    def flow(self, contexts: list[int], parts: int, ranks: Any) -> tuple[float, ...]:
+        """Seconds on each stage, of one of so many parts of sequences."""
+        return self.micro_batch(len(contexts) / parts, [x / parts for x in self.sums(contexts)], ranks)[1:]
 
     def sums(self, contexts: list[int]) -> list[int]:
         return [sum(int(Binding(C=c)(f)) for c in contexts) for f in self.functions]
@@ -122,7 +128,9 @@ def cases(draw: Any, shares: bool = True) -> Case:
 def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Patient] = Patient) -> Patient:
     engine = fills.name if fills.mixes or fills.name != "vllm" else "v0"
     waits = {name: getattr(fills, name, 0) for name in ("patience", "enough")}
-    return kind((step or Toy()).naive, engine, room, fills.chunked, fills.ahead, **waits)
+    step = step or Toy()
+    of = partial(Pipeline, step.flow) if room.micro_batches > 1 else kind
+    return of(step.naive, engine, room, fills.chunked, fills.ahead, **waits)
 
 
 def requests(load: Load, size: int) -> list[Request]:

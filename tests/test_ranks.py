@@ -112,17 +112,18 @@ def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
 
 @st.composite
 def abreast(draw: Any) -> Case:
-    """Loads on data-parallel ranks."""
+    """Loads on data-parallel ranks, and on stages with as many micro-batches in flight."""
     fills, load, room = draw(cases())
     fills = replace(fills, patience=0) if isinstance(fills, Trtllm) else fills
-    return fills, load, room._replace(ranks=draw(st.integers(1, 3)))
+    ranks, stages = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    return fills, load, room._replace(ranks=ranks, micro_batches=stages)
 
 
 @settings(max_examples=300, deadline=None)
 @given(abreast(), st.sampled_from([0, 7]))
-def test_ranks_are_the_plain_simulators(case: Case, window: int) -> None:
+def test_ranks_and_micro_batches_are_the_plain_simulators(case: Case, window: int) -> None:
     fills, load, room = case
-    step = Toy(window)
+    step = Toy(window, 1e-4 if window or room.micro_batches == 1 else 0.0, stages=room.micro_batches)
     naive, reads = naively(case, step)
     server = serve(Prices(step), fills, room, load)
     alike(server.course, reads)

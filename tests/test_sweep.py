@@ -73,6 +73,14 @@ def test_errors_of_hosts_that_were_run_with_borrowed_kernels(hw: str) -> None:
     check(row, program)
 
 
+def test_errors_of_rates_that_a_file_states(tmp_path: Path) -> None:
+    (tmp_path / "slow.yaml").write_text("extend: h100-sxm\nmemory_GBps: 2000\n", encoding="utf-8")
+    axes = {"hw": (str(tmp_path / "slow.yaml"), "h100-sxm"), "new": 5, "context": 300}
+    slow, plain = llmir.sweep("qwen3-0.6b", axes, pipeline=FUSED).rows()
+    check(slow, llmir.run(llmir.load("qwen3-0.6b"), FUSED))
+    assert slow["error"] > plain["error"]
+
+
 def test_each_engine_runs_its_own_passes_and_ranks() -> None:
     engines = ("vllm", "sglang", "trtllm", "hf-transformers")
     axes = {"engine": engines, "weights": ("bf16", "fp8"), "tp": (1, 2), "pp": (1, 2), **POINTS}

@@ -198,3 +198,28 @@ def test_a_file_that_states_other_rates_keeps_kernels_and_widens_their_band() ->
             assert fit.kernel == getattr(basis(H100, family), "kernel", None)
             wider = of_device(device, fit.device, family)
             assert wider == (transfer.table()[expected][group] if expected else 0.0)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(("name", "peak"), [("h100-sxm", 1.05), ("h100-sxm", 1.5), ("h200", 1.5)])
+def test_a_step_at_other_rates_is_further_off_than_whole_runs_were(
+    name: str, peak: float, engine: str
+) -> None:
+    """No run was of such a device: what its kernels are further off comes on top of what the engine was."""
+    program = llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of(engine))
+    device = hw.load(name)
+    rates = {dtype: peak * rate for dtype, rate in device.matrix_flops.items()}
+    bare, other = (
+        llmir.analyze(program, of, batch=8, new=1, context=1000, engine=engine)
+        for of in (device, replace(device, matrix_flops=rates))
+    )
+    kind = transfer.SAME_DIE if peak <= DIE else transfer.SAME_SM
+    known = set(transfer.table()[transfer.SAME_DIE].values()) if name == "h200" else {0.0}
+    (most,), (least,) = set(transfer.table()[kind].values()), known
+    added = (most**2 - least**2) ** 0.5
+    host = bare.plan.model.host_error
+    assert host
+    assert added
+    assert float(other.error or 0) >= together(host, added) * (1 - 1e-12)
+    assert float(other.error or 0) > float(bare.error or 0)
+    assert all((a.error or 0) < (b.error or 0) for a, b in zip(bare.work, other.work, strict=True) if a.error)

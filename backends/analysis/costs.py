@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -227,30 +227,37 @@ def _whole(number: Number, at: Binding) -> Number:
     return read_only(np.broadcast_to(number, at.shape).astype(np.float64))
 
 
-def error(
-    ops: Sequence[OpCost], lent: Sequence[float], host_error: float, *, lent_in_host: bool
-) -> Number | None:
+def error(ops: Sequence[OpCost], lent: Sequence[tuple[Number, Number]], host_error: float) -> Number | None:
     """The mean relative error of a step of these ops, by those that it is known of; None where it is of none.
 
-    So much of each op's is of what its kernel is `lent`.
+    So much of each op's is of what its kernel is `lent`, and of what is `beyond` those runs (`Price`).
 
     Ops by kernels of one engine are off alike, so that their errors add up by their times; and whole runs of
-    an engine are as far off at least as they were found to be. What borrowing adds knows nothing of that,
-    unless those runs borrowed too.
+    an engine are as far off at least as they were found to be. What is beyond them knows nothing of that.
     """
     pairs = [(op, part) for op, part in zip(ops, lent, strict=True) if op.error is not None]
     if not pairs:
         return None
-    own, others, whole = 0.0, 0.0, 0.0
+    sums, whole = [0.0, 0.0, 0.0], 0.0
     for op, part in pairs:
-        known: Any = op.error
-        of_others = minimum(part, known)
-        own = own + op.share * (known**2 - of_others**2) ** 0.5
-        others, whole = others + op.share * of_others, whole + op.share
-    own, others = over(own, whole), over(others, whole)
-    if lent_in_host:
-        return np.maximum(np.hypot(own, others), host_error)
-    return np.hypot(np.maximum(own, host_error), others)
+        sums = [
+            total + op.share * each for total, each in zip(sums, error_parts(op.error, *part), strict=True)
+        ]
+        whole = whole + op.share
+    return whole_error((over(total, whole) for total in sums), host_error)
+
+
+def error_parts(error: Any, lent: Number, beyond: Number) -> tuple[Number, Number, Number]:
+    """An op's own error, that of what is lent as to runs of hosts, and that of what is beyond them."""
+    of_others = minimum(lent, error)
+    new = minimum(beyond, of_others)
+    return (error**2 - of_others**2) ** 0.5, (of_others**2 - new**2) ** 0.5, new
+
+
+def whole_error(parts: Iterable[Number], host_error: float) -> Number:
+    """A step's error: by its parts as `error_parts` has them, and that of whole runs."""
+    own, others, beyond = parts
+    return np.hypot(np.maximum(np.hypot(own, others), host_error), beyond)
 
 
 def engine(

@@ -154,14 +154,15 @@ class Report(Footprint, Result):
     @figure
     def error(self) -> Number | None:
         """The mean relative error of such times, by the ops that it is known of; None of a bound."""
-        lent, model = [0.0] * len(self.work), self.plan.model
+        lent, model = [(0.0, 0.0)] * len(self.work), self.plan.model
         for kind in self.plan.kinds:
             *_, which = self._figures[kind.priced]
-            of_others = getattr(kind.price.held(which), "lent", 0.0)
+            one = kind.price.held(which)
+            of_others = getattr(one, "lent", 0.0), getattr(one, "beyond", 0.0)
             lent[kind.first] = of_others
             for i, _ in kind.others:
                 lent[i] = of_others
-        return costs.error(self.work, lent, model.host_error or 0.0, lent_in_host=model.lent_in_host)
+        return costs.error(self.work, lent, model.host_error or 0.0)
 
     @figure
     def period_s(self) -> Number:

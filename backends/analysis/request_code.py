@@ -30,11 +30,12 @@ _MANY = 1 << 20  # sequences, of which a sampler takes more than a forward pass
 
 
 class Base(NamedTuple):
-    """What a time may be made of: its basis, the error known of such, and that of what is lent."""
+    """What a time may be made of: its basis, and the error known of such, as a `Price` has them."""
 
     basis: str
     error: float | None
     lent: float
+    beyond: float
 
 
 class Op(NamedTuple):
@@ -118,7 +119,10 @@ class Phase:
 
 def _bases(price: Price) -> tuple[Base, ...]:
     held = (price.held(i) for i in range(len(getattr(price, "prices", (price,)))))
-    return tuple(Base(str(one.basis), one.error, float(getattr(one, "lent", 0.0))) for one in held)
+    lent = "lent", "beyond"
+    return tuple(
+        Base(str(one.basis), one.error, *(float(getattr(one, of, 0.0)) for of in lent)) for one in held
+    )
 
 
 class RequestCode:

@@ -37,6 +37,11 @@ class PhasePrice(Price):
         return self.price.lent
 
     @property
+    def beyond(self) -> float:
+        """The price's own."""
+        return self.price.beyond
+
+    @property
     def error(self) -> float | None:
         """That of the price."""
         return self.price.error

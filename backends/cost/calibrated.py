@@ -71,6 +71,13 @@ class Measured(Price):
         return transfer.together(device, other)
 
     @cached_property
+    def beyond(self) -> float:
+        """All of it, but on a chip that hosts are fitted on: there what its rates add."""
+        if not on_own_chip(self.device):
+            return self.lent
+        return transfer.of_rates(self.device, self.fit.device, self.fit.family)
+
+    @cached_property
     def launch_s(self) -> float:
         """Seconds of an empty call, the fixed cost."""
         return float(getattr(self.fit.kernel, "launch_us", 0.0)) * 1e-6
@@ -189,6 +196,11 @@ class Fastest(Price):
         """The largest."""
         return max(price.lent for price in self.prices)
 
+    @property
+    def beyond(self) -> float:
+        """The largest."""
+        return max(price.beyond for price in self.prices)
+
     def held(self, which: Number) -> Price:
         """The one that is fastest; all where it is now one and now another."""
         if isinstance(which, int):
@@ -288,6 +300,11 @@ class _Varied(Fastest):
         """Those of the fastest."""
         return np.array([price.lent for price in self.prices])[self.fastest]
 
+    @property
+    def beyond(self) -> Any:
+        """Those of the fastest."""
+        return np.array([price.beyond for price in self.prices])[self.fastest]
+
 
 @dataclass(frozen=True, eq=False)
 class Calibrated(Model):
@@ -300,11 +317,6 @@ class Calibrated(Model):
     runs: hw.Engine | None = None
 
     name = "calibrated"
-
-    @property
-    def lent_in_host(self) -> bool:
-        """Whether the runs that hosts are fitted to borrowed kernels as this device does."""
-        return self.host_error is not None and on_own_chip(self.device)
 
     @property
     def kernels(self) -> str:

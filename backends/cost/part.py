@@ -44,6 +44,11 @@ class Part(Price):
         """Of the product."""
         return self.own.lent
 
+    @property
+    def beyond(self) -> float:
+        """Of the product."""
+        return self.own.beyond
+
     def time(self, at: Binding) -> Number:
         """The longer."""
         return at.xp.maximum(self.own.time(at), self.share * self.fused.time(at))

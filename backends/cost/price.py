@@ -40,6 +40,11 @@ class Price(Protocol):
         """How much of the error is of borrowing: with that at home, the root of the sum of squares."""
         return 0.0
 
+    @property
+    def beyond(self) -> float:
+        """How much of that again is not in the error of whole runs that hosts were fitted to."""
+        return 0.0
+
     def which(self, at: Binding) -> Number:
         """The place of the price that holds there, where several make up this one; -1 of all together."""
         return 0
@@ -120,11 +125,6 @@ class Model(ABC):
     runs: Engine | None = None
     symbolic: ClassVar[bool] = True
     asks: ClassVar[bool] = False
-
-    @property
-    def lent_in_host(self) -> bool:
-        """Whether `host_error` has in it what borrowed kernels are further off."""
-        return False
 
     @abstractmethod
     def price(self, row: Row) -> Price:

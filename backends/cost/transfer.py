@@ -92,6 +92,19 @@ def of_device(device: Device, other: Device, family: str) -> float:
     return _of(relation(device, other), family)
 
 
+def of_rates(device: Device, other: Device, family: str) -> float:
+    """What of that no whole run has in it, where the two have one chip: by rates that its file states alone.
+
+    Runs were of devices as they are, and of those that differ in memory; a file may state what is no longer
+    of one die.
+    """
+    if device == other:
+        return of_device(device, other, family)
+    apart = relation(device, other) == transfer.SAME_SM
+    least, most = (_of(kind, family) for kind in (transfer.SAME_DIE, transfer.SAME_SM))
+    return math.sqrt(max(0.0, most**2 - least**2)) if apart else 0.0
+
+
 def measured_with(device: Device, family: str) -> Device | None:
     """The bundled device that a kernel was measured on, where a file that extends it states other rates.
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends import cost
+from llmir.backends.analysis import costs
 from llmir.backends.analysis.asked import checked, running
 from llmir.backends.analysis.code import SIZES, Code
 from llmir.backends.analysis.costs import Kind, Priced
@@ -24,7 +25,7 @@ from llmir.graph import Program
 WORK = ("flops", "read_bytes", "write_bytes", "comm_bytes")
 BYTES = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
 SHARES = (*(f"{bound}_share" for bound in BOUNDS), "bubble_share")
-_ERRORS = ("own", "others", "known")  # sums of `costs.error`, over ops whose errors are known
+_ERRORS = ("own", "others", "beyond", "known")  # sums of `costs.error`, over ops whose errors are known
 _OUTPUTS = ("time_s", "interval_s", "ideal_time_s", *WORK, *BYTES, *SHARES, *_ERRORS)
 
 
@@ -45,13 +46,10 @@ class Figures:
         if (phase, always) not in self._recorded:
             self._recorded[phase, always] = self._record(program, always)
         found: dict[str, Any] = dict(zip(_OUTPUTS, self._recorded[phase, always](at), strict=True))
-        own, others, known = (found.pop(name) for name in _ERRORS)
+        *parts, known = (found.pop(name) for name in _ERRORS)
         with np.errstate(divide="ignore", invalid="ignore"):
-            parts, host = (np.divide(own, known), np.divide(others, known)), self.model.host_error or 0.0
-            if self.model.lent_in_host:  # as `costs.error`
-                found["error"] = np.maximum(np.hypot(*parts), host)
-            else:
-                found["error"] = np.hypot(np.maximum(parts[0], host), parts[1])
+            host = self.model.host_error or 0.0
+            found["error"] = costs.whole_error((np.divide(part, known) for part in parts), host)
         return found
 
     def _record(self, program: Program, always: bool) -> Callable[[Binding], tuple[Number, ...]]:
@@ -116,9 +114,8 @@ def _known(kind: Kind, time: Number, which: Number, at: Binding) -> list[Number]
     for i, price in enumerate(prices):
         if price.error is None:
             continue
-        lent = min(price.lent, price.error)
-        own = (price.error**2 - lent**2) ** 0.5
-        terms = (time * own if own else 0.0, time * lent if lent else 0.0, time)
+        parts = costs.error_parts(price.error, price.lent, price.beyond)
+        terms = (*(time * part if part else 0.0 for part in parts), time)
         if len(prices) == 1:
             return list(terms)
         found = [at.xp.where(which == i, term, so_far) for term, so_far in zip(terms, found, strict=True)]

@@ -44,17 +44,19 @@ class Blocks:
 
     def go(self, step: int, steps: int) -> int:
         """All that decode take their blocks of so many steps, from this one on; how many are in use then."""
+        self.free = free = self.free - self.taken(step, steps)
+        return self.total - free
+
+    def taken(self, step: int, steps: int) -> int:
+        """Blocks that so many steps take, from this one on."""
         turns, size = self.turns, self.size
         first = step % size
         if steps == 1:
-            taken = turns[first]
-        elif (end := first + steps) <= size:
-            taken = sum(turns[first:end])
-        else:
-            rounds, rest = divmod(end - size, size)
-            taken = sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
-        self.free = free = self.free - taken
-        return self.total - free
+            return turns[first]
+        if (end := first + steps) <= size:
+            return sum(turns[first:end])
+        rounds, rest = divmod(end - size, size)
+        return sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
 
     def steps(self, step: int) -> int:
         """How many steps, from this one on, find the blocks that they take."""

@@ -9,6 +9,7 @@ from llmir.dataclass import dataclass
 from llmir.plugins import Kind
 
 if TYPE_CHECKING:
+    from .capacity import Capacity
     from .load import Array
     from .server import Server
 
@@ -43,6 +44,12 @@ class Policy(ABC):
     def spare(self, blocks: int) -> int:
         """Of so many blocks, those that no request may take when it is admitted."""
         return 0
+
+    def roomy(self, capacity: Capacity) -> int | None:
+        """Blocks beside those that all will have in the end, with which the first that waits is admitted for
+        sure, if its chunk has tokens, and beside it whoever is read; None where that is not known.
+        """
+        return None
 
     def fill(self, server: Server, preempted: bool) -> None:
         """The next step reads as far as its tokens, sequences and blocks go.

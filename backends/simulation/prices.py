@@ -12,7 +12,7 @@ from llmir.backends.analysis.batch import Batch
 from llmir.dim import Dim, Number
 
 from .load import Array
-from .rows import Rows
+from .rows import NONE, Rows
 
 Chunks = Sequence[tuple[int, int]]  # new tokens of each prompt that is read, after those that are cached
 AHEAD = 256  # steps that are priced at once where windows fill, if there are more than a few
@@ -73,7 +73,9 @@ class Prices:
         if batch is not None:
             return self._each(decodes, batch, min(most, AHEAD), seconds)
         context, rest = divmod(kept, decodes)
-        first, _, sums = self._rows(decodes, context, context + most + 1)
+        first, end, sums = self._rows.known.get(decodes, NONE)
+        if context < first or end <= context + most + 1:
+            first, _, sums = self._rows.longer(decodes, context, context + most + 1)
         at, share = context - first, rest / decodes
         end, begin = at + most, sums[at] + share * (sums[at + 1] - sums[at])
         if sums[end] - begin >= seconds:

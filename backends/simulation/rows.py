@@ -13,7 +13,7 @@ K = TypeVar("K", bound=Hashable)
 MARGIN = 4  # the part of a context by which a row goes further than it is asked to
 
 Row = tuple[int, int, list[float]]  # the first context, the end of those that are known, and their values
-_NONE: Row = (0, 0, [])
+NONE: Row = (0, 0, [])
 
 
 class Rows(Generic[K]):
@@ -21,17 +21,18 @@ class Rows(Generic[K]):
 
     def __init__(self, values: Callable[[K, Array], Array]) -> None:
         self.values = values
-        self._known: dict[K, Row] = {}
+        self.known: dict[K, Row] = {}
 
     def __call__(self, key: K, least: int, most: int) -> Row:
         """That of a key, over these contexts at least."""
-        row = self._known.get(key, _NONE)
-        return row if row[0] <= least and most < row[1] else self._longer(key, row, least, most)
+        row = self.known.get(key, NONE)
+        return row if row[0] <= least and most < row[1] else self.longer(key, least, most)
 
-    def _longer(self, key: K, row: Row, least: int, most: int) -> Row:
-        first, end, _ = row
+    def longer(self, key: K, least: int, most: int) -> Row:
+        """The same where what is `known` does not go as far."""
+        first, end, _ = self.known.get(key, NONE)
         before = least - least // MARGIN
         first = min(first, before) if first < end else before
         end = max(end, most + most // MARGIN + MARGIN)
-        known = self._known[key] = first, end, self.values(key, np.arange(first, end)).tolist()
+        known = self.known[key] = first, end, self.values(key, np.arange(first, end)).tolist()
         return known

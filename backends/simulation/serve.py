@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from llmir.garbage import uncollected
 
+from .calm import alone, calmly, quiet
 from .capacity import Capacity
-from .course import Course
+from .course import FOREVER, Course
 from .farm import farm
 from .load import Load
 from .pipelined import server_of
@@ -22,8 +23,13 @@ def serve(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> Ser
     server = server_of(prices, policy, capacity, load, course)
     if load.users is not None or load.sessions is not None:
         return farm(server, ROUTERS[FIRST](1, load, capacity), load).servers[0]
-    for request, time_s in enumerate(course.arrival_s):  # no events: all is known before
-        server.advance(time_s)
-        server.come(request, time_s)
+    comes_s, lone, request = [*course.arrival_s, FOREVER], alone(server), 0
+    while request < len(load):  # no events: all is known before
+        server.advance(comes_s[request])
+        if lone and quiet(server):
+            request = calmly(server, request, comes_s)
+        else:
+            server.come(request, comes_s[request])
+            request += 1
     server.advance()
     return server

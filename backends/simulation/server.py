@@ -100,7 +100,8 @@ class Server:
 
         A policy that goes `ahead` has filled the next step by then, if there is one.
         """
-        filled = self.policy.ahead and (self.decoding or self.reading or self.now > time_s)
+        busy = self.decoding or self.reading or self.late or self.now > time_s
+        filled = self.policy.ahead and busy
         self.now = max(self.now, time_s)
         (self.late if filled else self.waiting).append(request)
         if self.stays_s is not None:

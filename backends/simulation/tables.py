@@ -22,7 +22,7 @@ from llmir.namespace import SCALARS
 
 from .load import Array
 from .prices import Chunks
-from .rows import Rows
+from .rows import NONE, Rows
 
 SIZES = tuple(size for size in (B * T, B) if isinstance(size, Dim))
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
@@ -89,7 +89,9 @@ class Tables:
     def _by_context(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
         """The same where the mean context decides; linear between whole ones."""
         context, rest = divmod(int(sums[0]), decodes)
-        first, _, seconds = self._rows[kind](decodes, context, context + 1)
+        first, end, seconds = self._rows[kind].known.get(decodes, NONE)
+        if context < first or end <= context + 1:
+            first, _, seconds = self._rows[kind].longer(decodes, context, context + 1)
         low, high = seconds[context - first], seconds[context - first + 1]
         return low + (high - low) * rest / decodes
 

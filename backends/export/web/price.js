@@ -210,11 +210,11 @@ export class Setup {
   op(row, times, amounts, step) {
     const { priced, amounts: first, bases, repeat } = row;
     const [time_s, bound, ideal_time_s, which] = times.slice(priced, priced + PRICED);
-    const [basis, error, lent] = bases[this.doubts[Number(row.sends)]][which];
+    const [basis, error, lent, beyond] = bases[this.doubts[Number(row.sends)]][which];
     const own = Object.fromEntries(this.names.amounts.map((name, i) => [name, amounts[first + i]]));
     const moved = own.read_bytes + own.write_bytes;
     return {
-      row, name: row.name, kind: row.kind, stage: row.stage, repeat, time_s, ideal_time_s, basis, error, lent, which,
+      row, name: row.name, kind: row.kind, stage: row.stage, repeat, time_s, ideal_time_s, basis, error, lent, beyond, which,
       bound: this.names.bounds[bound], total_s: repeat * time_s, share: step ? (repeat * time_s) / step : NaN,
       ...own, intensity: moved ? own.flops / moved : NaN, bytes: moved,
     };
@@ -232,18 +232,17 @@ export class Setup {
 
   // The mean relative error of a step of these ops, by those that it is known of.
   error(ops) {
-    let own = 0, others = 0, whole = 0;
+    let own = 0, others = 0, beyond = 0, whole = 0;
     for (const op of ops) {
       if (op.error === null) continue;
-      const lent = Math.min(op.lent, op.error);
+      const lent = Math.min(op.lent, op.error), added = Math.min(op.beyond, lent);
       own += op.share * Math.sqrt(op.error ** 2 - lent ** 2);
-      others += op.share * lent;
+      others += op.share * Math.sqrt(lent ** 2 - added ** 2);
+      beyond += op.share * added;
       whole += op.share;
     }
     if (!ops.some((op) => op.error !== null)) return null;
-    const host = this.hostError ?? 0;
-    [own, others] = whole ? [own / whole, others / whole] : [NaN, NaN];
-    return this.lentInHost ? Math.max(Math.hypot(own, others), host) : Math.hypot(Math.max(own, host), others);
+    return whole ? Math.hypot(Math.max(Math.hypot(own / whole, others / whole), this.hostError ?? 0), beyond / whole) : NaN;
   }
 
   // The most bytes that a rank holds, and of what.

@@ -97,7 +97,6 @@ class Tables:
             "drafts": code.drafts,
             "positions": program.facts.get("positions"),
             "hostError": model.host_error,
-            "lentInHost": model.lent_in_host,
             "served": code.phases and next(iter(code.phases.values())).plan.host is not None,
             "prefix": [program.prefix(entry) for entry in program.entries],
             "reserves": self.functions.add(code.held),

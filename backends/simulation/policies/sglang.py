@@ -8,6 +8,7 @@ from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from llmir.backends.simulation.capacity import Capacity
     from llmir.backends.simulation.server import Server
 
 CLIP = 4096  # tokens to come that are counted of a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py
@@ -29,6 +30,10 @@ class Sglang(Policy):
 
     name: ClassVar[str] = "sglang"
     mixes: bool = False
+
+    def roomy(self, capacity: Capacity) -> int | None:
+        """Two for it, and one for each that runs."""
+        return capacity.sequences + 2
 
     def admits(self, server: Server, request: int, new: int) -> bool:
         """If all of it has room by the estimate."""

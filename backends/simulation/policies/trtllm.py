@@ -9,6 +9,7 @@ from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from llmir.backends.simulation.capacity import Capacity
     from llmir.backends.simulation.load import Array
     from llmir.backends.simulation.server import Server
 
@@ -52,6 +53,10 @@ class Trtllm(Policy):
                 break
             tokens += unread
         return tokens
+
+    def roomy(self, capacity: Capacity) -> int | None:
+        """None; where prompts wait for steps, it is not known."""
+        return None if self.patience else 0
 
     def admits(self, server: Server, request: int, new: int) -> bool:
         """If nobody that runs will need its blocks."""

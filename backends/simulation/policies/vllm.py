@@ -8,6 +8,7 @@ from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from llmir.backends.simulation.capacity import Capacity
     from llmir.backends.simulation.server import Server
 
 
@@ -27,6 +28,10 @@ class Vllm(Policy):
     def spare(self, blocks: int) -> int:
         """The watermark."""
         return int(self.watermark * blocks)
+
+    def roomy(self, capacity: Capacity) -> int | None:
+        """The watermark."""
+        return self.spare(capacity.blocks)
 
     def admits(self, server: Server, request: int, new: int) -> bool:
         """If there are blocks for the chunk."""
