@@ -54,7 +54,8 @@ class Naive:
 
     def idle(self) -> list[int]:
         """Hashes of blocks that nobody has."""
-        return [h for h in self.kept if not any(h in r.hashes for r in self.running)]
+        held = {h for r in self.running for h in r.hashes}
+        return [h for h in self.kept if h not in held]
 
     def free(self) -> int:
         return len(self.unused) + sum(len(self.kept[h]) for h in self.idle())
