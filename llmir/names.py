@@ -132,7 +132,11 @@ def _digits(number: float) -> str:
     """A number without an exponent."""
     from decimal import Decimal  # as difflib above: mistakes are rare
 
-    return "2**48" if number == 2**48 else f"{Decimal(f'{number:.12g}').normalize():,f}"
+    return (
+        f"2**{int(number).bit_length() - 1}"
+        if number in (2**40, 2**48)
+        else f"{Decimal(f'{number:.12g}').normalize():,f}"
+    )
 
 
 def spans(numbers: Iterable[int], most: int) -> str:

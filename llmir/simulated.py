@@ -350,7 +350,7 @@ def kv(
     sequences, tokens = convert.integer("batch", batch, 1), convert.integer("prompt", prompt, 1)
     _acts(link, cost, engine, efficiency)
     if not program.cache_bytes(tokens):
-        raise InputError(f"kv: {program.name} keeps no caches that could be moved")
+        raise InputError(f"{program.name} keeps no caches that could be moved")
     return transfer(program, model, sequences, tokens, link)
 
 

@@ -21,6 +21,12 @@ from .page_results import RESULTS, SWEPT, made, saved
 from .test_page_safety import HOSTILE
 
 NAMES = sorted(RESULTS)
+# Cards that are lower than what they hold.
+LOW = """
+const cards = [...document.querySelectorAll(".card")];
+const low = cards.filter((card) => card.scrollHeight > card.clientHeight + 2);
+return low.map((card) => card.outerHTML.slice(0, 80));
+"""
 WIDE = """
   const own = document.documentElement.clientWidth;
   return [...document.querySelectorAll("body *")].filter((node) => {
@@ -70,6 +76,7 @@ def test_nothing_is_cut_or_scrolls_sideways(
         browser.opened(chromium, files[name])
         browser.settled(chromium)
         assert chromium.execute_script(WIDE) == []
+        assert chromium.execute_script(LOW) == []
         assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
     finally:
         browser.resize(chromium, 1440)

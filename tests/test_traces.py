@@ -91,6 +91,13 @@ def test_the_first_five_wrong_rows_are_named_and_the_others_counted(tmp_path: Pa
     assert str(error.value).count("line ") == 5
 
 
+def test_the_command_names_columns_of_a_trace_as_the_file_has_them(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("arrival_s,prompt,generate,cancel_s\n2,10,5,0.5\n", "utf-8")
+    ran = CliRunner().invoke(cli, ["serve-sim", "llama3.1-8b", "--trace", str(file)])
+    assert "row 1 (line 2): cancel_s is '0.5', expected a time after arrival_s" in ran.output
+
+
 def test_what_is_written_of_requests_is_a_trace(tmp_path: Path) -> None:
     requests, steps = tmp_path / "requests.csv", tmp_path / "steps.csv"
     asked = ["--rate", "9", "--requests", "70", "--prompt", "uniform:5,900", "--generate", "30"]

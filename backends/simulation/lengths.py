@@ -68,7 +68,7 @@ def lengths(name: str, said: object) -> Draw:
         with np.errstate(over="ignore"):
             found = np.maximum(np.rint(LAWS[word].draw(rng, count, *values)), 1)
         if found.max(initial=0) > LONGEST:
-            raise InputError(f"{name}: {said!r} gave {found.max():,.0f} tokens, {LONGEST:,} are the most")
+            raise InputError(f"{name}: {said!r} gave more than {LONGEST:,} tokens, which are the most")
         return np.asarray(found.astype(np.int64))
 
     return draw

@@ -176,7 +176,7 @@ def model_of(job: Workload) -> Model:
 def _pool(job: Workload) -> Pool:
     if job.pool is None:
         why = "simulate: no engine whose memory is known is priced"
-        raise InputError(f"{why}; name one of {', '.join(POLICIES)} as engine")
+        raise InputError(f"{why}; say engine too, one of {', '.join(POLICIES)}")
     return job.pool
 
 

@@ -247,7 +247,8 @@ class Simulation(Figures, Result, Paged):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know."""
-        long = (f"{self.refused:,} requests have more tokens than the model may have, and are refused",)
+        many = f"{self.refused:,} requests have" if self.refused > 1 else "1 request has"
+        long = (f"{many} more tokens than the model may have; refused, and not in any figure",)
         drafts = self.profile.drafts
         verified = (drafts.note(self.job.program),) if drafts else ()
         return (*self.job.prefill.notes, *verified, *(long if self.refused else ()))

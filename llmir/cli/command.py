@@ -46,12 +46,14 @@ def as_options(message: str, params: Iterable[click.Parameter]) -> str:
     """A message of the API as the command line says it: `think_s: …, say turns too` of --think and --turns.
 
     A name is an option's at the beginning, after "say" or "leave out", before "out", after "one of", or
-    where it has `_`, which no word of English has; an argument with a unit is of the option without it.
+    where it has `_`, which no word of English has; an argument with a unit is of the option without it, but
+    where only the unit brings the `_`: `cancel_s` is a column of a trace.
     """
     known = {str(p.name): max(p.opts, key=len) for p in params if isinstance(p, click.Option)}
-    known |= {f"{name}{unit}": known[name] for name in [*known] for unit in ("_s", "_bytes")}
+    of = {f"{name}{unit}": name for name in known for unit in ("", "_s", "_bytes")}
+    known = {name: known[option] for name, option in of.items()}
     names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
-    long = "|".join(name for name in sorted(known, key=len, reverse=True) if "_" in name)
+    long = "|".join(name for name in sorted(known, key=len, reverse=True) if "_" in of[name])
     if not known:
         return message
     places = (

@@ -15,7 +15,7 @@ export class Actions extends Menu {
     ], (theme) => page.changed({ theme }));
     this.page = page;
     const { state } = page;
-    this.pin = h("button", { type: "button", class: "action", id: "pin", onclick: () => page.changed({ pin: state.pin ? null : { setup: state.setup, typed: state.typed, ...state.at } }) });
+    this.pin = h("button", { class: "action", id: "pin", onclick: () => page.changed({ pin: state.pin ? null : { setup: state.setup, typed: state.typed, ...state.at } }) });
     $("actions").prepend(this.pin);
   }
 

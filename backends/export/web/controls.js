@@ -1,6 +1,6 @@
 // The set-up on top, and the sliders.
 import { whole, tokens } from "./format.js";
-import { $, h, mark, say } from "./dom.js";
+import { $, div, h, mark, say, span } from "./dom.js";
 import { SIZES } from "./state.js";
 import { Rates } from "./rates.js";
 
@@ -48,7 +48,7 @@ export class Controls {
   }
 
   chip(title, what, labels = false) {
-    const small = h("span", { class: "small" }, title);
+    const small = span("small", title);
     return h(labels ? "label" : "div", { class: "chip", "data-menu": title }, small, what);
   }
 
@@ -84,8 +84,8 @@ export class Controls {
       mark.style.left = `${(100 * nearest(values, tick)) / (values.length - 1)}%`;
       marks.append(mark);
     }
-    $("sliders").append(h("div", { class: "card slider" },
-      h("div", { class: "line" }, h("label", { for: `range-${name}` }, title, h("span", { class: "more" }, `, ${more}`)), box),
+    $("sliders").append(div("card slider",
+      div("line", h("label", { for: `range-${name}` }, title, span("more", `, ${more}`)), box),
       range, marks, why));
     this.sliders.set(name, { range, box, why, values });
   }

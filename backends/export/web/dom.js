@@ -12,7 +12,9 @@ function filled(node, attributes, children) {
   return node;
 }
 
-export const h = (tag, attributes, ...children) => filled(document.createElement(tag), attributes, children);
+export const h = (tag, attributes, ...children) => filled(document.createElement(tag), tag === "button" ? { type: tag, ...attributes } : attributes, children);
+export const div = (look, ...children) => h("div", { class: look }, ...children);
+export const span = (look, ...children) => h("span", { class: look }, ...children);
 export const svg = (tag, attributes, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
 export const $ = (id) => document.getElementById(id);
 

@@ -1,6 +1,6 @@
 // The strip of figures, and the memory of a GPU beside what it has.
 import { bytes, digits, percent, ratio, time, whole, within } from "./format.js";
-import { $, h, mark, say } from "./dom.js";
+import { $, div, h, mark, say, span } from "./dom.js";
 
 const CARDS = [
   { key: "ttft_s", title: "TTFT, first token", show: time, error: "prefill", split: ({ steps }) => bounds(steps.prefill) },
@@ -22,25 +22,25 @@ export class Figures {
   constructor() {
     const place = $("figures");
     this.cards = CARDS.map((card) => {
-      const [value, beside, pinned] = [h("strong", { class: "value" }), h("span", { class: "beside" }), h("div", { class: "pinned" })];
+      const [value, beside, pinned] = [h("strong", { class: "value" }), span("beside"), div("pinned")];
       const [strip, words] = [h("div", { class: "strip", hidden: !card.split }), h("div", { class: "note", hidden: !card.split && !card.why })];
-      place.append(h("div", { class: "card figure", id: card.key }, h("div", { class: "title" }, card.title),
+      place.append(h("div", { class: "card figure", id: card.key }, div("title", card.title),
         h("div", {}, value, " ", beside), strip, words, pinned));
       return { ...card, value, beside, strip, words, pinned };
     });
-    this.memory = { value: h("strong", { class: "value" }), fits: h("span", { class: "fits" }), bar: h("div", { class: "bar" }) };
+    this.memory = { value: h("strong", { class: "value" }), fits: span("fits"), bar: div("bar") };
     this.memory.parts = PARTS.map(([key, title]) => {
-      const [block, label] = [h("div", { class: `part ${key}` }), h("span", { class: `label ${key}` })];
+      const [block, label] = [div(`part ${key}`), span(`label ${key}`)];
       this.memory.bar.append(block);
       return { key, title, block, label };
     });
-    this.memory.limit = h("div", { class: "limit" });
-    this.memory.usable = h("span", { class: "label usable" });
+    this.memory.limit = div("limit");
+    this.memory.usable = span("label usable");
     this.memory.bar.append(this.memory.limit);
     place.append(h("div", { class: "card figure memory", id: "memory-card" },
-      h("div", { class: "line" }, h("span", { class: "title" }, "peak memory of a device"), this.memory.fits),
-      h("div", { class: "line" }, this.memory.value, this.memory.bar),
-      h("div", { class: "labels" }, ...this.memory.parts.map(({ label }) => label), this.memory.usable)));
+      div("line", span("title", "peak memory of a device"), this.memory.fits),
+      div("line", this.memory.value, this.memory.bar),
+      div("labels", ...this.memory.parts.map(({ label }) => label), this.memory.usable)));
   }
 
   draw(view) {
@@ -74,7 +74,7 @@ export class Figures {
     const sign = Math.abs(now / then - 1) < 5e-4 ? "=" : now > then ? "▲" : "▼";
     const better = sign === "=" ? "" : (now > then) === Boolean(rises) ? "better" : "worse";
     place.replaceChildren(`A ${show(then)} `, h("b", { class: better }, `${sign} ${ratio(now, then)}`),
-      h("span", { class: "unseen" }, better && `, ${better}`));
+      span("unseen", better && `, ${better}`));
   }
 
   bar(memory, setup, pinned) {

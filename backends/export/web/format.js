@@ -3,8 +3,7 @@
 const TIMES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"], [1e-12, "ps"]];
 const PREFIXES = [[1e24, "Y"], [1e21, "Z"], [1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
 
-const GROUPED = [0, 1, 2, 3].map((n) =>
-  new Intl.NumberFormat("en-US", { minimumFractionDigits: n, maximumFractionDigits: n }));
+const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const rounded = (x) => Number(x.toPrecision(3));
 
 export function digits(x) {
@@ -13,7 +12,7 @@ export function digits(x) {
   if (x < 0) return `-${digits(-x)}`;
   if (x < 0.001) return x ? "<0.001" : "0";
   const size = rounded(x), places = Math.max(0, 2 - Math.floor(Math.log10(size)));
-  return places > 3 ? size.toFixed(places) : GROUPED[places].format(size);
+  return size < 1000 ? size.toFixed(places) : whole(size);
 }
 
 function scaled(x, scales, unit = "") {
@@ -31,7 +30,7 @@ export const time = (seconds) => scaled(seconds, TIMES);
 export const bytes = (n) => scaled(n, PREFIXES, "B");
 export const flops = (n) => scaled(n, PREFIXES, "FLOP");
 export const rate = (n, unit) => scaled(n, PREFIXES, unit);
-export const whole = (n) => GROUPED[0].format(n);
+export const whole = (n) => GROUPED.format(n);
 
 // A power of ten with its prefix, for axes.
 export function tick(x) {

@@ -1,5 +1,5 @@
 // What stands around the views: tabs where there is room for one at a time, and the foot.
-import { LETTERS, $, badge, h, mark, say } from "./dom.js";
+import { LETTERS, $, badge, div, h, mark, say, span } from "./dom.js";
 import { percent } from "./format.js";
 
 const ORDER = ["Roofline", "Graph", "Table", "Memory", "Curves", "A:B"];
@@ -8,7 +8,7 @@ export class Tabs {
   constructor() {
     this.views = new Map([...document.querySelectorAll("[data-view]")].map((node) => [node.dataset.view, node]));
     this.tabs = ORDER.map((name) => {
-      const tab = h("button", { type: "button", onclick: () => this.show(name) }, name);
+      const tab = h("button", { onclick: () => this.show(name) }, name);
       $("tabs").append(tab);
       return [name, tab];
     });
@@ -31,9 +31,9 @@ export class Tabs {
 export class Foot {
   constructor(told) {
     const words = Object.keys(LETTERS).filter((bound) => bound !== "bubble").map((bound) => h("span", {}, badge(bound), ` ${bound}`));
-    this.notes = h("div", { class: "notes" });
+    this.notes = div("notes");
     this.basis = h("span", {});
-    $("foot").append(h("span", { class: "legend" }, ...words), this.basis,
+    $("foot").append(span("legend", ...words), this.basis,
       h("span", {}, `llmir ${told.version}; computed in this page, ${told.sent ?? "nothing is sent"}`), this.notes);
   }
 

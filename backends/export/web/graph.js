@@ -1,6 +1,6 @@
 // The graph of a step: blocks that fold, ops from top to bottom, what jumps over others dashed beside them.
 import { percent, time } from "./format.js";
-import { $, breaking, h, mark, roving, say, svg } from "./dom.js";
+import { $, breaking, div, h, mark, roving, say, span, svg } from "./dom.js";
 
 const MANY = 60;  // ops from which blocks begin folded, but for the longest
 const LANE = 7;
@@ -8,10 +8,11 @@ const PARTS = [["host", "CPU"], ["launching", "waiting for launches"], ["hidden"
 
 export class Graph {
   constructor(choose, told) {
-    Object.assign(this, { choose, graphs: told.graphs, folded: new Map() });
+    Object.assign(this, { choose, graphs: told.graphs, folded: new Map(), far: new Set() });
     this.place = $("graph-body");
     this.settle = roving(this.place, "button");
     new ResizeObserver(() => this.links()).observe(this.place);
+    this.watch = new IntersectionObserver((all) => all.forEach(({ target, isIntersecting }) => this.far[isIntersecting ? "delete" : "add"](target)));
   }
 
   build(view) {
@@ -21,11 +22,12 @@ export class Graph {
     const many = step.ops.length > MANY;
     this.sections = graph.sections.map((section, i) => {
       const key = `${step.phase.graph} ${i}`, closed = this.folded.get(key) ?? ((many && i !== most) || section.title === "embedding" && i !== most);
-      const [name, cost] = [h("span", { class: "name" }, `${section.title}${section.count > 1 ? ` × ${section.count}` : ""}`), h("span", { class: "cost" })];
-      const head = h("button", { type: "button", class: "fold", "aria-expanded": String(!closed), tabindex: "-1" }, name, cost);
+      const [name, cost] = [span("name", `${section.title}${section.count > 1 ? ` × ${section.count}` : ""}`), span("cost")];
+      const head = h("button", { class: "fold", "aria-expanded": String(!closed), tabindex: "-1" }, name, cost);
       const ranks = [], boxes = section.ops.map((op) => {
         const box = this.box(op);
-        (ranks[op.rank] ??= h("div", { class: op.columns > 1 ? "rank several" : "rank" })).append(box.node);
+        box.place = ranks[op.rank] ??= h("div", { class: op.columns > 1 ? "rank several" : "rank" });
+        box.place.append(box.node);
         return box;
       });
       const lines = svg("svg", { class: "jumps", "aria-hidden": "true" });
@@ -35,21 +37,25 @@ export class Graph {
         this.folded.set(key, body.hidden);
         mark(head, "aria-expanded", String(!body.hidden));
         this.draw(this.last);
+        this.rest(this.last);
         this.links();
       });
       const node = h("section", { class: section.count > 1 ? "block layer" : "block" }, head, body);
       return { ...section, node, cost, body, lines, boxes };
     });
-    this.extras = step.extras.map((op) => ({ op, node: h("div", { class: "extra" }) }));
+    this.extras = step.extras.map((op) => ({ op, node: div("extra") }));
     this.place.replaceChildren(...this.sections.map(({ node }) => node), ...this.extras.map(({ node }) => node));
+    this.watch.disconnect();
+    this.far.clear();
+    for (const place of new Set(this.sections.flatMap(({ boxes }) => boxes.map((box) => box.place)))) this.watch.observe(place);
     this.settle();
     this.links();
   }
 
   box(op) {
-    const [name, cost, share, fill] = [h("span", { class: "name" }, breaking(op.name)), h("span", { class: "cost" }), h("span", { class: "share" }), h("i", {})];
-    const node = h("button", { type: "button", tabindex: "-1", class: "op" }, name, cost, h("span", { class: "track", "aria-hidden": "true" }, fill), share);
-    const box = { ...op, node, cost, share, fill };
+    const [name, cost, share, track] = [span("name", breaking(op.name)), span("cost"), span("share"), h("span", { class: "track", "aria-hidden": "true" })];
+    const node = h("button", { tabindex: "-1", class: "op" }, name, cost, track, share);
+    const box = { ...op, node, cost, share, track };
     node.addEventListener("click", () => this.choose(box.own.name));
     return box;
   }
@@ -59,33 +65,42 @@ export class Graph {
   }
 
   draw(view) {
-    const { step, state } = view;
+    const { step } = view;
     this.last = view;
     if (this.built !== step.phase || this.extras.length !== step.extras.length) this.build(view);
     say($("graph-title"), `${view.title} · ${time(step.time_s)}`);
     const whole = step.time_s * view.setup.stages;
-    const longest = Math.max(...this.sections.flatMap(({ boxes }) => boxes.map((box) => this.seconds([box], step))));
-    for (const { boxes, body, cost, ops, count } of this.sections) {
+    this.longest = Math.max(...this.sections.flatMap(({ boxes }) => boxes.map((box) => this.seconds([box], step))));
+    for (const { cost, ops, count } of this.sections) {
       const all = this.seconds(ops, step);
       say(cost, `${count > 1 ? `${time(all / count / view.setup.parts)} each · ` : ""}${time(all)} · ${percent(all / whole)}`);
-      for (const box of body.hidden ? [] : boxes) {
-        const own = (box.own = step.ops[box.rows[0]]), total = box.rows.reduce((a, row) => a + step.ops[row].total_s, 0);
-        const chosen = box.rows.some((row) => step.ops[row].name === state.op);
-        mark(box.node, "class", `op ${own.bound}${chosen ? " chosen" : ""}`);
-        mark(box.node, "aria-pressed", String(chosen));
-        say(box.cost, time(own.time_s));
-        say(box.share, `${own.bound} · ${percent(total / whole)}`);
-        box.fill.style.transform = `scaleX(${Math.max(0, total / longest).toFixed(3)})`;
-        const title = box.note ? `${own.name}, ${box.note}` : own.name;
-        mark(box.node, "title", title);
-      }
     }
+    const open = this.sections.flatMap(({ boxes, body }) => (body.hidden ? [] : boxes));
+    this.left = open.filter(({ place }) => this.far.has(place));
+    for (const box of open) if (!this.far.has(box.place)) this.say(box, view);
     this.extras.forEach(({ node }, i) => {
       const op = step.extras[i];
       const waits = op.bound === "bubble", parts = waits ? {} : step.overheads[op.stage], more = PARTS.filter(([key]) => Math.abs(parts[key] ?? 0) > 1e-12);
       const of = more.length > 1 || op.time_s < 0 ? `: ${more.map(([key, words]) => `${words} ${time(parts[key])}`).join(", ")}` : "";
       say(node, `${waits ? `${op.name}, waits` : "overhead of the engine"} · ${time(op.total_s)} · ${percent(op.share)}${of}`);
     });
+  }
+
+  // Boxes that were out of sight, in a later turn.
+  rest(view) {
+    for (const box of this.left.splice(0)) this.say(box, view);
+  }
+
+  say(box, { step, setup, state }) {
+    const own = (box.own = step.ops[box.rows[0]]), total = box.rows.reduce((a, row) => a + step.ops[row].total_s, 0);
+    const chosen = box.rows.some((row) => step.ops[row].name === state.op);
+    mark(box.node, "class", `op ${own.bound}${chosen ? " chosen" : ""}`);
+    mark(box.node, "aria-pressed", String(chosen));
+    say(box.cost, time(own.time_s));
+    say(box.share, `${own.bound} · ${percent(total / (step.time_s * setup.stages))}`);
+    const filled = `${(100 * Math.max(0, total / this.longest)).toFixed(1)}% 100%`;
+    if (box.filled !== filled) box.track.style.backgroundSize = box.filled = filled;
+    mark(box.node, "title", box.note ? `${own.name}, ${box.note}` : own.name);
   }
 
   // What jumps over other rows, as dashed lines at the side.

@@ -21,7 +21,7 @@ export function functionsOf({ words, outside, lists }) {
   };
 }
 
-// A list as a function; `many` gives it of several first inputs, and `from` of whole numbers from a first one on.
+// A list as a function; `many` gives it of several first inputs.
 function called(list) {
   const run = (...inputs) => {
     const values = placed(list, 1);
@@ -46,14 +46,6 @@ function called(list) {
     const found = [];
     for (let at = 0; at < firsts.length; at += WIDE) found.push(...some(firsts.slice(at, at + WIDE), others));
     return found;
-  };
-  run.from = (first, others) => {
-    let known = null, found = [];
-    return (input) => {
-      const block = floor((input - first) / WIDE), start = first + block * WIDE;
-      if (block !== known) [known, found] = [block, some(Array.from({ length: WIDE }, (_, i) => start + i), others)];
-      return found[input - start];
-    };
   };
   return run;
 }

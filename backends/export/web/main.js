@@ -29,8 +29,9 @@ class Page {
     const choose = (op) => this.changed({ op: this.state.op === op ? null : op });
     this.controls = new Controls(this.state, told, (change) => this.changed(change));
     const made = (...views) => views.map((View) => new View(choose, told));
-    this.views = [new Actions(this), new Tabs(), ...made(Figures, Graph, Roofline), new Foot(told)];
-    this.later = made(Op, Table, Skyline, Lanes, Against, Curves);  // in a turn of their own, so that sliders move freely
+    const [figures, graph, roofline] = made(Figures, Graph, Roofline);
+    this.views = [new Actions(this), new Tabs(), figures, graph, roofline, new Foot(told)];
+    this.later = [{ draw: (view) => graph.rest(view) }, ...made(Op, Table, Skyline, Lanes, Against, Curves)];  // in a turn of their own, so that sliders move freely
     this.phased = either("phase", ["prefill", "decode"], (phase) => this.changed({ phase }));
     this.dims = matchMedia("(prefers-color-scheme: dark)");
     this.dims.addEventListener("change", () => this.changed({}));

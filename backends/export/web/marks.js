@@ -1,5 +1,5 @@
 // Lines and marks in a chart: what each says beside the pointer or under the focus, and what is ruled out.
-import { Chart, h, mark, roving, svg } from "./dom.js";
+import { Chart, div, h, mark, roving, span, svg } from "./dom.js";
 import { EDGE, beyond, framed } from "./charts.js";
 import { scaled, shown, ticked } from "./cells.js";
 import { line } from "./menu.js";
@@ -19,12 +19,12 @@ const outline = (shape, size = MARK) => svg("path", { d: SHAPES[shape % KINDS], 
 
 export class Marks extends Chart {
   constructor(data, { body, choose }) {
-    const place = h("div", { class: "chart" });
+    const place = div("chart");
     body.append(place);
     super(place);
     Object.assign(this, { data, place, choose, row: null });
     this.tip = h("div", { class: "tip card", hidden: true, "aria-hidden": "true" });
-    this.legend = h("div", { class: "legend" });
+    this.legend = div("legend");
     body.append(this.legend);
     place.addEventListener("pointermove", (event) => this.point(event));
     place.addEventListener("pointerleave", () => this.say(null));
@@ -102,7 +102,7 @@ export class Marks extends Chart {
     const sample = svg("svg", { width: 30, height: 14, "aria-hidden": "true", class: look },
       each.line && svg("path", { d: "M0,7H30", class: "thread", "stroke-dasharray": DASHES[shape % KINDS] || null }),
       !each.bare && svg("g", { class: "mark", transform: "translate(15,7)" }, outline(each.numbered ? 0 : shape, each.faint ? 3 : 5)));
-    return h("span", { class: "entry" }, sample, each.name);
+    return span("entry", sample, each.name);
   }
 
   nearest(event) {

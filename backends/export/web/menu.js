@@ -11,10 +11,10 @@ const dark = () => document.documentElement.dataset.theme === "dark";
 export class Menu {
   // `items` are what the menu has: id, title, and what it does.
   constructor(items, dim) {
-    this.items = items.map(([id, title, act]) => h("button", { type: "button", id, onclick: act }, title));
+    this.items = items.map(([id, title, act]) => h("button", { id, onclick: act }, title));
     this.menu = h("div", { class: "menu card", id: "copy-menu", role: "group", "aria-label": "copy or save", hidden: true }, ...this.items);
-    this.copy = h("button", { type: "button", class: "action", id: "copy", "aria-expanded": "false", "aria-controls": "copy-menu", onclick: () => this.open(this.menu.hidden) }, "Copy ▾");
-    this.theme = h("button", { type: "button", class: "action", id: "theme", onclick: () => dim(dark() ? "light" : "dark") }, "◐");
+    this.copy = h("button", { class: "action", id: "copy", "aria-expanded": "false", "aria-controls": "copy-menu", onclick: () => this.open(this.menu.hidden) }, "Copy ▾");
+    this.theme = h("button", { class: "action", id: "theme", onclick: () => dim(dark() ? "light" : "dark") }, "◐");
     this.done = h("span", { class: "done", role: "status" });
     const place = $("actions");
     place.append(this.copy, this.theme, this.menu, this.done);

@@ -1,6 +1,6 @@
 // One op: its equation, what it costs in symbols and here, what bounds it, and where the constants come from.
 import { bytes, flops, percent, rate, time, whole, within } from "./format.js";
-import { $, badge, h } from "./dom.js";
+import { $, badge, div, h, span } from "./dom.js";
 
 // A size in symbols as it is read: 10,240·B·T.
 const symbols = (text) => text.replace(/\d{4,}/g, (n) => whole(Number(n))).replaceAll("*", "·\u200b");
@@ -17,12 +17,12 @@ export class Op {
     this.key = key;
     const limits = op.row.about.limits.map((limit) => ({ ...limit, rate: setup.rate(limit.key) ?? limit.rate, source: limit.key in setup.typed ? "typed in" : limit.source }));
     const { about } = op.row, chosen = op.name === state.op;
-    const head = h("div", { class: "line" }, h("h2", {}, op.name, h("span", { class: "more" }, ` ${about.op}${op.repeat > 1 ? ` × ${op.repeat}` : ""}, ${phase}`)),
+    const head = div("line", h("h2", {}, op.name, span("more", ` ${about.op}${op.repeat > 1 ? ` × ${op.repeat}` : ""}, ${phase}`)),
       h("span", {}, h("strong", { class: `big ${op.bound}` }, time(op.time_s)), ` ${within(op.error)} `, badge(op.bound), ` ${op.bound}`));
     const sizes = about.axes.map(([name, size]) => `${name} ${symbols(size)}`).join(", ");
     this.place.replaceChildren(head,
       chosen ? "" : h("p", { class: "hint" }, "The longest op of the step; choose another in the graph, the roofline or the table."),
-      h("div", { class: "equation" }, h("code", {}, about.equation), h("span", { class: "more" }, sizes)),
+      div("equation", h("code", {}, about.equation), span("more", sizes)),
       this.sizes(op, step), this.bars(op, limits), this.origin(op, limits));
   }
 
@@ -48,10 +48,10 @@ export class Op {
     if (op.comm_bytes) rows.push(["roofline", "network", op.ideal_time_s, ""]);
     rows.push(["predicted", op.bound, op.time_s, `${percent(op.ideal_time_s / op.time_s)} of the roofline`]);
     const most = Math.max(...rows.map(([, , seconds]) => seconds));
-    return h("div", { class: "bars" }, rows.map(([name, bound, seconds, beside]) => {
+    return div("bars", rows.map(([name, bound, seconds, beside]) => {
       const fill = h("i", { class: bound });
       fill.style.width = `${(100 * seconds) / most}%`;
-      return h("div", { class: "row" }, h("span", {}, name), h("span", { class: "track" }, fill), h("span", {}, `${time(seconds)}${beside ? ` · ${beside}` : ""}`));
+      return div("row", h("span", {}, name), span("track", fill), h("span", {}, `${time(seconds)}${beside ? ` · ${beside}` : ""}`));
     }));
   }
 
@@ -59,6 +59,6 @@ export class Op {
     const { about } = op.row, kernel = about.kernels[op.which];
     const lines = [`${op.basis}${kernel ? `: ${kernel}` : ""}${op.error === null ? "" : `; ${percent(op.error)} off in the mean on shapes left out`}.`,
       ...new Set(limits.map(({ what, rate: speed, source }) => `${what}: ${rate(speed, what === "bytes" ? "B/s" : "FLOP/s")}, ${source}.`))];
-    return h("div", { class: "origin" }, h("h3", {}, "Where the constants come from"), lines.map((line) => h("p", {}, line)));
+    return div("origin", h("h3", {}, "Where the constants come from"), lines.map((line) => h("p", {}, line)));
   }
 }

@@ -1,5 +1,5 @@
 // A chart of any column of a table against any other, with a line or marks for each value of a third.
-import { h, mark } from "./dom.js";
+import { div, h, mark } from "./dom.js";
 import { NUMERIC, shown } from "./cells.js";
 import { KINDS, Marks } from "./marks.js";
 import { whole } from "./format.js";
@@ -11,7 +11,7 @@ export class Picked {
     const { columns, rows } = globalThis.llmirTold.views.find(({ file }) => file === data.of);
     data = { ...data, columns, rows };
     Object.assign(this, { data, at: { y: data.y, x: data.x, by: data.by ?? NONE } });
-    const numbers = data.columns.filter(({ kind }) => NUMERIC.has(kind)), place = h("div", { class: "picks" });
+    const numbers = data.columns.filter(({ kind }) => NUMERIC.has(kind)), place = div("picks");
     const options = { y: numbers, x: numbers, by: [{ key: NONE, title: NONE }, ...data.columns.filter(({ key }) => data.axes.includes(key))] };
     for (const [name, words] of [["y", "show"], ["x", "against"], ["by", "by"]]) {
       const select = h("select", { id: `${id}-${name}`, onchange: () => this.pick(name, select.value) },

@@ -1,6 +1,6 @@
 // What requests take: the rules of llmir.workload over the functions of a set-up. No drawing here.
 
-const UNLIMITED = 2 ** 40, CHUNK = 1 << 16;
+const UNLIMITED = 2 ** 40, CHUNK = 1 << 16, BLOCK = 128;
 const PRICED = 4;
 const FUNCTIONS = ["early", "late", "figures", "memory"];
 export const CAPACITY = "memory_GB";
@@ -122,30 +122,33 @@ export class Setup {
   }
 
   timing(batch, fresh, context) {
-    const phase = this.phase(fresh, context);
-    return timing(phase.late(context, ...known(phase, batch / this.parts, fresh)), this.parts);
+    return this.timings(batch, fresh, [context])[0];
   }
 
   // The same at several contexts.
   timings(batch, fresh, contexts) {
-    const phase = this.phase(fresh, contexts[0]), alike = contexts.every((context) => this.phase(fresh, context) === phase);
-    if (!phase.late.many || !alike) return contexts.map((context) => this.timing(batch, fresh, context));
-    return phase.late.many(contexts, known(phase, batch / this.parts, fresh)).map((found) => timing(found, this.parts));
+    const alike = contexts.every((context) => this.phase(fresh, context) === this.phase(fresh, contexts[0]));
+    const found = alike ? this.stepping(batch, fresh, contexts) : contexts.flatMap((context) => this.stepping(batch, fresh, [context]));
+    return found.map((stages) => timing(stages, this.parts));
+  }
+
+  // Seconds of a micro-batch on each stage, at several contexts of one phase.
+  stepping(batch, fresh, contexts) {
+    const phase = this.phase(fresh, contexts[0]), { late } = phase, others = known(phase, batch / this.parts, fresh);
+    return late.many ? late.many(contexts, others) : contexts.map((context) => late(context, ...others));
   }
 
   // The sums of periods and intervals over decode steps from one context to another.
   decoding(batch, first, count) {
-    const phase = this.phase(1, first), { late } = phase, others = known(phase, batch / this.parts, 1);
-    const timed = late.from ? late.from(first, others) : (context) => late(context, ...others);
+    const simple = this.stages === 1 && this.parts === 1;
     let period = 0, interval = 0;
-    if (this.stages === 1 && this.parts === 1) {
-      for (let context = first; context < first + count; context++) period += timed(context)[0];
-      return { period, interval: period };
-    }
-    for (let context = first; context < first + count; context++) {
-      const step = timing(timed(context), this.parts);
-      period += step.period;
-      interval += step.interval;
+    for (let from = first; from < first + count; from += BLOCK) {
+      const contexts = Array.from({ length: Math.min(BLOCK, first + count - from) }, (_, i) => from + i);
+      for (const found of this.stepping(batch, 1, contexts)) {
+        const step = simple ? { period: found[0], interval: found[0] } : timing(found, this.parts);
+        period += step.period;
+        interval += step.interval;
+      }
     }
     return { period, interval };
   }

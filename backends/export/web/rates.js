@@ -1,7 +1,7 @@
 // Rates of a device, as its file has them: what can be typed in, and the fields for it.
 import { CAPACITY } from "./price.js";
 import { digits } from "./format.js";
-import { $, h, mark, say } from "./dom.js";
+import { $, div, h, mark, say, span } from "./dom.js";
 
 const ORDER = ["matrix", "memory_GBps", CAPACITY, "links", "node", "vector"];
 const TIMES = 100;  // as much or as little at most; beyond, another device is meant
@@ -41,8 +41,8 @@ export function fitting(setup, typed) {
 export class Rates {
   constructor(state, changed) {
     Object.assign(this, { state, changed, place: $("rates") });
-    this.button = h("button", { type: "button", class: "chip", id: "change", "aria-expanded": "false", "aria-controls": "rates", onclick: () => this.open(this.place.hidden) },
-      h("span", { class: "small" }, "rates"), h("strong", {}));
+    this.button = h("button", { class: "chip", id: "change", "aria-expanded": "false", "aria-controls": "rates", onclick: () => this.open(this.place.hidden) },
+      span("small", "rates"), h("strong", {}));
     $("setup").append(this.button);
   }
 
@@ -71,12 +71,12 @@ export class Rates {
     this.boxes = fields(setup).map((field) => {
       const id = `rate-${field.key}`, why = h("span", { class: "note", id: `${id}-why` });
       const box = h("input", { type: "text", inputmode: "decimal", id, autocomplete: "off", title: field.source, "aria-describedby": `${id}-why`, oninput: () => this.typed(field, box, why) });
-      const label = h("label", { for: id }, field.title, h("span", { class: "more" }, `, ${field.unit}`));
-      return { field, box, why, node: h("div", { class: "rate" }, label, box, why) };
+      const label = h("label", { for: id }, field.title, span("more", `, ${field.unit}`));
+      return { field, box, why, node: div("rate", label, box, why) };
     });
-    this.place.replaceChildren(h("div", { class: "line" }, h("strong", {}, `Rates of ${setup.device}`),
-      h("button", { type: "button", class: "action", onclick: () => this.changed({ typed: {} }) }, "as they were")),
-    h("div", { class: "fields" }, this.boxes.map(({ node }) => node)),
+    this.place.replaceChildren(div("line", h("strong", {}, `Rates of ${setup.device}`),
+      h("button", { class: "action", onclick: () => this.changed({ typed: {} }) }, "as they were")),
+    div("fields", this.boxes.map(({ node }) => node)),
     h("p", { class: "note" }, "Kernels keep their measured shares of these; where they were measured at others, ± is as of another device of the same die."));
   }
 

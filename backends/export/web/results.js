@@ -1,5 +1,5 @@
 // The page of a result: what was asked, its figures, and views of tables that were made with it.
-import { $, h, mark, say } from "./dom.js";
+import { $, div, h, mark, say, span } from "./dom.js";
 import { Menu } from "./menu.js";
 import { shown } from "./cells.js";
 import { Sheet } from "./sheet.js";
@@ -15,25 +15,25 @@ class Page {
     this.row = null;
     this.dims = matchMedia("(prefers-color-scheme: dark)");
     this.dims.addEventListener("change", () => this.dim(this.asked));
-    const chip = ([title, text]) => h("div", { class: "chip" }, h("span", { class: "small" }, title), h("strong", {}, text));
+    const chip = ([title, text]) => div("chip", span("small", title), h("strong", {}, text));
     $("setup").append(...told.chips.map(chip));
     const main = $("main");
     if (told.answer) main.append(h("p", { class: "card answer" }, h("strong", {}, told.answer), ...told.lines.map((line) => h("span", {}, line))));
-    const card = ({ title, value, kind, beside }) => h("div", { class: "card figure" }, h("div", { class: "title" }, title),
-      h("div", {}, h("strong", { class: "value" }, shown(kind, value)), " ", h("span", { class: "beside" }, beside)));
+    const card = ({ title, value, kind, beside }) => div("card figure", div("title", title),
+      h("div", {}, h("strong", { class: "value" }, shown(kind, value)), " ", span("beside", beside)));
     if (told.figures.length) main.append(h("section", { class: "figures", "aria-label": "figures" }, ...told.figures.map(card)));
     main.append(h("p", { id: "live", class: "unseen", role: "status", "aria-live": "polite" }), h("div", { id: "results" }));
     this.views = told.views.map((view, i) => this.view(view, i));
     this.menu = new Menu(this.views.flatMap((view) => this.items(view)), (theme) => this.dim(theme));
     $("foot").append(h("span", {}, told.basis), h("span", {}, `llmir ${told.version}; all of it is in this page, nothing is asked or sent`),
-      h("div", { class: "notes" }, ...told.notes.map((note) => h("p", {}, note))));
+      div("notes", ...told.notes.map((note) => h("p", {}, note))));
     addEventListener("beforeprint", () => mark(document.documentElement, "data-theme", "light"));
     addEventListener("afterprint", () => this.dim(this.asked));
     this.dim(new URLSearchParams(location.hash.slice(1)).get("theme"));
   }
 
   view(view, i) {
-    const id = `view-${i}`, head = h("div", { class: "line" }, h("h2", { id: `${id}-title` }, view.title));
+    const id = `view-${i}`, head = div("line", h("h2", { id: `${id}-title` }, view.title));
     const body = h("div", {}), own = h("section", { class: `card ${view.look} ${view.kind}`, id, "aria-labelledby": `${id}-title` }, head, body);
     $("results").append(own);
     const made = new VIEWS[view.kind](view, { head, body, id, choose: (row) => this.choose(row) });

@@ -11,6 +11,17 @@ const decades = (low, high) => {
   return found;
 };
 
+// Paths, to a tenth of a pixel.
+const fixed = (n) => n.toFixed(1);
+const square = (x, y, size) => `M${fixed(x - size)},${fixed(y - size)}h${fixed(2 * size)}v${fixed(2 * size)}h${fixed(-2 * size)}z`;
+const arc = (size, wide) => `a${fixed(size)},${fixed(size)} 0 1 0 ${fixed(wide)},0`;
+const circle = (x, y, size) => `M${fixed(x - size)},${fixed(y)}${arc(size, 2 * size)}${arc(size, -2 * size)}z`;
+
+function put(text, x, y) {
+  mark(text, "x", x);
+  mark(text, "y", y);
+}
+
 export class Roofline extends Chart {
   constructor(choose) {
     super($("roofline-chart"));
@@ -63,7 +74,7 @@ export class Roofline extends Chart {
     this.points(drawn, x, y, state);
     const chosen = drawn.filter(({ name }) => name === state.op);
     this.label(drawn, chosen, x, y, wide, high);
-    const left = [...new Set(all.filter((op) => !drawn.some(({ name }) => name === op.name)).map(({ name }) => name))];
+    const known = new Set(drawn.map(({ name }) => name)), left = [...new Set(all.map(({ name }) => name))].filter((name) => !known.has(name));
     const few = left.slice(0, 3).join(", "), more = left.length > 3 ? ` and ${left.length - 3} more` : "";
     say($("roofline-note"), left.length ? `Not drawn, as they have no FLOPs: ${few}${more}.` : "");
   }
@@ -85,10 +96,8 @@ export class Roofline extends Chart {
     mark(this.y, "transform", `translate(${EDGE.left},0)`);
     d3.select(this.x).call(d3.axisBottom(x).tickValues(thin(xs, wide / 60)).tickFormat(plain).tickSizeOuter(0));
     d3.select(this.y).call(d3.axisLeft(y).tickValues(thin(ys, 9)).tickFormat(format).tickSizeOuter(0));
-    for (const [node, at] of [[this.title[0], [4, 12]], [this.title[1], [wide - EDGE.right, high - 5]]]) {
-      mark(node, "x", at[0]);
-      mark(node, "y", at[1]);
-    }
+    put(this.title[0], 4, 12);
+    put(this.title[1], wide - EDGE.right, high - 5);
     const lines = [...xs.map((n) => ["x", x(n)]), ...ys.map((n) => ["y", y(n)])];
     this.grid.replaceChildren(...lines.map(([axis, at]) => (axis === "x"
       ? svg("line", { x1: at, x2: at, y1: EDGE.top, y2: high - EDGE.bottom })
@@ -115,21 +124,23 @@ export class Roofline extends Chart {
     this.roofs.replaceChildren(...parts);
   }
 
+  // Shapes hold where they are: a transform each would be a layer of its own to paint.
   points(drawn, x, y, state) {
     const known = new Set();
+    let more = false;
     for (const op of [...drawn].sort((a, b) => b.share - a.share)) {
       known.add(op.key);
+      more ||= !this.bubbles.has(op.key);
       const bubble = this.bubbles.get(op.key) ?? this.bubble(op), [cx, cy] = [x(op.intensity), y(op.speed)];
       const size = Math.max(LEAST, Math.min(LARGEST, LARGEST * Math.sqrt(Math.max(0, op.share) * 2)));
       bubble.at = { cx, cy, size };
       mark(bubble.node, "class", `bubble ${op.bound}${op.name === state.op ? " chosen" : ""}`);
-      mark(bubble.node, "transform", `translate(${cx.toFixed(1)},${cy.toFixed(1)})`);
-      const shape = op.phase === "prefill" ? { x: -size, y: -size, width: 2 * size, height: 2 * size, rx: Math.min(3, size / 2) } : { r: size };
-      for (const [name, value] of Object.entries(shape)) mark(bubble.shape, name, value.toFixed(2));
-      say(bubble.letter, size > 8 ? LETTERS[op.bound] : "");
-      const speed = rate(op.speed, "FLOP/s"), said = `${op.name}, ${op.phase}: ${speed} at ${digits(op.intensity)} FLOP per byte, ${op.bound}, ${percent(op.share)}`;
-      mark(bubble.node, "aria-label", said);
       mark(bubble.node, "aria-pressed", op.name === state.op ? "true" : "false");
+      const speed = rate(op.speed, "FLOP/s");
+      mark(bubble.node, "aria-label", `${op.name}, ${op.phase}: ${speed} at ${digits(op.intensity)} FLOP per byte, ${op.bound}, ${percent(op.share)}`);
+      mark(bubble.shape, "d", op.phase === "prefill" ? square(cx, cy, size) : circle(cx, cy, size));
+      say(bubble.letter, size > 8 ? LETTERS[op.bound] : "");
+      if (size > 8) put(bubble.letter, fixed(cx), fixed(cy));
     }
     for (const [key, { node }] of this.bubbles) {
       if (!known.has(key)) {
@@ -137,7 +148,7 @@ export class Roofline extends Chart {
         this.bubbles.delete(key);
       }
     }
-    this.settle();
+    if (more) this.settle();
   }
 
   bubble(op) {
@@ -146,7 +157,7 @@ export class Roofline extends Chart {
       role: "button", tabindex: "-1", onclick: pick, onpointerenter: () => say(title, node.getAttribute("aria-label")),
       onkeydown: (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), pick()),
     });
-    const shape = svg(op.phase === "prefill" ? "rect" : "circle", {}), title = svg("title", {});
+    const shape = svg("path", {}), title = svg("title", {});
     const letter = svg("text", { class: "letter", "text-anchor": "middle", dy: "0.35em", "aria-hidden": "true" });
     node.append(title, shape, letter);
     this.marks.append(node);
@@ -177,7 +188,8 @@ export class Roofline extends Chart {
       if (!free) continue;
       taken.push([free[0], free[1] - 11, free[0] + long, free[1] + 4]);
       const text = this.names.childNodes[placed] ?? this.names.appendChild(svg("text"));
-      for (const [name, value] of Object.entries({ x: free[0], y: free[1], class: chosen.includes(op) ? "chosen" : "" })) mark(text, name, value);
+      put(text, ...free);
+      mark(text, "class", chosen.includes(op) ? "chosen" : "");
       say(text, short);
       placed += 1;
     }

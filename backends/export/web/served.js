@@ -1,7 +1,7 @@
 // The page of a server: what is chosen on top is asked for, comes as data, and is computed here from then on.
 import { Setup, once } from "./price.js";
 import { functionsOf } from "./lists.js";
-import { $, h, mark, say } from "./dom.js";
+import { $, h, mark, say, span } from "./dom.js";
 import { } from "./main.js";
 
 const WHOLE = ["tp", "pp", "micro_batches", "dp", "ep"];
@@ -39,7 +39,7 @@ class Served {
     this.status = h("p", { id: "asked", role: "status" });
     return [
       this.field("model", h("input", { type: "text", size: 18, list: "list-models" })),
-      h("button", { type: "button", class: "action", id: "open-config", onclick: () => this.file.click() }, "config.json …"), this.file,
+      h("button", { class: "action", id: "open-config", onclick: () => this.file.click() }, "config.json …"), this.file,
       menu("hw"), ...WHOLE.map(number), text("weights", "types"), text("kv", "types"), text("engine", "engines"),
       menu("cost", option("", "as measured"), option("calibrated"), option("ideal")),
       h("datalist", { id: "list-models" }), h("datalist", { id: "list-types" }, TYPES.map((name) => option(name))), h("datalist", { id: "list-engines" }),
@@ -53,7 +53,7 @@ class Served {
     mark(control, "aria-describedby", "asked");
     control.addEventListener("change", () => this.chosen(name));
     this.fields.set(name, control);
-    return h("label", { class: "chip", "data-menu": title }, h("span", { class: "small" }, title), control);
+    return h("label", { class: "chip", "data-menu": title }, span("small", title), control);
   }
 
   // What there is to choose from.

@@ -1,5 +1,5 @@
 // A table: sorted by any column, found in by its text, one row of it chosen.
-import { h, mark, roving, say } from "./dom.js";
+import { h, mark, roving, say, span } from "./dom.js";
 import { line } from "./menu.js";
 import { whole } from "./format.js";
 import { NUMERIC, shown } from "./cells.js";
@@ -14,7 +14,7 @@ export class Sheet {
       head.append(h("input", { type: "search", class: "find", placeholder: "find a row", "aria-label": `find a row in ${data.title}`, oninput: ({ target }) => this.find(target.value) }));
     }
     this.heads = data.columns.map((column, i) => h("th", { scope: "col", class: kind(column), title: column.more },
-      h("button", { type: "button", onclick: () => this.by(i) }, column.title)));
+      h("button", { onclick: () => this.by(i) }, column.title)));
     [this.caption, this.lines] = [h("caption", {}), h("tbody", {})];
     const table = h("table", {}, this.caption, h("thead", {}, h("tr", {}, ...this.heads)), this.lines);
     body.append(h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${data.title}, scrolls sideways`, id: `${id}-table` }, table));
@@ -58,8 +58,8 @@ export class Sheet {
     const { columns, rows, choosable, wrong } = this.data, bad = wrong?.[i] ?? [];
     const cells = rows[i].map((value, c) => {
       const text = shown(columns[c].kind, value), look = [kind(columns[c]), bad.includes(c) ? "wrong" : ""].join(" ").trim();
-      if (c) return h("td", { class: look }, bad.includes(c) ? [text, h("span", { class: "unseen" }, ", beyond its limit")] : text);
-      return h("th", { scope: "row", class: look }, choosable ? h("button", { type: "button", "data-row": i, onclick: () => this.choose(i) }, text) : text);
+      if (c) return h("td", { class: look }, bad.includes(c) ? [text, span("unseen", ", beyond its limit")] : text);
+      return h("th", { scope: "row", class: look }, choosable ? h("button", { "data-row": i, onclick: () => this.choose(i) }, text) : text);
     });
     return h("tr", { class: i === this.row ? "chosen" : null, "data-row": i }, ...cells);
   }

@@ -1,18 +1,18 @@
 // A step to scale: what each stage does, a part of it enlarged, and live activations under the same axis.
-import { Chart, LETTERS, badge, h, mark, roving, say, svg } from "./dom.js";
+import { Chart, LETTERS, badge, div, h, mark, roving, say, svg } from "./dom.js";
 import { bytes, flops, percent, time } from "./format.js";
 import { EDGE } from "./charts.js";
 import { ticked } from "./cells.js";
 import { line } from "./menu.js";
 
-const ROW = 58, HIGH = 34, NEAR = 58, MEMORY = 150, LEFT = 74, THIN = 0.7;  // pixels
+const ROW = 58, HIGH = 34, NEAR = 58, MEMORY = 150, LEFT = 74, THIN = 0.7, SLIM = 4, NEXT = 0.5;  // pixels
 const COLUMNS = ["op", "path", "stage", "rank", "micro_batch", "start_s", "end_s", "bound", "basis", "error", "flops", "read_bytes", "write_bytes", "comm_bytes", "live_bytes"];
 
 export class Strip extends Chart {
   constructor(data, { head, body, id }) {
-    const place = h("div", { class: "chart" });
+    const place = div("chart");
     super(body);
-    Object.assign(this, { data, place, stage: 0, seen: null });
+    Object.assign(this, { data, place, stage: 0, drawn: null, told: new WeakMap() });
     this.slices = data.slices.map((row) => Object.fromEntries(data.keys.map((key, i) => [key, row[i]])));
     for (const own of this.slices) {
       own.op = data.ops[own.op];
@@ -20,14 +20,19 @@ export class Strip extends Chart {
       own.name = own.path.split(".").at(-1);
     }
     this.stages = data.stages.map((_, stage) => this.slices.filter((own) => own.stage === stage));
-    this.legend = h("div", { class: "legend" }, ...data.bounds.map((bound) => h("span", {}, badge(bound), ` ${bound === "bubble" ? "bubble: waits for another stage" : bound}`)));
-    const button = (title, words, act) => h("button", { type: "button", "aria-label": words, onclick: act }, title);
+    this.legend = div("legend", ...data.bounds.map((bound) => h("span", {}, badge(bound), ` ${bound === "bubble" ? "bubble: waits for another stage" : bound}`)));
+    const button = (title, words, act) => h("button", { "aria-label": words, onclick: act }, title);
     head.append(h("div", { class: "switch", role: "group", "aria-label": "part that is enlarged" },
       button("◀", "earlier", () => this.move(-0.5)), button("▶", "later", () => this.move(0.5)), button("+", "nearer", () => this.zoom(0.5)), button("−", "farther", () => this.zoom(2)),
       button("all", "all of the step", () => this.look(0, data.end))));
     this.about = h("p", { class: "note about", "aria-live": "polite" }, data.said);
     body.append(this.legend, place, this.about);
     this.settle = roving(place, ".slice");
+    const told = ({ target }) => this.told.get(target.closest(".slice")), tell = (event) => told(event) && say(this.about, told(event).words);
+    place.addEventListener("pointerover", tell);
+    place.addEventListener("focusin", tell);
+    place.addEventListener("click", (event) => told(event)?.act());
+    place.addEventListener("keydown", (event) => ["Enter", " "].includes(event.key) && told(event) && (event.preventDefault(), told(event).act()));
     this.look(data.from, data.to);
   }
 
@@ -52,15 +57,9 @@ export class Strip extends Chart {
     if (!this.wide) return;
     const right = this.wide - EDGE.right, whole = d3.scaleLinear([0, data.end], [LEFT, right]), part = d3.scaleLinear([this.from, this.to], [LEFT, right]);
     const below = 26 + this.stages.length * ROW, detail = below + 46, memory = detail + NEAR + 44, high = memory + MEMORY + 30;
-    const root = svg("svg", { width: this.wide, height: high, viewBox: `0 0 ${this.wide} ${high}`, role: "group", "aria-label": `${data.title}, to scale` });
-    root.append(svg("defs", {}, svg("pattern", { id: "waits", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("line", { x1: 0, x2: 0, y1: 0, y2: 7, class: "hatch" }))));
-    root.append(this.axis(whole, 18));
-    this.stages.forEach((slices, stage) => {
-      const top = 26 + stage * ROW;
-      root.append(svg("text", { x: 0, y: top + 15, class: "head" }, data.stages[stage].name), svg("text", { x: 0, y: top + 30, class: "unit" }, data.stages[stage].ranks));
-      root.append(...this.runs(stage).map((run) => this.block(run, whole, top)));
-      root.append(...merged(slices, whole).map((own) => svg("rect", { x: own.x, y: top + HIGH - 9, width: own.wide, height: 8, class: `tone ${own.bound}` })));
-    });
+    if (this.drawn !== this.wide) this.whole(whole, high);
+    const root = this.part;
+    root.replaceChildren();
     // What is enlarged, on the whole and as a cone to the part.
     const [a, b] = [whole(this.from), Math.max(whole(this.to), whole(this.from) + 2)], top = 26 + this.stage * ROW;
     root.append(svg("path", { d: `M${a},${top + HIGH}L${LEFT},${detail}H${right}L${b},${top + HIGH}Z`, class: "cone" }), svg("rect", { x: a, y: top - 2, width: b - a, height: HIGH + 4, class: "lens" }));
@@ -70,8 +69,23 @@ export class Strip extends Chart {
     const seen = this.stages[this.stage].filter((own) => own.end_s > this.from && own.start_s < this.to);
     root.append(svg("text", { x: 0, y: detail + 22, class: "head" }, "stream"), svg("text", { x: 0, y: detail + 37, class: "unit" }, `GPU ${seen[0]?.rank ?? 0}`));
     root.append(...this.near(seen, part, detail), this.axis(d3.scaleLinear([0, this.to - this.from], [LEFT, right]), detail + NEAR + 16), ...this.skyline(seen, part, memory));
-    this.place.replaceChildren(root);
     this.settle();
+  }
+
+  // What stays as a part is enlarged: the whole step, and a place for the rest.
+  whole(x, high) {
+    this.drawn = this.wide;
+    const root = svg("svg", { width: this.wide, height: high, viewBox: `0 0 ${this.wide} ${high}`, role: "group", "aria-label": `${this.data.title}, to scale` });
+    root.append(svg("defs", {}, svg("pattern", { id: "waits", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("line", { x1: 0, x2: 0, y1: 0, y2: 7, class: "hatch" }))));
+    root.append(this.axis(x, 18));
+    this.stages.forEach((slices, stage) => {
+      const top = 26 + stage * ROW, { name, ranks } = this.data.stages[stage];
+      root.append(svg("text", { x: 0, y: top + 15, class: "head" }, name), svg("text", { x: 0, y: top + 30, class: "unit" }, ranks));
+      root.append(...this.runs(stage).map((run) => this.block(run, x, top)));
+      root.append(...merged(slices, x).map((own) => svg("rect", { x: own.x, y: top + HIGH - 9, width: own.wide, height: 8, class: `tone ${own.bound}` })));
+    });
+    root.append((this.part = svg("g")));
+    this.place.replaceChildren(root);
   }
 
   axis(scale, y) {
@@ -95,29 +109,53 @@ export class Strip extends Chart {
     const long = time(end - start), letter = this.data.micro_batches > 1 ? `micro-batch ${batch}` : "all layers";
     const words = waits ? `waits ${long}` : `${letter} · ${long}`, short = waits ? long : this.data.micro_batches > 1 ? `${batch} · ${long}` : long;
     const text = [words, short].find((each) => each.length * 7 < wide - 14);
-    const own = svg("g", { class: `slice run ${waits ? "bubble" : ""}`, role: "button", tabindex: "-1", "aria-label": `${this.data.stages[stage].name}, ${words}, from ${time(start)}` },
-      svg("rect", { x: left, y: top, width: wide, height: HIGH, fill: waits ? "url(#waits)" : null, rx: 3 }), text && svg("text", { x: left + 8, y: top + 16, class: "inside" }, text));
-    return this.says(own, `${this.data.stages[stage].name}: ${words}, from ${time(start)} to ${time(end)}`, () => {
-      this.stage = stage;
-      this.look(start, end);
-    });
+    const name = this.data.stages[stage].name, node = this.slice(`run ${waits ? "bubble" : ""}`, { x: left, y: top, width: wide, height: HIGH, fill: waits ? "url(#waits)" : null, rx: 3 },
+      `${name}: ${words}, from ${time(start)} to ${time(end)}`, () => {
+        this.stage = stage;
+        this.look(start, end);
+      }, `${name}, ${words}, from ${time(start)}`);
+    if (text) node.append(svg("text", { x: left + 8, y: top + 16, class: "inside" }, text));
+    return node;
   }
 
+  // Slices of a part, of which those that are too slim to point at stand together.
   near(seen, x, top) {
     const found = [];
     for (const own of seen) {
-      const left = Math.max(x(own.start_s), LEFT), wide = Math.min(x(own.end_s), this.wide - EDGE.right) - left;
-      if (wide < THIN && found.length > 400) continue;
-      const node = svg("g", { class: `slice near ${own.bound}`, role: "button", tabindex: "-1", "aria-label": this.words(own) },
-        svg("rect", { x: left, y: top, width: Math.max(wide, THIN), height: NEAR, rx: wide > 6 ? 3 : 0 }));
-      const fits = (text) => text.length * 6.9 < wide - 6;
-      if (fits(own.name)) {
-        const lines = [[own.name, "head"], [time(own.end_s - own.start_s), "took"], [own.bound, "unit"]].filter(([text]) => fits(text));
-        node.append(...lines.map(([text, look], i) => svg("text", { x: left + wide / 2, y: top + 19 + 15 * i, "text-anchor": "middle", class: look }, text)));
-      } else if (wide > 13) node.append(svg("text", { x: left + wide / 2, y: top + NEAR / 2 + 4, "text-anchor": "middle", class: "took" }, LETTERS[own.bound]));
-      found.push(this.says(node, this.words(own), () => this.look(own.start_s - 0.2 * (own.end_s - own.start_s), own.end_s + 0.2 * (own.end_s - own.start_s))));
+      const left = Math.max(x(own.start_s), LEFT), right = Math.min(x(own.end_s), this.wide - EDGE.right), last = found.at(-1);
+      if (last && right - last.left < SLIM) {
+        last.right = right;
+        last.all.push(own);
+      } else found.push({ left, right, all: [own] });
     }
-    return found;
+    return found.map((each) => (each.all.length > 1 ? this.several(each, top) : this.one(each, top)));
+  }
+
+  several({ left, right, all }, top) {
+    const [first, last] = [all[0], all.at(-1)], seconds = new Map();
+    for (const own of all) seconds.set(own.bound, (seconds.get(own.bound) ?? 0) + own.end_s - own.start_s);
+    const bound = [...seconds].reduce((best, each) => (each[1] > best[1] ? each : best))[0];
+    return this.slice(`near ${bound}`, { x: left, y: top, width: Math.max(right - left, THIN), height: NEAR },
+      `${all.length} from ${first.path} to ${last.path} · ${time(last.end_s - first.start_s)} · from ${time(first.start_s)}`, () => this.look(first.start_s, last.end_s));
+  }
+
+  one({ left, right, all: [own] }, top) {
+    const wide = right - left, long = own.end_s - own.start_s;
+    const node = this.slice(`near ${own.bound}`, { x: left, y: top, width: Math.max(wide, THIN), height: NEAR, rx: wide > 6 ? 3 : 0 }, this.words(own),
+      () => this.look(own.start_s - 0.2 * long, own.end_s + 0.2 * long));
+    const fits = (text) => text.length * 6.9 < wide - 6;
+    if (fits(own.name)) {
+      const lines = [[own.name, "head"], [time(long), "took"], [own.bound, "unit"]].filter(([text]) => fits(text));
+      node.append(...lines.map(([text, look], i) => svg("text", { x: left + wide / 2, y: top + 19 + 15 * i, "text-anchor": "middle", class: look }, text)));
+    } else if (wide > 13) node.append(svg("text", { x: left + wide / 2, y: top + NEAR / 2 + 4, "text-anchor": "middle", class: "took" }, LETTERS[own.bound]));
+    return node;
+  }
+
+  // What is pointed at, or has the focus: words of it, and what a click or a key does.
+  slice(look, box, words, act, label = words) {
+    const node = svg("g", { class: `slice ${look}`, role: "button", tabindex: "-1", "aria-label": label }, svg("rect", box));
+    this.told.set(node, { words, act });
+    return node;
   }
 
   words(own) {
@@ -126,19 +164,14 @@ export class Strip extends Chart {
     return [own.path, `${time(own.end_s - own.start_s)}${error}, ${own.bound}`, `from ${time(own.start_s)}`, ...amounts, own.live_bytes ? `${bytes(own.live_bytes)} live` : null, own.basis || null].filter(Boolean).join(" · ");
   }
 
-  says(node, words, act) {
-    const tell = () => say(this.about, words);
-    node.addEventListener("pointerenter", tell);
-    node.addEventListener("focus", tell);
-    node.addEventListener("click", act);
-    node.addEventListener("keydown", (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), act()));
-    return node;
-  }
-
   // Live activations while each op runs; a wait keeps what was there.
   skyline(seen, x, top) {
     const points = [], work = seen.filter((own) => own.fact !== null && !["overhead", "bubble"].includes(own.bound));
-    for (const own of work) points.push({ x: Math.max(own.start_s, this.from), live: own.live_bytes, own });
+    for (const own of work) {
+      const at = Math.max(own.start_s, this.from), last = points.at(-1);
+      if (!last || x(at) - x(last.x) >= NEXT) points.push({ x: at, live: own.live_bytes, own });
+      else if (own.live_bytes > last.live) Object.assign(last, { live: own.live_bytes, own });
+    }
     const right = this.wide - EDGE.right, title = svg("text", { x: 0, y: top - 10, class: "head" }, "live activations of that GPU");
     const said = svg("text", { x: right, y: top - 10, "text-anchor": "end", class: "unit" }, this.wide > 700 ? this.data.stages[this.stage].below : "");
     if (!points.length) return [title, said, svg("text", { x: LEFT, y: top + 20, class: "unit" }, "nothing runs here")];

@@ -31,14 +31,14 @@ export class Table {
 
   build(step) {
     const heads = COLUMNS.map((column) => {
-      const button = h("button", { type: "button", onclick: () => this.by(column) }, column.title);
+      const button = h("button", { onclick: () => this.by(column) }, column.title);
       return h("th", { scope: "col", class: column.key }, button);
     });
     const caption = h("caption", {});
     const body = h("tbody", {}), all = [...step.ops, ...step.extras];
     const rows = all.map((op) => {
       const name = op.row
-        ? h("button", { type: "button", onclick: () => this.choose(op.name) }, op.name)
+        ? h("button", { onclick: () => this.choose(op.name) }, op.name)
         : h("span", {}, called(op));
       const letter = h("span", { class: "badge", "aria-hidden": "true" }), word = h("span", {});
       const cells = COLUMNS.map(({ key }) => {
