@@ -50,6 +50,30 @@ def test_a_choice_is_one_in_graph_roofline_and_table(page: Path, chromium: Any) 
 
 
 @browser.real
+def test_boxes_that_are_out_of_sight_say_the_same_step(page: Path, chromium: Any) -> None:
+    costs = "return llmirPage.views.flatMap(({ sections }) => sections ?? [])"
+    costs += ".flatMap(({ boxes }) => boxes.map(({ own, cost }) => [own.name, cost.textContent]))"
+    far = "return llmirPage.views.find(({ far }) => far).far.size"
+    job = llmir.workload(browser.program_of(browser.MODEL, {"weights": "bf16"}), "h100-sxm", **browser.START)
+    assert job.decode is not None
+    expected = {op.name: units.time(float(op.time_s)) for op in job.decode.work}
+    try:
+        browser.resize(chromium, 1440, 500)
+        browser.opened(chromium, page, "#batch=1")
+        browser.settled(chromium)
+        assert chromium.execute_script(far) > 5
+        chromium.execute_script("llmirPage.changed({ batch: arguments[0] })", browser.START["batch"])
+        browser.settled(chromium)
+        chromium.execute_script(
+            "document.querySelectorAll('.fold[aria-expanded=false]').forEach((n) => n.click())"
+        )
+        found = dict(chromium.execute_script(costs))
+    finally:
+        browser.resize(chromium, 1440)
+    assert found and found == {name: expected[name] for name in found}
+
+
+@browser.real
 def test_keys_alone_choose_and_fold(page: Path, chromium: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
