@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ field.dispatchEvent(new Event("change"));
 SAID = "return document.getElementById('asked').textContent"
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+@contextmanager
+def serving() -> Iterator[str]:
+    """The address of a server of pages."""
     import uvicorn
 
     from llmir.served import app
@@ -41,6 +43,12 @@ def address() -> Iterator[str]:
     thread.join()
     listener.close()
     worker.end()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as own:
+        yield own
 
 
 @pytest.fixture(scope="module")
