@@ -54,6 +54,8 @@ class Pipelined(Server):
         while self.now < self.until:
             before, self.waits = self.preempted, False
             self._arrive()
+            if self.now >= self.until:  # one was answered, and what follows comes first
+                return
             if self.deadlines and self.deadlines[0][0] <= self.now:
                 self._give_up()
                 continue
@@ -80,6 +82,13 @@ class Pipelined(Server):
     def busy(self) -> bool:
         """Whether it has requests."""
         return super().busy or bool(self.passing)
+
+    def to_come(self, most: int) -> int:
+        """Tokens that those have which decode, and prompts that are on their way."""
+        passing = [request for _, request in self.passing]
+        ends = [self.prompt[one] + self.generate[one] + self.more[one] for one in passing]
+        rest = (end - self.to_read[one] for one, end in zip(passing, ends, strict=True))
+        return super().to_come(most) + sum(min(tokens, most) for tokens in rest)
 
     def _arrive(self) -> None:
         """Prompts that are read by now have their next token, from when their micro-batch was done."""
