@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +14,7 @@ from llmir.frozen import Array, Record
 
 from .limit import Limit
 
+CHANCE = "random"  # how servers are chosen where nobody says
 MEASURED = 4000  # requests whose mean lengths are those of a law
 
 
@@ -22,6 +24,7 @@ class Traffic(Record):
 
     A run has so many `requests`, of which the first tenth does not count, while the server fills. Those that
     are longer than the `positions` of the model are refused. A share `prefix_hits` of each prompt is cached.
+    A `router` deals them out to servers of a kind.
     """
 
     rate: float
@@ -32,6 +35,7 @@ class Traffic(Record):
     tpot: Limit | None = None
     positions: int | None = None
     prefix_hits: float = 0.0
+    router: str = CHANCE
 
     @property
     def limits(self) -> tuple[Limit | None, Limit | None]:
@@ -43,13 +47,24 @@ class Traffic(Record):
         """Requests of a run that do not count."""
         return self.requests // 10
 
-    def load(self, replicas: int, seed: int) -> Load:
-        """What comes to one of so many replicas, each of which has its share of the rate.
+    def load(self, share: float, seed: int, servers: int = 1) -> Load:
+        """What comes to some servers, which have one of so many shares of the rate.
 
         A random part of what comes by Poisson's law does so too.
         """
-        load = drawn(self.requests, self.prompt, self.generate, rate=self.rate / replicas, seed=seed)
-        return load.hit(self.prefix_hits)
+        rate, many = self.rate / share, self.requests * servers
+        return drawn(many, self.prompt, self.generate, rate=rate, seed=seed).hit(self.prefix_hits)
+
+    def alone(self, replicas: int, seed: int) -> Load:
+        """What comes to one of so many replicas: by chance, or in turn.
+
+        Of so many, in turn, each gets one of as many that come: the time between two is Erlang's.
+        """
+        load = self.load(replicas, seed)
+        if self.router == CHANCE or replicas == 1:
+            return load
+        gaps = np.random.default_rng((seed, 3)).gamma(replicas, 1 / self.rate, len(load))
+        return replace(load, arrival_s=np.cumsum(gaps))
 
     @cached_property
     def _lengths(self) -> tuple[int, int]:
