@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .backends.simulation.drafts import Drafts
 
 DEVICES = 1 << 16  # there may be at most
+PLANNED = ("round-robin", "random", "least-loaded")  # what deals out requests in a plan
 REPLICA = 64  # devices of a replica at most, where their number is not limited
 
 
@@ -41,6 +42,7 @@ def plan(
     engine: str | None = None,
     emit: str | None = None,
     link: str | None = None,
+    router: str | None = None,
     prefix_hits: float = 0.0,
     requests: int = 1000,
     seed: int = 0,
@@ -58,7 +60,8 @@ def plan(
     types that the checkpoint may be quantized to, `chunk` and `batch` tokens and requests of a step, by
     default all that the engine takes. With `emit`, plans are those that a command of that engine (vllm,
     sglang, trtllm) is known to start. With a `link` (nvlink, network, or a rate such as `25GBps,5us`) there
-    are plans of prefill servers and decode servers too, between which caches go over it. `price` has dollars
+    are plans of prefill servers and decode servers too, between which caches go over it. A `router` deals
+    requests out to servers of a kind: random, as by default, round-robin or least-loaded. `price` has dollars
     an hour of a device, by name. With `draft_tokens` steps verify drafts, as in `server`: `verify` and
     `draft` are programs before any pass, split as the model is. If all devices have a price, cost decides,
     else their number.
@@ -77,6 +80,7 @@ def plan(
     from .backends.search.traffic import Traffic
     from .backends.simulation.lengths import lengths
     from .backends.simulation.profile import policy
+    from .backends.simulation.router import FIRST
 
     for name, said in (("prompt", prompt), ("generate", generate)):
         lengths(name, said)
@@ -91,14 +95,15 @@ def plan(
     link = None if link is None else convert.text("link", link)
     if emit is not None and link is not None:
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
-    if draft_tokens is not None and link is not None:
-        raise InputError(f"draft_tokens: {draft_tokens}; no plan with drafts has link {link}")
+    if router == "prefix-aware":
+        raise InputError("router: prefix-aware needs prompts with hashes, a plan's have none")
+    deals = FIRST if router is None else convert.choice("router", router, PLANNED)
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
     hits = convert.number("prefix_hits", prefix_hits, most=1)
     positions = program.facts.get("positions")
-    traffic = Traffic(*asked, positions if isinstance(positions, int) else None, hits)
+    traffic = Traffic(*asked, positions if isinstance(positions, int) else None, hits, deals)
     if traffic.answer < 2:
         raise InputError(f"generate: {generate}; a plan is for answers from 2 tokens up")
     if traffic.positions and traffic.read + traffic.answer > traffic.positions:

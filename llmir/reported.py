@@ -73,7 +73,8 @@ def setups(
             raise InputError(f"{name}: is a slider of the page; leave it out of the axes")
     values = {name: axis(name, value) for name, value in {**AXES, **said}.items()}
     if (count := prod(map(len, values.values()))) > MOST:
-        raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out")
+        most = ", ".join(f"{name} has {len(its)}" for name, its in values.items() if len(its) > 1)
+        raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
     for hw in values["hw"]:
         device(str(hw))  # a name that means nothing is no set-up that cannot be
     program = model if isinstance(model, Program) else load(model)

@@ -16,10 +16,12 @@ KEPT_COLLECTIVES = KEPT_BLOCKS - {"norm"}
 
 _WIDE = ("fp32", "tf32", "bf16", "fp16")
 _CODES = ("nf4", "nf4_dq", "bnb_fp4", "bnb_fp4_dq")
+# One scale for all tokens, which was found before, by calibration: nothing looks for one on the way.
+STATIC = ("fp8_t", "int8_t")
 _BLOCKS = ("fp8_b128x128", "int4_g32", "nvfp4", "mxfp4", *_CODES)
 ALLOWED = {
     "weights": (*_WIDE, "fp8", "fp8_e5m2", "int8", "int4", *_BLOCKS),
-    "activations": (*_WIDE, "fp8", "fp8_e5m2", "int8", "nvfp4", "mxfp4"),
+    "activations": (*_WIDE, "fp8", "fp8_e5m2", "int8", "nvfp4", "mxfp4", *STATIC),
     "kv": ("fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8"),
     "collectives": ("fp32", "bf16", "fp16", "fp8", "fp8_e5m2", "int8", "int4"),
 }
@@ -35,8 +37,9 @@ def asked(what: str, name: str) -> DType:
     allowed = ALLOWED[what]
     try:
         found = spelled(name)
-        kind = found.plain  # of weights any scales, of all else those that `quantize` chooses
-        known = kind.short in allowed and (found == kind or (what == "weights" and not found.roles))
+        kind = found.plain  # of weights any scales, of all else those that `quantize` chooses or `STATIC`
+        scaled = what == "weights" or found.short in {*STATIC} & {*allowed}
+        known = kind.short in allowed and (found == kind or (scaled and not found.roles))
     except ParseError:
         known = False
     if not known:
@@ -52,11 +55,19 @@ def multiplies(activations: DType, weights: DType) -> bool:
 
 
 def activation_format(wanted: DType, weights: Iterable[DType], roles: str) -> DType:
-    """The format of quantized activations: a scale a token, or one for each length of the weights' tiles."""
+    """The format of quantized activations: a scale a token, or one for each length of the weights' tiles.
+
+    One for all of them where that is asked for, and what states its scales itself.
+    """
     if wanted.scale_bits:
         return wanted.laid(roles)
     lengths = [w.block[1] for w in weights if w.block[0] > 1]
     return dtype(f"{wanted}_b1x{lengths[0]}" if lengths else f"{wanted}_c").laid(roles)
+
+
+def static(wanted: DType) -> bool:
+    """Whether activations of this type have a scale that is known before: one for all tokens."""
+    return wanted.short in STATIC
 
 
 def cache_format(wanted: DType, rank: int) -> DType:

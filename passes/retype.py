@@ -166,7 +166,8 @@ class _Walk:
         self.quantized.add(node.name)
         if self.new.type(x).dtype == to:
             return (x, *operands[1:])
-        return (self._once(x, make("quantize", to=to.name, block=node.op.block)), *operands[1:])
+        narrow = make("quantize", to=to.name, static=formats.static(wanted), block=node.op.block)
+        return (self._once(x, narrow), *operands[1:])
 
     def _widened(self, value: Value, like: Value) -> Value:
         """What eager attention multiplies: a cache in the type of its other operand."""

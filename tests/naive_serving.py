@@ -3,190 +3,198 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from tests.naive_cache import Cache, Request
+from llmir.backends.simulation.capacity import Capacity
 
-Step = Callable[[list[int], list[tuple[int, int]]], float]  # contexts of decodes, and chunks
-FRACTION, CLIP, HEADROOM = 0.098, 4096, 20  # of SGLang
+Step = Callable[
+    [list[int], list[list[tuple[int, int]]]], float
+]  # by contexts of decodes, chunks of each rank
+SHARE, CLIP, HEADROOM = 0.098, 4096, 20  # of SGLang
 
 
-@dataclass
-class Naive(Cache):
-    """`engine` is vllm, v0 (vLLM before 0.8), sglang or trtllm, whose prompts wait for `patience` steps.
+@dataclass(eq=False)
+class Request:
+    """It asks for some tokens, and is cancelled when so many are generated."""
 
-    One that goes `ahead` has filled its next step when a request comes while it is busy.
-    """
+    number: int
+    arrival: float
+    prompt: int
+    generate: int
+    asked: int
+    cached: int = 0
+    prefix: list[tuple[int, slice]] = field(default_factory=list)  # hashes, and of which blocks
+    stays: float = float("inf")  # how long its client does
+    yields: list[int] = field(default_factory=list)  # tokens of each step that verifies drafts
+    blocks: list[int] = field(default_factory=list)
+    hashes: list[int] = field(default_factory=list)  # of those blocks that others may have too
+    stored: int = 0  # tokens in the cache
+    decodes: bool = False
+    rank: int = 0
+    times: list[float] = field(default_factory=list)  # of its tokens
+    start: float = float("inf")
+    end: float = float("inf")
+    preemptions: int = 0
 
-    step: Step
-    engine: str
-    tokens: int
-    sequences: int
-    chunked: bool
-    ahead: bool = False
-    patience: int = 0
-    enough: float = 0.0
-    rows: int = 1  # tokens of each that decodes in a step, which are verified
-    waiting: list[Request] = field(default_factory=list)
-    late: list[Request] = field(default_factory=list)
-    running: list[Request] = field(default_factory=list)  # as admitted
-    done: list[Request] = field(default_factory=list)
-    now: float = 0.0
-    held: int = 0  # steps that prompts have waited
-    most_held: int = 0
-    integral: float = 0.0  # of requests in the system, over time
+    def unread(self) -> int:
+        return self.prompt + len(self.times) - self.stored
 
-    @property
-    def busy(self) -> bool:
-        return bool(self.waiting or self.late or self.running)
 
-    def come(self, request: Request, now: float) -> None:
+class Naive:
+    """An engine: vllm, v0 (vLLM before 0.8), sglang or trtllm; its next step may be filled `ahead`."""
+
+    def __init__(self, step: Step, engine: str, room: Capacity, chunked: bool, ahead: bool) -> None:
+        self.step, self.engine, self.room, self.chunked, self.ahead = step, engine, room, chunked, ahead
+        self.mixes = engine in ("vllm", "trtllm")
+        self.waiting, self.late, self.running, self.done = (list[Request]() for _ in range(4))
+        self.now, self.unused = 0.0, list(range(room.blocks))
+        self.kept: dict[int, list[int]] = {}  # blocks by hash, as they were given back
+        self.log: list[tuple[float, float, int, int]] = []  # steps: begin, seconds, requests, free blocks
+
+    def idle(self) -> list[int]:
+        """Hashes of blocks that nobody has."""
+        held = {h for r in self.running for h in r.hashes}
+        return [h for h in self.kept if h not in held]
+
+    def free(self) -> int:
+        return len(self.unused) + sum(len(self.kept[h]) for h in self.idle())
+
+    def more(self, r: Request, tokens: int) -> int:
+        """Blocks that it takes for so many tokens more."""
+        return max(0, -(-(r.stored + tokens) // self.room.block) - len(r.blocks))
+
+    def take(self, r: Request, tokens: int) -> None:
+        while self.more(r, tokens) > len(self.unused):
+            self.unused += self.kept.pop(self.idle()[0])
+        r.blocks += [self.unused.pop() for _ in range(self.more(r, tokens))]
+
+    def share(self, r: Request) -> None:
+        """Whole blocks of what it has read may be found by others."""
+        for h, part in r.prefix:
+            if h not in self.kept and part.start < part.stop <= r.stored // self.room.block:
+                self.kept[h] = r.blocks[part]
+                r.hashes.append(h)
+
+    def leave(self, r: Request) -> None:
+        next(queue for queue in (self.running, self.waiting, self.late) if r in queue).remove(r)
+        self.share(r)
+        shared = {b for h in r.hashes for b in self.kept[h]}
+        self.unused += [b for b in r.blocks if b not in shared]
+        self.kept |= {h: self.kept.pop(h) for h in reversed(r.hashes)}
+        r.blocks, r.hashes, r.stored, r.decodes = [], [], 0, False
+        r.end = self.now  # unless it comes back
+
+    def preempt(self, r: Request, place: int = 0) -> None:
+        self.leave(r)
+        r.preemptions += 1
+        self.waiting.insert(place, r)
+
+    def relieve(self) -> bool:
+        """Whether some are preempted, so that all others that decode have blocks for a step."""
+        before, least = len(self.running), 0
+        while max(least, sum(self.more(r, self.room.rows) for r in self.running if r.decodes)) > self.free():
+            if self.engine == "sglang":
+                last = min(self.running, key=lambda r: (len(r.times), -r.prompt, r.number))
+                self.preempt(last, place=len(self.waiting))
+                least = HEADROOM * len(self.running) if len(self.running) > 1 else 0
+            else:
+                self.preempt(self.running[-1])
+        return len(self.running) < before
+
+    def come(self, r: Request, now: float) -> None:
         filled = self.ahead and (self.running or self.late or self.now > now)
         self.now = max(self.now, now)
-        (self.late if filled else self.waiting).append(request)
+        (self.late if filled else self.waiting).append(r)
 
     def go(self) -> list[Request]:
         """A step, if nobody gives up before it: who is done with it."""
-        here, begin = [*self.waiting, *self.late, *self.running], self.now
-        if gone := sorted((r for r in here if r.deadline <= begin), key=lambda r: (r.deadline, r.number)):
-            for request in gone:
-                request.given_up = begin
-                if request in self.running:
-                    self.leave(request)
-                else:
-                    (self.waiting if request in self.waiting else self.late).remove(request)
-            return gone
-        late, self.late, self.done = self.late, [], []
-        (self.mixed if self.engine in ("vllm", "trtllm") else self.apart)()
-        self.waiting += late
-        self.integral += len(here) * (self.now - begin)
-        assert self.free <= self.total and len(set(self.unused)) == len(self.unused)
+        self.done, here = [], self.waiting + self.late + self.running
+        for deadline, _, r in sorted((r.arrival + r.stays, r.number, r) for r in here):
+            if deadline <= self.now:
+                self.leave(r)
+                self.done.append(r)
+        if not self.done:
+            self.fill()
+            self.waiting, self.late = self.waiting + self.late, []
         return self.done
 
-    def leave(self, request: Request) -> None:
-        self.running.remove(request)
-        self.share(request, request.stored)
-        self.drop(request)
-
-    def preempt(self, request: Request, front: bool) -> None:
-        self.leave(request)
-        request.stored, request.decodes = 0, False
-        request.preemptions += 1
-        self.waiting.insert(0 if front else len(self.waiting), request)
-
-    def mixed(self) -> None:
-        decoding, preempted = [], False
-        for request in [r for r in self.running if r.decodes]:
-            while request in self.running and not self.store(request, self.rows):
-                self.preempt(self.running[-1], front=True)
-                preempted = True
-            if request in self.running:
-                decoding.append(request)
-        decoding = [r for r in decoding if r in self.running]
-        self.do(decoding, self.read(self.tokens - self.rows * len(decoding), preempted))
-
-    def apart(self) -> None:
-        if chunks := self.read(self.tokens, False):
+    def fill(self) -> None:
+        if not self.mixes and (chunks := self.read(0, False)):
             self.do([], chunks)
-            return
-        more = lambda r: self.blocks(r.stored + self.rows) - len(r.blocks)  # noqa: E731
-        due = lambda: sum(max(0, more(r)) for r in self.running)  # noqa: E731
-        if due() <= self.free:
-            assert all(self.store(r, self.rows) for r in self.running)
-            self.do(list(self.running), [])
-        elif self.engine == "sglang":
-            while len(self.running) > 1:
-                self.preempt(min(self.running, key=lambda r: (r.made, -r.prompt, r.number)), front=False)
-                if self.free * self.size >= len(self.running) * HEADROOM:
-                    break
-        else:
-            while due() > self.free:
-                self.preempt(self.running[-1], front=True)
+        elif not (preempted := self.relieve()) or self.mixes:
+            decoding = [r for r in self.running if r.decodes]
+            for r in decoding:
+                self.take(r, self.room.rows)
+            self.do(decoding, self.read(len(decoding), preempted) if self.mixes else [])
 
-    def read(self, left: int, preempted: bool) -> list[tuple[Request, int]]:
-        if self.patience and (decodes := self.tokens - left):
-            trial = deepcopy(self)
-            trial.patience = 0
-            tokens = sum(new for _, new in trial.read(left, preempted))
-            if tokens and decodes + tokens < self.enough * self.tokens:
-                self.held += 1
-                if self.held <= self.patience:
-                    return []
-        self.held, chunks = 0, []
-        for request in [r for r in self.running if not r.decodes]:
-            new = min(left, request.unread)
-            if not self.store(request, new):
-                self.preempt(request, front=True)
+    def read(self, decodes: int, preempted: bool) -> list[tuple[Request, int]]:
+        """Chunks of prompts beside so many decodes."""
+        left = [self.room.tokens - self.room.rows * -(-decodes // self.room.lanes)] * self.room.ranks
+        chunks = []
+        for r in [*(r for r in self.running if not r.decodes), *self.waiting]:
+            if r in self.waiting and (preempted or not self.admits(r, left)):
+                break
+            new = min(left[r.rank], r.unread())
+            if self.more(r, new) > self.free():
+                self.preempt(r)
                 preempted = True
             elif new:
-                self.share(request, request.stored + new)
-                chunks.append((request, new))
-                left -= new
-        while self.waiting and left and not preempted and len(self.running) < self.sequences:
-            request = self.waiting[0]
-            hits = list(takewhile(lambda h: h in self.kept, request.hashes))
-            if request.hashes:
-                found = self.size * sum(len(self.kept[h]) for h in hits)
-                request.cached = min(found, (request.unread - 1) // self.size * self.size)
-            cached, hits = request.cached, hits[: -(-request.cached // request.per)]
-            new = min(left, request.unread - cached)
-            if new < request.unread - cached and not self.chunked:
-                break
-            takes = self.blocks(cached + new) - (self.blocks(cached) if request.hashes else 0)
-            takes += sum(len(self.kept[h]) for h in hits if h in self.idle)
-            if not self.room(request, takes, request.unread - cached - new):
-                break
-            self.waiting.pop(0)
-            self.have(request, hits, cached)
-            assert self.store(request, cached + new)
-            request.stored = cached
-            self.share(request, cached + new)
-            if request.start is None:
-                request.start = self.now
-            self.running.append(request)
-            chunks.append((request, new))
-            left -= new
+                self.take(r, new)
+                r.stored += new
+                self.share(r)
+                left[r.rank] -= new
+                chunks.append((r, new))
         return chunks
 
-    def room(self, request: Request, takes: int, later: int) -> bool:
-        """Whether it may run, if it takes so many blocks and reads so many tokens later."""
+    def admits(self, r: Request, left: list[int]) -> bool:
+        """Whether the first that waits runs now, where there is least to read."""
+        reads = [q for q in self.running if not q.decodes]
+        load = [sum(q.unread() for q in reads if q.rank == k) - tokens for k, tokens in enumerate(left)]
+        r.rank = min(range(len(left)), key=lambda k: (load[k], [q.rank for q in self.running].count(k)))
+        if r.prefix:
+            hits = list(takewhile(lambda each: each[0] in self.kept, r.prefix))
+            found = [b for h, _ in hits for b in self.kept[h]]
+            r.cached = min(len(found), (r.unread() - 1) // self.room.block) * self.room.block
+            r.blocks = found[: r.cached // self.room.block]
+            r.hashes = [h for h, part in hits if part.start < len(r.blocks)]
+        r.stored = r.cached
+        self.running.append(r)
+        new = min(left[r.rank], r.unread())
+        allowed = new > 0 and (new == r.unread() or self.chunked) and len(self.running) <= self.room.sequences
+        if allowed and self.fits(r, new):
+            self.waiting.remove(r)
+            r.start = min(r.start, self.now)
+            return True
+        self.running.remove(r)
+        r.blocks, r.hashes, r.stored = [], [], 0
+        return False
+
+    def fits(self, r: Request, new: int) -> bool:
+        """Whether there is room by the engine's estimate for one that reads so many tokens first."""
         if self.engine == "trtllm":
-            most = lambda r: r.prompt + r.generate + r.asked + self.rows - 2  # noqa: E731
-            final = (self.blocks(most(r)) + bool(r.hashes) for r in [*self.running, request])
-            return sum(final) <= self.total
+            most = [q.prompt + q.asked + self.room.rows - 2 for q in self.running]
+            return sum(-(-tokens // self.room.block) + bool(r.prefix) for tokens in most) <= self.room.blocks
         if self.engine == "sglang":
-            rest = lambda r: min(r.generate + r.asked - r.made, CLIP)  # noqa: E731
-            # Blocks of this step's chunks are taken already, so that their tokens do not count again.
-            reads = [r for r in self.running if not r.decodes]
-            shares = FRACTION * sum(rest(r) for r in self.running if r.decodes)
-            free = self.free - shares - sum(r.prompt + r.made - len(r.blocks) + rest(r) for r in reads)
-            return takes + later + rest(request) < free
-        return takes + (self.total // 100 if self.engine == "v0" else 0) <= self.free
+            rest = {q: min(q.asked - len(q.times), CLIP) for q in self.running}
+            to_come = SHARE * sum(rest[q] for q in self.running if q.decodes)
+            reads = sum(self.more(q, q.unread()) + rest[q] for q in self.running if not q.decodes)
+            return to_come + reads < self.free()
+        return self.more(r, new) + (self.room.blocks // 100 if self.engine == "v0" else 0) <= self.free()
 
     def do(self, decoding: list[Request], chunks: list[tuple[Request, int]]) -> None:
-        if not decoding and not chunks:
-            return
-        self.most_held = max(self.most_held, self.total - self.free)
-        self.now += self.step([r.stored for r in decoding], [(new, r.stored) for r, new in chunks])
-        for request in sorted(decoding, key=lambda r: r.number):
-            count = 1
-            if request.yields:
-                count = min(request.yields[request.steps], request.generate - request.made)
-                request.steps += 1
-            request.stored += count
-            for _ in range(count):
-                self.token(request)
-        for request, new in chunks:
-            request.stored += new
-            if not request.unread:
-                self.token(request)
+        if decoding or chunks:
+            ranks = [[(n, r.stored - n) for r, n in chunks if r.rank == k] for k in range(self.room.ranks)]
+            seconds = self.step([r.stored for r in decoding], ranks)
+            self.log.append((self.now, seconds, len(self.waiting + self.late + self.running), self.free()))
+            self.now += seconds
+            self.make([*sorted(decoding, key=lambda r: r.number), *(r for r, _ in chunks if not r.unread())])
 
-    def token(self, request: Request) -> None:
-        request.made += 1
-        request.decodes = True
-        request.times.append(self.now)
-        if request.made == request.generate:
-            self.leave(request)
-            self.done.append(request)
+    def make(self, requests: list[Request]) -> None:
+        for r in requests:
+            count = min(r.yields.pop(0) if r.yields and r.decodes else 1, r.generate - len(r.times))
+            r.times += [self.now] * count
+            r.decodes, r.stored = True, r.prompt + len(r.times) - 1
+            if len(r.times) == r.generate:
+                self.leave(r)
+                self.done.append(r)

@@ -50,6 +50,7 @@ OP = ("name", "time_s", "ideal_time_s", *AMOUNTS, "bound", "basis", "error")
 # What a page says of a set-up at each point, with factors of its device's rates typed in, as its fields
 # take them: of the one that is `some`, or of all, in the order of the fields. Or why such cannot be.
 SAID = """import { fields, fitting, wrong } from "./rates.js";
+import { slices } from "./lanes.js";
 const known = fields(first), { max, min } = Math;
 const few = (from, names) => Object.fromEntries(names.map((name) => [name, from[name]]));
 const inside = ({ usual, low, high }, by) => max(low * (1 + 1e-9), min(usual * by, high * (1 - 1e-9)));
@@ -62,14 +63,15 @@ const found = typed.map(({ factors = [], some }) => {
   const { rates } = fitting(first, units), setup = first.given(rates);
   return { units, rates, points: points.map(([batch, prompt, generate]) => {
     const at = { batch, prompt, generate }, { prefill, decode } = setup.steps(at);
-    const said = (of) => of && { ...few(of, step), ops: of.ops.map((each) => few(each, op)) };
+    const ops = (of) => of.ops.map((each) => few(each, op));
+    const said = (of) => of && { ...few(of, step), ops: ops(of), lanes: slices(of, setup.parts) };
     const [figures, memory] = [setup.request(at), setup.memory(at)];
     return { figures, memory, prefill: said(prefill), decode: said(decode) };
   }) };
 });
 process.stdout.write(JSON.stringify(found));
 """
-MODULES = "price", "rates", "format", "dom"
+MODULES = "price", "rates", "lanes", "format", "dom"
 
 RUN = (
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import POLICIES, Policy
-from llmir.backends.simulation.server import Server
+from llmir.backends.simulation.server import LOG, Server
 from llmir.dim import Binding, C, Min
+from tests.naive_patience import Patient
+from tests.naive_pipeline import Pipeline
 from tests.naive_serving import Naive, Request
 from tests.naive_world import Journey, World
 
@@ -25,22 +28,34 @@ from tests.naive_world import Journey, World
 class Toy:
     """A price of no engine: sums, products, and a bend; where there is a window, less is read."""
 
-    def __init__(self, window: int = 0) -> None:
+    def __init__(self, window: int = 0, bend: float = 1e-4, stages: int = 1) -> None:
         self.functions = (C, Min.of(C, window)) if window else (C,)
+        self.bend, self.stages = bend, stages
 
-    def __call__(self, decodes: int, sums: Any, chunks: Any) -> Any:
+    def __call__(self, decodes: float, sums: Any, chunks: Any) -> Any:
         read = sum(2e-5 * new + 1e-8 * new * (cached + new) for new, cached in chunks)
-        seen = sum(sums) / len(sums) if sums else 0
-        return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * seen, 1e-4 * decodes) + read
+        seen = sum(sums) / len(sums) if decodes else 0
+        return 3e-3 + 1e-5 * decodes + np.maximum(3e-6 * seen, self.bend * decodes) + read
 
-    def naive(self, contexts: list[int], chunks: Any) -> float:
+    def micro_batch(self, decodes: float, sums: Any, ranks: Any) -> tuple[float, ...]:
+        """The slowest of several ranks decides, whose experts see all tokens; stages are not alike."""
+        tokens = sum(new for chunks in ranks for new, _ in chunks) if len(ranks) > 1 else 0
+        whole = float(max(self(decodes, sums, chunks) for chunks in ranks)) + 1e-5 * tokens
+        each = range(1, self.stages + 1)
+        return (whole, *(whole * i / sum(each) for i in each))
+
+    def flow(self, contexts: list[int], parts: int, ranks: Any) -> tuple[float, ...]:
+        """Seconds on each stage, of one of so many parts of sequences."""
+        return self.micro_batch(len(contexts) / parts, [x / parts for x in self.sums(contexts)], ranks)[1:]
+
+    def sums(self, contexts: list[int]) -> list[int]:
+        return [sum(int(Binding(C=c)(f)) for c in contexts) for f in self.functions]
+
+    def naive(self, contexts: list[int], ranks: Any) -> float:
         """The same of sequences one by one; linear between whole mean contexts where nothing is read."""
         kept, decodes = sum(contexts), len(contexts)
-        if len(self.functions) > 1:
-            sums = [sum(int(Binding(C=c)(f)) for c in contexts) for f in self.functions]
-            return float(self(decodes, sums, chunks))
-        if chunks or not kept % decodes:
-            return float(self(decodes, [kept], chunks))
+        if any(ranks) or len(self.functions) > 1 or not kept % decodes:
+            return self.micro_batch(decodes, self.sums(contexts), ranks)[0]
         below = kept // decodes * decodes
         low, high = self(decodes, [below], ()), self(decodes, [below + decodes], ())
         return float(low + (high - low) * (kept - below) / decodes)
@@ -110,29 +125,35 @@ def cases(draw: Any, shares: bool = True) -> Case:
     return fills, found, Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))))
 
 
-def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Naive] = Naive) -> Naive:
-    limits = {"total": room.blocks, "size": room.block, "tokens": room.tokens, "sequences": room.sequences}
+def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Patient] = Patient) -> Patient:
     engine = fills.name if fills.mixes or fills.name != "vllm" else "v0"
-    more = {name: getattr(fills, name, 0) for name in ("chunked", "ahead", "patience", "enough")}
-    limits["rows"] = room.rows
-    return kind((step or Toy()).naive, engine, **limits, **more)
+    waits = {name: getattr(fills, name, 0) for name in ("patience", "enough")}
+    step = step or Toy()
+    of = partial(Pipeline, step.flow) if room.micro_batches > 1 else kind
+    return of(step.naive, engine, room, fills.chunked, fills.ahead, **waits)
 
 
 def requests(load: Load, size: int) -> list[Request]:
     """Those of a load, for the plain simulator."""
-    columns = load.arrival_s, load.prompt, load.generate, load.cached
+    asked = load.generate if load.asked is None else load.asked
+    columns = load.arrival_s, load.prompt, load.generate, asked, load.cached
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    hashes, covered, per = load.hashed(size)
     leaves = np.full(len(load), np.inf) if load.leave_s is None else load.leave_s
     return [
         Request(
-            *(number, *row, hashes[number] if hashes else (), per, int(covered[number])),
-            asked=0 if load.asked is None else int(load.asked[number] - load.generate[number]),
+            *(number, *row, prefix(load, number, size)),
             stays=min(float(leaves[number]), load.timeout_s or np.inf),
             yields=[] if load.yields is None else load.yields(number).tolist(),
         )
         for number, row in enumerate(rows)
     ]
+
+
+def prefix(load: Load, number: int, size: int) -> list[tuple[int, slice]]:
+    """Hashes of a request, each with the whole blocks that it stands for."""
+    hashes, covered, tokens = load.hashed(size)
+    ends = [min(tokens * (i + 1), int(covered[number])) for i in range(len(hashes[number]) if hashes else 0)]
+    return [(hashes[number][i], slice(tokens * i // size, end // size)) for i, end in enumerate(ends)]
 
 
 def journeys(load: Load, reads: list[Request]) -> list[Journey]:
@@ -145,7 +166,7 @@ def journeys(load: Load, reads: list[Request]) -> list[Journey]:
     return found
 
 
-def naively(case: Case, step: Toy | None = None) -> tuple[Naive, list[Request]]:
+def naively(case: Case, step: Toy | None = None) -> tuple[Patient, list[Request]]:
     fills, load, capacity = case
     naive, reads = plain(fills, capacity, step), requests(load, capacity.block)
     World([naive]).run(journeys(load, reads), load.users, load.apart_s)
@@ -157,13 +178,25 @@ ROOM = Capacity(blocks=100_000, block=16, tokens=8192, sequences=1024)
 
 def alike(found: Course, reads: list[Request]) -> None:
     """Each request has the same course."""
-    never, last = [np.inf], [r.given_up or r.times[-1] for r in reads]
+    never = [np.inf]
     assert found.arrival_s == pytest.approx([r.arrival for r in reads], rel=1e-9)
     assert found.preemptions == [r.preemptions for r in reads]
-    assert found.start_s == pytest.approx([np.inf if r.start is None else r.start for r in reads], rel=1e-9)
+    assert found.start_s == pytest.approx([r.start for r in reads], rel=1e-9)
     assert found.first_s == pytest.approx([(r.times or never)[0] for r in reads], rel=1e-9)
-    assert found.end_s == pytest.approx(last, rel=1e-9)
+    assert found.end_s == pytest.approx([r.end for r in reads], rel=1e-9)
     assert found.made == [len(r.times) for r in reads]
+
+
+def in_use(server: Server, naive: Naive) -> None:
+    """As many blocks are in use at the end of each event, and never more."""
+    begin, seconds, _, free = np.array(naive.log).reshape(-1, 4).T
+    held = server.capacity.blocks - free
+    event = dict(zip(LOG, server.events.T, strict=True))
+    ends = event["start_s"] + event["time_s"]
+    steps = np.searchsorted(begin + seconds, ends * (1 - 1e-9))
+    assert ends == pytest.approx((begin + seconds)[steps], rel=1e-9)
+    assert event["blocks"].tolist() == held[steps].tolist()
+    assert max(held, default=0) == server.most_held <= server.capacity.blocks
 
 
 def left(server: Server) -> None:

@@ -165,3 +165,29 @@ def test_what_is_copied_gives_the_same(page: Path, chromium: Any, run: Run) -> N
     assert browser.off(tpot, eval(python, {"llmir": llmir}).tpot_s) < browser.OFF
     browser.opened(chromium, page, f"#{link.partition('#')[2]}")
     assert chromium.execute_script("return llmirPage.view.figures.tpot_s") == tpot
+
+
+@browser.real
+def test_a_step_over_stages_is_shown_where_there_are_some(chromium: Any, tmp_path: Path) -> None:
+    page = llmir.page("llama3.2-1b", {"pp": (1, 2), "micro_batches": 3, "hw": "h100-sxm"}, batch=6)
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    shown = """
+      const place = document.getElementById("lanes");
+      const texts = (of) => [...place.querySelectorAll(of)].map((node) => node.textContent);
+      return place.hidden ? null : [texts("title"), texts(".inside").filter((text) => /^\\d$/.test(text))];
+    """
+    browser.opened(chromium, tmp_path / "page.html", "#setup=0")
+    assert chromium.execute_script(shown) is None
+    browser.opened(chromium, tmp_path / "page.html", "#setup=1&batch=6&prompt=1000&generate=9")
+    titles, parts = chromium.execute_script(shown)
+    program = llmir.run(
+        llmir.load("llama3.2-1b"), f"stages{{pp=2, micro_batches=3}},{llmir.pipeline_of('vllm')}"
+    )
+    step = llmir.workload(program, "h100-sxm", batch=6, prompt=1000, generate=9).decode
+    assert step is not None
+    for stage, title in enumerate(titles):
+        waits = sum(s.time_s for s in step.timeline() if s.stage == stage and s.bound == "bubble")
+        assert title.startswith(f"stage {stage}: ")
+        assert title.endswith(f", {units.time(waits)} of waits")
+    assert parts == ["0", "1", "2"] * 2
+    assert browser.console(chromium) == []

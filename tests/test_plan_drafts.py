@@ -90,7 +90,6 @@ def test_json_has_what_a_step_yields_and_what_drafts_take_of_it(draft: Any) -> N
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"link": "nvlink"}, "no plan with drafts has link nvlink"),
         ({"emit": "vllm", "engine": "vllm@0.10"}, "drafting by lookup is known from 0.11 on, from docs.vllm"),
         ({"verify": None}, "say verify too"),
         ({"acceptance": None}, "say acceptance too"),

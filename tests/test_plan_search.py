@@ -359,7 +359,7 @@ def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> 
     assert emitted.exit_code == 0, emitted.output
     comments = [line for line in emitted.output.splitlines() if line.startswith("#")]
     assert comments[0].startswith(("# each of ", "# one replica, on ")) and all(
-        "flags: " in line for line in comments[1:]
+        line.startswith(("# flags: ", "# model: say ")) for line in comments[1:]
     )
     command = " ".join(emitted.output.split("\n", len(comments))[-1].replace("\\\n", "").split())
     assert all(word in command for word in words)

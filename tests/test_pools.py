@@ -28,9 +28,10 @@ from llmir.backends.simulation.server import Server
 from llmir.cli import cli
 from llmir.deployment import Deployment
 from llmir.errors import InputError
+from tests.naive_pools import NaiveDecoder
+from tests.naive_pools import Pools as NaivePools
 from tests.naive_serving import Request
-from tests.naive_world import NaiveDecoder, World
-from tests.serving_cases import Case, Toy, alike, cases, journeys, left, load, plain, policy, requests
+from tests.serving_cases import Case, Toy, alike, cases, in_use, journeys, left, load, plain, policy, requests
 from tests.test_simulation import MODEL
 
 
@@ -64,13 +65,13 @@ def test_they_are_the_plain_simulators(case: Case, many: tuple[int, int], router
     alone = replace(load, generate=np.ones_like(load.generate), asked=None)
     ways = journeys(load, requests(alone, capacity.block))
     for j, whole in zip(ways, requests(load, capacity.block), strict=True):
-        count, known = whole.prompt, (whole.asked, whole.stays)
-        j.rest = Request(whole.number, 0.0, count + 1, whole.generate - 1, count)
-        j.rest.asked, j.rest.stays = known
+        count = whole.prompt
+        j.rest = Request(whole.number, 0.0, count + 1, whole.generate - 1, whole.asked - 1, count)
+        j.rest.stays = whole.stays
         j.seconds = float(seconds[whole.number])
     readers = [plain(fills, capacity) for _ in range(many[0])]
     writers = [plain(fills, capacity, kind=NaiveDecoder) for _ in range(many[1])]
-    World(readers, writers, router == "least-loaded").run(ways, load.users, load.apart_s)
+    NaivePools(readers, writers, router == "least-loaded").run(ways, load.users, load.apart_s)
     found, read, rest = served(many, router, load, capacity, fills, seconds)
     assert found.prefill.place == [j.sender for j in ways]
     assert found.decode.place == [j.receiver - many[0] if j.receiver >= 0 else -1 for j in ways]
@@ -80,16 +81,14 @@ def test_they_are_the_plain_simulators(case: Case, many: tuple[int, int], router
             assert j.rest
             assert found.sent_s[i] == pytest.approx(j.sent, rel=1e-9)
             assert found.came_s[i] == pytest.approx(j.came, rel=1e-9)
-            assert rest.start_s[i] == pytest.approx(
-                np.inf if j.rest.start is None else j.rest.start, rel=1e-9
-            )
-            assert rest.end_s[i] == pytest.approx(j.rest.given_up or j.rest.times[-1], rel=1e-9)
+            assert rest.start_s[i] == pytest.approx(j.rest.start, rel=1e-9)
+            assert rest.end_s[i] == pytest.approx(j.rest.end, rel=1e-9)
             assert rest.made[i] == len(j.rest.times)
             assert rest.preemptions[i] == j.rest.preemptions
     for server, naive in zip(
         [*found.prefill.servers, *found.decode.servers], [*readers, *writers], strict=True
     ):
-        assert server.most_held == naive.most_held
+        in_use(server, naive)
         left(server)
 
 

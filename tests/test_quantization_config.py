@@ -130,7 +130,6 @@ def test_modelopt_has_a_scale_a_matrix_and_a_cache_of_its_own() -> None:
     scales = 4 * len(LLAMA_8B["products"])
     assert bytes_of(program)[0] == LLAMA_8B["layers"] * (elements + scales) + 2 * LLAMA_8B["kept"]
     assert program.kv_cache_bytes_per_token == 2 * 32 * 8 * 128
-    assert "static activation scales" in program.notes[0]
 
 
 def test_mxfp4_is_for_routed_experts() -> None:
@@ -252,14 +251,6 @@ def test_more_can_be_asked_of_a_quantized_model() -> None:
     assert llmir.run(program, "quantize{weights=bf16, kv=bf16}").graphs == llmir.load(LLAMA).graphs
     both = llmir.run(program, "quantize{kv=fp8},fuse-attention,fuse")
     assert bytes_of(both)[0] == bytes_of(program)[0]
-
-
-def test_static_scales_are_noted() -> None:
-    for scheme in (
-        {**FP8_BLOCKS, "activation_scheme": "static"},
-        {"quant_method": "compressed-tensors", "config_groups": group(EIGHT, {**EIGHT, "dynamic": False})},
-    ):
-        assert "static activation scales are counted as dynamic ones" in load(LLAMA, **scheme).notes[0]
 
 
 def test_null_is_not_quantized() -> None:

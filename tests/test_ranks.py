@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import llmir
 from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.surface import Surface
 from llmir.backends.simulation.pipelined import Pipelined
+from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import LOG
@@ -20,8 +22,8 @@ from llmir.backends.simulation.steps import PricedStep, in_flight
 from llmir.deployment import Deployment
 from llmir.dim import Binding
 from llmir.errors import InputError
-from tests.naive_pipeline import Job, run
-from tests.serving_cases import Case, Toy, cases, left
+from tests.naive_uneven import Job, run
+from tests.serving_cases import Case, Toy, alike, cases, in_use, left, naively
 
 
 def served(name: str, engine: str = "vllm", **asked: Any) -> llmir.Program:
@@ -108,17 +110,25 @@ def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
     assert found.ttft_s[0] == pytest.approx(free[-1], rel=1e-12)
 
 
-class Ranks(Toy):
-    """Toy prices of ranks, whose experts see all tokens and whose slowest decides; or of stages."""
+@st.composite
+def abreast(draw: Any) -> Case:
+    """Loads on data-parallel ranks, and on stages with as many micro-batches in flight."""
+    fills, load, room = draw(cases())
+    fills = replace(fills, patience=0) if isinstance(fills, Trtllm) else fills
+    ranks, stages = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    return fills, load, room._replace(ranks=ranks, micro_batches=stages)
 
-    def __init__(self, shares: tuple[float, ...] = (1.0,)) -> None:
-        super().__init__()
-        self.shares = shares
 
-    def micro_batch(self, decodes: float, sums: Any, ranks: Any) -> tuple[float, ...]:
-        read = [super(Ranks, self).__call__(decodes, sums if decodes else [], chunks) for chunks in ranks]
-        whole = max(read) + 1e-5 * sum(new for chunks in ranks for new, _ in chunks)
-        return (whole, *(share * whole for share in self.shares))
+@settings(max_examples=300, deadline=None)
+@given(abreast(), st.sampled_from([0, 7]))
+def test_ranks_and_micro_batches_are_the_plain_simulators(case: Case, window: int) -> None:
+    fills, load, room = case
+    step = Toy(window, 1e-4 if window or room.micro_batches == 1 else 0.0, stages=room.micro_batches)
+    naive, reads = naively(case, step)
+    server = serve(Prices(step), fills, room, load)
+    alike(server.course, reads)
+    in_use(server, naive)
+    left(server)
 
 
 @settings(max_examples=300, deadline=None)
@@ -126,7 +136,7 @@ class Ranks(Toy):
 def test_a_pipeline_makes_each_token_once(case: Case, ranks: int, stages: int) -> None:
     fills, load, capacity = case
     room = capacity._replace(ranks=ranks, micro_batches=stages)
-    step = Ranks((1 / stages,) * stages)
+    step = Toy(stages=stages)
     servers = [serve(Prices(step), fills, room, load) for _ in range(2)]
     server, course = servers[0], servers[0].course
     assert isinstance(server, Pipelined) and not server.busy

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from llmir.backends.export import units
 
 from . import browser
 from .page_cases import differs
+from .serve_cases import TINY
 from .test_page import PRICED
 
 CHOOSE = """
@@ -140,6 +143,28 @@ def test_two_models_stand_beside_each_other_and_the_address_holds_both(address: 
     for bad in ("#asks=x", "#asks=[1,2]&setup=1", '#asks=[null,{"model":"/etc/passwd"}]&setup=1'):
         opened(chromium, f"{address}{bad}")
         assert chromium.find_element("id", "figures").text
+    browser.console(chromium)
+
+
+@browser.real
+def test_a_copied_link_says_that_it_holds_no_config(address: str, chromium: Any, tmp_path: Path) -> None:
+    copied = (
+        "document.getElementById('copy-link').click(); return document.querySelector('.done').textContent"
+    )
+    opened(chromium, address)
+    assert "config" not in chromium.execute_script(copied)
+    (tmp_path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+    chromium.find_element("css selector", "input[type=file]").send_keys(str(tmp_path / "config.json"))
+    end = time.monotonic() + 60
+    while chromium.execute_script("return llmirPage.state.setup") == 0:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    browser.settled(chromium)
+    chromium.execute_script(copied)
+    browser.settled(chromium)
+    assert "without your config" in chromium.execute_script(
+        "return document.querySelector('.done').textContent"
+    )
     browser.console(chromium)
 
 

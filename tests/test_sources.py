@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+import llmir
+from llmir import hw
+from llmir.backends.analysis.report import Report
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.tables import load
-from llmir.backends.silicon.validate.requests import request
+from llmir.backends.silicon.validate.pricing import captured, priced_by
+from llmir.backends.silicon.validate.requests import Request, request
 
 COLUMNS = "model,gpu,num_gpus,kind,isl,osl,batch_or_concurrency,ttft_ms,framework,note,source"
 
@@ -39,3 +43,49 @@ def test_a_station_is_an_a100_whose_matrix_units_are_slower() -> None:
     assert station.calibration == card.calibration
     assert station.memory_Bps == card.memory_Bps
     assert {d: f for d, f in station.matrix_flops.items() if f >= card.matrix_flops[d]}.keys() <= {"fp64"}
+
+
+SERVED = "model,gpu,num_gpus,tp,kind,isl,osl,batch_or_concurrency,tpot_ms,framework,weight_dtype,source"
+
+
+def served(folder: Path, line: str) -> Request:
+    table = folder / "e2e.csv"
+    table.write_text(f"{SERVED}\n{line}\n")
+    return request(load(table)[1], 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "framework", "source", "types"),
+    [
+        ("meta-llama/Llama-3.1-70B", "b200_sxm", "trtllm", "aic_silicon_inferencex", ("fp8_t", "fp8_t")),
+        ("meta-llama/Llama-3.1-70B", "h100_sxm", "vllm", "aic_silicon_inferencex", ("fp8_t", "fp8_t")),
+        ("Qwen/Qwen3-32B", "h100_sxm", "trtllm-1.0.0rc3", "aic_silicon_gap", ("fp8_b128x128", "fp8")),
+        ("Qwen/Qwen3-32B", "h100_sxm", "vllm-0.12.0", "aic_silicon_gap", ("fp8", "fp8")),
+        ("Qwen/Qwen3-32B", "h100_sxm", "trtllm-1.0.0rc3", "someone", ("fp8", "fp8")),
+    ],
+)
+def test_a_source_may_say_which_checkpoint_a_row_ran(
+    tmp_path: Path, model: str, gpu: str, framework: str, source: str, types: tuple[str, str]
+) -> None:
+    line = f"{model},{gpu},2,2,serving_closed_loop,1024,1024,16,12,{framework},fp8,{source}"
+    layout = served(tmp_path, line).layout
+    assert (layout.weights, layout.activations) == types
+    fused = "70B" in model and (framework, gpu) != ("vllm", "h100_sxm")
+    assert layout.passes == ("fuse-all-reduce" if fused else "")
+
+
+@pytest.mark.parametrize(("source", "graphs"), [("aic_silicon_gap", 224), ("someone", 0)])
+def test_a_source_may_say_how_large_graphs_are(tmp_path: Path, source: str, graphs: int) -> None:
+    line = f"Qwen/Qwen3-32B,h100_sxm,8,8,serving_closed_loop,4000,1000,224,21,trtllm-1.2.0rc6.post1,,{source}"
+    assert served(tmp_path, line).manner.graphs == graphs
+
+
+def test_graphs_that_hold_a_step_spare_its_launches() -> None:
+    program = llmir.run(llmir.load("qwen3-32b"), f"{llmir.pipeline_of('trtllm')},shard{{tp=8}}")
+    by = priced_by("calibrated").model(hw.load("h100"), "trtllm@1.1")
+    at = {"batch": 224, "new": 1, "context": 4500}
+    usual, larger = (Report(program, hw.load("h100"), **at, model=captured(by, n)) for n in (0, 256))
+    assert usual.time_s > 1.5 * larger.time_s
+    below = {**at, "batch": 64}
+    one, other = (Report(program, hw.load("h100"), **below, model=captured(by, n)) for n in (0, 256))
+    assert one.time_s == other.time_s

@@ -30,7 +30,9 @@ def precision(program: Program) -> dict[str, str | None]:
             for matrix in (types[slot] for slot in op.matrices):
                 size = Binding()(matrix.elements) * at.repeat
                 weights[main, matrix.dtype.short] += size
-                activations[main, types[0].dtype.plain.short] += size
+                x = types[0].dtype
+                static = x.scale_bits and x.block == (0, 0)  # one scale for all, which is known
+                activations[main, (x if static else x.plain).short] += size
         elif op.role == "cache":
             caches[at.node.results[0].dtype.plain.short] += at.repeat
         elif op.exchanges:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmir.backends.analysis.precision import precision
-from llmir.backends.export import facts, jsonio, table, units
+from llmir.backends.export import facts, jsonio, spending, table, units
 from llmir.backends.export.chart import chart
 from llmir.backends.search.limit import USUAL, Limit
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.structure import Structure
+from llmir.backends.search.trial import UNIT
 from llmir.backends.search.why import Beyond, Why, beyond, decode
+from llmir.backends.simulation.router import ROUTERS
 from llmir.views import exporter
 
 if TYPE_CHECKING:
@@ -73,8 +75,10 @@ def basis(plans: Plans) -> str:
     if best:
         pooled = isinstance(best, PooledCandidate)
         servers = (" a decode server", "prefill ") if pooled else ("", "")
+        each = "" if pooled or best.replicas == 1 else "each of "
         sizes = (
-            f"up to {best.batch:,} requests at once{servers[0]}, {servers[1]}steps of {best.chunk:,} tokens; "
+            f"{each}up to {best.batch:,} requests at once{servers[0]}, "
+            f"{servers[1]}steps of {best.chunk:,} tokens; "
         )
     if not plans.priced:
         names = dict.fromkeys(s.device.name for s in plans.structures if s.device.price_per_hour_usd is None)
@@ -90,8 +94,8 @@ def energy(plans: Plans) -> list[str]:
     best = plans.best
     if best is None or best.spent.watts is None:
         return []
-    kw, joules = units.digits(best.spent.watts / 1e3), units.digits(best.energy_j_per_token or 0)
-    return [f"at most {kw} kW, {joules} J an output token: all GPUs at the limit of their power"]
+    kw, joules = units.digits(best.spent.watts / 1e3), spending.joules(best.energy_j_per_token)
+    return [f"at most {kw} kW, {joules} an output token: all GPUs at the limit of their power"]
 
 
 def goals(plans: Plans) -> list[str]:
@@ -146,7 +150,10 @@ def assumed(plans: Plans) -> list[str]:
     limited = (
         f"a limit holds for the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
     )
-    lines = [f"{limited}; replicas are dealt requests in turn, and one is simulated{none}"]
+    looks = not ROUTERS[traffic.router].blind
+    one = "of equal replicas one is simulated"
+    simulated = f"up to {UNIT} replicas are simulated together" if looks else one
+    lines = [f"{limited}; {simulated}, with its share of them ({traffic.router} router){none}"]
     if plans.structures:
         stated = dict.fromkeys(weights(s) for s in plans.structures)
         own = dict.fromkeys(s.weights for s in plans.structures if s.weights)

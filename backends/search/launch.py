@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, NamedTuple
 
+from llmir.backends.simulation.profile import capacity
 from llmir.convert import choice
 from llmir.errors import InputError
 from llmir.hw.releases import number
@@ -26,6 +27,8 @@ class Flag(NamedTuple):
 class Launcher(NamedTuple):
     """What starts an engine, and its flags: of `tp`, `pp`, `dp`, `ep`, `batch`, `chunk`, types of weights.
 
+    That of `longest`, where there is one, is stated where caches hold fewer tokens than the model may have:
+    the engine does not start otherwise.
     `expert_ranks` says that the flag of `ep` takes their number. That of `dp`, where there is one, is of
     ranks which take as many requests each as the flag of `batch` says.
     """
@@ -48,6 +51,7 @@ LAUNCHERS = {
             "ep": Flag("--enable-expert-parallel", "0.11", "vllm/engine/arg_utils.py, parallel_group"),
             "batch": Flag("--max-num-seqs", "0.5.3", _VLLM),
             "chunk": Flag("--max-num-batched-tokens", "0.5.3", _VLLM),
+            "longest": Flag("--max-model-len", "0.5.3", _VLLM),
             "fp8": Flag("--quantization fp8", "0.5.3", _VLLM),
         },
         expert_ranks=False,
@@ -127,7 +131,12 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
     if not launcher.expert_ranks:
         values["ep"] = None
     words, sources = [launcher.command.format(model=shlex.quote(model))], []
-    for name in _options(s.weights, s.split):
+    names = _options(s.weights, s.split)
+    held, positions = _held(candidate), candidate.traffic.positions
+    if positions and held < positions and "longest" in launcher.flags:
+        names.append("longest")
+        values["longest"] = held
+    for name in names:
         flag, value = launcher.flags[name], values[name]
         words.append(flag.name if value is None else f"{flag.name} {value}")
         sources.append(flag.source)
@@ -141,4 +150,13 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
     each = "one replica" if count == 1 else f"each of {count:,} replicas"
     head = f"# {each}, on {s.split.devices:,} × {s.device.name}; {engine} {release}"
     listed = [f"# flags: {source}" for source in dict.fromkeys(sources)]
+    if "/" not in model:  # the engine would look for it on the hub
+        listed.append(f"# model: say the folder of the checkpoint, or its name on the hub, for {model}")
     return "\n".join([head, *listed, before + " \\\n  ".join(words)]) + "\n"
+
+
+def _held(candidate: Candidate) -> int:
+    """Tokens that the caches of one data-parallel rank hold."""
+    s, traffic = candidate.structure, candidate.traffic
+    found = capacity(s.job(*traffic.tokens, candidate.chunk, candidate.batch), s.drafts)
+    return found.blocks // found.ranks * found.block

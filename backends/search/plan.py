@@ -293,6 +293,7 @@ class Plans(Figures, Result, Paged):
             "most_devices": self.most_devices,
             "decides": "cost" if self.priced else "devices",
             "speculation": self.drafts and self.drafts.said(),
+            "router": self.traffic.router,
             "seeds": list(self.seeds),
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),

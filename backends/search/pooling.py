@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.simulation.decoder import decoded
 from llmir.backends.simulation.limits import saturated
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.pair import Pair
 from llmir.backends.simulation.profile import Profile
+from llmir.backends.simulation.router import ROUTERS
+from llmir.backends.simulation.routers import Random
 from llmir.errors import LlmirError
 
 from .plan import PooledCandidate
@@ -25,15 +26,17 @@ from .refusal import Refusal, too_many
 from .search import SEEDS, SLACK, Search
 from .tandem import tandem
 from .traffic import Traffic
-from .trial import Run, Trial
+from .trial import UNIT, Run, Trial
 
-UNIT = 8  # servers of a kind that are simulated together at most: a plan has as many such units as it needs
 LONE = 100  # times the servers of the closed form, with which no request finds another
 PAIRS = 3  # that are simulated at most, until one meets the limits
+NAMED = 20  # that take too many devices, of which the reason is kept
 
 
 class Side(NamedTuple):
-    """A structure that only reads, or only decodes: its step, the seconds of it, and requests a second."""
+    """A structure that only reads, or only decodes: its step, seconds of a prompt or of a later token, and
+    requests a second.
+    """
 
     number: int
     chunk: int
@@ -64,14 +67,15 @@ class Pooling:
         for joined in sorted(self._joined(), key=self._cost):
             if len(found) == PAIRS:
                 break
+            most = self.search.most
+            if most is not None and (devices := self._devices(joined, joined.servers)) > most:
+                if len(self.refused) < NAMED:
+                    self.refused.setdefault(self._name(joined), too_many(devices, most, devices / most))
+                continue
             try:
                 pair = self.pair(joined)
             except LlmirError as error:
                 self.refused[self._name(joined)] = Refusal(str(error))
-                continue
-            most = self.search.most
-            if most is not None and (devices := self._devices(joined, joined.servers)) > most:
-                self.refused.setdefault(self._name(joined), too_many(devices, most, devices / most))
                 continue
             found.append(self._least(joined, pair))
             if found[-1].meets:
@@ -85,7 +89,9 @@ class Pooling:
     def _profile(self, side: Side) -> Profile:
         if side not in self._profiles:
             structure = self.search.structures[side.number]
-            self._profiles[side] = Profile(structure.job(1, 1, None, side.chunk, side.batch))
+            self._profiles[side] = Profile(
+                structure.job(1, 1, None, side.chunk, side.batch), None, structure.drafts
+            )
         return self._profiles[side]
 
     def _joined(self) -> Iterator[Joined]:
@@ -93,28 +99,29 @@ class Pooling:
         rate = self.search.traffic.rate
         prefills, decodes = self.sides()
         for one in prefills:
+            least = ceil(rate / (one.rate * self._busiest(one)))
             for two in decodes:
                 first, second = (self.search.structures[side.number] for side in (one, two))
                 if first.model is second.model and first.weights == second.weights:
-                    busy = self._busiest(one)
-                    yield Joined(one, two, (ceil(rate / (one.rate * busy)), ceil(rate / two.rate)))
+                    yield Joined(one, two, (least, ceil(rate / two.rate)))
 
     def sides(self) -> tuple[list[Side], list[Side]]:
         """The fastest prefill and decode server of each structure whose closed form is within the limits."""
         search, traffic = self.search, self.search.traffic
-        prefills, decodes = [], []
+        prefills: list[Side] = []
+        decodes: list[Side] = []
         for number, times in enumerate(search.times):
-            if search.structures[number].split.pp * search.structures[number].split.dp > 1:
-                continue  # servers of one rank of data and one stage
+            drafts = search.structures[number].drafts
+            yielded = drafts.yielded if drafts else 1.0
             reads = [
                 Side(number, chunk, max(times.decodes), latency, times.alone[chunk])
                 for chunk, (latency, *_) in times.reads.items()
                 if not traffic.ttft or latency <= traffic.ttft.seconds
             ]
             steps = [
-                Side(number, max(times.reads), batch, step_s, batch / ((traffic.answer - 1) * step_s))
-                for batch, step_s in times.decodes.items()
-                if not traffic.tpot or step_s <= traffic.tpot.seconds
+                Side(number, max(times.reads), batch, token_s, batch / ((traffic.answer - 1) * token_s))
+                for batch, token_s in ((n, step_s / yielded) for n, step_s in times.decodes.items())
+                if not traffic.tpot or token_s <= traffic.tpot.seconds
             ]
             prefills += [max(reads, key=lambda side: side.rate)] if reads else []
             decodes += [max(steps, key=lambda side: side.rate)] if steps else []
@@ -199,15 +206,17 @@ class Pooling:
     def _try(self, joined: Joined, pair: Pair, servers: tuple[int, int]) -> PooledCandidate:
         """So many prefill and decode servers, by all seeds if one may do.
 
-        Of many servers a unit is simulated, with its share of the requests: what divides both, or about it.
+        Of many servers a unit is simulated, with its share of the requests: what divides both where they are
+        chosen by chance, else as many as may be.
         """
-        search, units = self.search, gcd(*servers)
+        search = self.search
+        units = gcd(*servers) if search.traffic.router == Random.name else 1
         units = max(units, ceil(max(servers) / UNIT))
         unit = -(-servers[0] // units), -(-servers[1] // units)
         traffic = self._traffic(joined, units)
         runs: list[Run] = []
         for seed in range(search.seed, search.seed + SEEDS):
-            runs.append(self._run(pair, unit, traffic.load(units, seed)))
+            runs.append(self._run(pair, unit, traffic.alone(units, seed)))
             if Trial((runs[-1],)).over(traffic) > 1:
                 break
         one, two = (search.structures[side.number] for side in joined[:2])
@@ -234,7 +243,13 @@ class Pooling:
         return replace(traffic, requests=max(traffic.requests, ceil(10 * lasts * traffic.rate / units)))
 
     def _run(self, pair: Pair, unit: tuple[int, int], load: Load) -> Run:
-        ttft_s, tpot_s = tandem(pair, load, unit)
+        router = self.search.traffic.router
+        if ROUTERS[router].blind:
+            ttft_s, tpot_s = tandem(pair, load, unit, router)
+        else:
+            many = {"prefill_replicas": unit[0], "decode_replicas": unit[1]}
+            found = pair.run(load, **many, router=router if max(unit) > 1 else None)
+            ttft_s, tpot_s = found.ttft_s, found.tpot_s
         first = len(ttft_s) // 10
         return Run.of(ttft_s[first:], tpot_s[first:], self.search.traffic)
 
@@ -243,10 +258,7 @@ class Pooling:
         traffic = self.search.traffic
         load = pair.decode.short(traffic.load(1, 0))
         rates = []
-        for profile, of in (
-            (pair.prefill, replace(load, generate=np.ones_like(load.generate))),
-            (pair.decode, decoded(load)),
-        ):
+        for profile, of in zip((pair.prefill, pair.decode), pair.halves(load), strict=True):
             room = profile.capacity(of.longest)
             rates.append(saturated(profile.prices(room.tokens), profile.policy, room, of))
         sent = float(pair.seconds(load.prompt).mean())

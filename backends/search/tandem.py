@@ -1,4 +1,4 @@
-"""Prefill servers and then decode servers, one after another: pools whose routers deal requests out in turn.
+"""Prefill servers and then decode servers, one after another: pools whose routers do not look at them.
 
 What a prefill server does depends on no other server, and what a decode server does on when caches come. So
 each is simulated alone, several times as fast as all of them together (`simulation.pools`), with one result.
@@ -16,19 +16,24 @@ from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.pair import Pair
 from llmir.backends.simulation.pipelined import decoder_of
 from llmir.backends.simulation.profile import check
+from llmir.backends.simulation.router import FIRST, Router
 from llmir.backends.simulation.serve import serve
 from llmir.frozen import Array
 
 
-def tandem(pair: Pair, load: Load, servers: tuple[int, int]) -> tuple[Array, Array]:
+def tandem(pair: Pair, load: Load, servers: tuple[int, int], router: str = FIRST) -> tuple[Array, Array]:
     """TTFT and TPOT of each request that is short enough, in seconds; NaN of the TPOT of a single token.
+
+    A `blind` router deals prompts out to so many prefill servers, and caches to so many decode servers.
 
     InputError for one that no server has room for.
     """
     load = pair.decode.short(pair.prefill.short(load))
     (read, rest), goes_on = pair.halves(load), load.generate > 1
-    first_s = _read(pair, read, servers[0])
-    arrivals, place = _sent(pair, load, servers, first_s)
+    routers = pair.routers(router, servers, (read, rest))
+    sender = np.array([routers[0].choose(request, ()) for request in range(len(load))])
+    first_s = _read(pair, read, sender)
+    arrivals, place = _sent(pair, load, routers, sender, first_s)
     end_s = np.full(len(load), np.nan)
     room = pair.decode.capacity(rest.only(goes_on).longest)
     check(rest.only(goes_on), room, pair.decode.policy)
@@ -48,30 +53,31 @@ def tandem(pair: Pair, load: Load, servers: tuple[int, int]) -> tuple[Array, Arr
     return first_s - load.arrival_s, (end_s - first_s) / np.maximum(load.generate - 1, 1)
 
 
-def _read(pair: Pair, read: Load, count: int) -> Array:
-    """When the first token of each is there: prefill servers take turns as requests come."""
+def _read(pair: Pair, read: Load, sender: Array) -> Array:
+    """When the first token of each is there, which one of the prefill servers reads."""
     room, first_s = pair.prefill.capacity(read.longest), np.empty(len(read))
     check(read, room, pair.prefill.policy)
-    for number in range(count):
-        some = np.arange(number, len(read), count)
-        if some.size:
-            server = serve(pair.prefill.prices(room.tokens), pair.prefill.policy, room, read.only(some))
-            first_s[some] = server.course.end_s
+    for number in np.unique(sender):
+        some = np.flatnonzero(sender == number)
+        server = serve(pair.prefill.prices(room.tokens), pair.prefill.policy, room, read.only(some))
+        first_s[some] = server.course.end_s
     return first_s
 
 
-def _sent(pair: Pair, load: Load, servers: tuple[int, int], first_s: Array) -> tuple[Array, Array]:
+def _sent(
+    pair: Pair, load: Load, routers: tuple[Router, Router], sender: Array, first_s: Array
+) -> tuple[Array, Array]:
     """When the cache of each is there, and at which decode server: -1 of a single token.
 
-    In the order of first tokens servers take turns, and caches the links of who sends and of who receives.
+    In the order of first tokens caches are dealt out, and take the links of who sends and of who receives.
     """
-    sends, receives = [0.0] * servers[0], [0.0] * servers[1]
+    sends, receives = ([0.0] * router.replicas for router in routers)
     arrivals, place = np.full(len(load), np.nan), np.full(len(load), -1)
     order = np.argsort(first_s, kind="stable")
-    seconds = pair.seconds(load.prompt).tolist()
-    for turn, request in enumerate(order[load.generate[order] > 1].tolist()):
-        sender, receiver = request % servers[0], turn % servers[1]
-        end = max(float(first_s[request]), sends[sender], receives[receiver]) + seconds[request]
-        arrivals[request] = sends[sender] = receives[receiver] = end
-        place[request] = receiver
+    seconds, senders = pair.seconds(load.prompt).tolist(), sender.tolist()
+    for request in order[load.generate[order] > 1].tolist():
+        one, two = senders[request], routers[1].choose(request, ())
+        end = max(float(first_s[request]), sends[one], receives[two]) + seconds[request]
+        arrivals[request] = sends[one] = receives[two] = end
+        place[request] = two
     return arrivals, place

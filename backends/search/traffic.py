@@ -8,6 +8,7 @@ import numpy as np
 
 from llmir.backends.simulation.drawn import drawn
 from llmir.backends.simulation.load import Load
+from llmir.backends.simulation.router import FIRST
 from llmir.dataclass import dataclass
 from llmir.frozen import Array, Record
 
@@ -22,6 +23,7 @@ class Traffic(Record):
 
     A run has so many `requests`, of which the first tenth does not count, while the server fills. Those that
     are longer than the `positions` of the model are refused. A share `prefix_hits` of each prompt is cached.
+    A `router` deals them out to servers of a kind.
     """
 
     rate: float
@@ -32,6 +34,7 @@ class Traffic(Record):
     tpot: Limit | None = None
     positions: int | None = None
     prefix_hits: float = 0.0
+    router: str = FIRST
 
     @property
     def limits(self) -> tuple[Limit | None, Limit | None]:
@@ -43,11 +46,18 @@ class Traffic(Record):
         """Requests of a run that do not count."""
         return self.requests // 10
 
-    def load(self, replicas: int, seed: int) -> Load:
-        """What comes to one of so many replicas, which are dealt requests in turn."""
-        rate = self.rate / replicas
-        load = drawn(self.requests, self.prompt, self.generate, rate=rate, burstiness=replicas, seed=seed)
+    def load(self, share: float, seed: int, servers: int = 1, burstiness: float = 1.0) -> Load:
+        """What comes to some servers, which have one of so many shares of the rate.
+
+        A random part of what comes by Poisson's law does so too.
+        """
+        rate, many = self.rate / share, self.requests * servers
+        load = drawn(many, self.prompt, self.generate, rate=rate, burstiness=burstiness, seed=seed)
         return load.hit(self.prefix_hits)
+
+    def alone(self, units: int, seed: int) -> Load:
+        """What comes to one of so many units that are alike: every nth request, where they take turns."""
+        return self.load(units, seed, burstiness=units if self.router == FIRST else 1.0)
 
     @cached_property
     def _lengths(self) -> tuple[int, int]:

@@ -7,9 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from llmir.backends.simulation.course import Course
+from llmir.backends.simulation.farm import farm
+from llmir.backends.simulation.fleet import Fleet
 from llmir.backends.simulation.limits import saturated, within
+from llmir.backends.simulation.pipelined import server_of
 from llmir.backends.simulation.profile import Profile, prices
 from llmir.backends.simulation.replications import STUDENT
+from llmir.backends.simulation.router import ROUTERS
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.simulation import Simulation, Spread, spread
 from llmir.frozen import Array
@@ -18,6 +23,7 @@ from .limit import Limit
 from .structure import Structure
 from .traffic import Traffic
 
+UNIT = 8  # servers of a kind that are simulated together at most
 NONE = Spread(*[float("nan")] * len(Spread._fields))
 
 
@@ -86,12 +92,27 @@ class Replica:
         self._profiles: dict[tuple[int, int], Profile] = {}
 
     def run(self, chunk: int, batch: int, replicas: int, seed: int) -> Run:
-        """One of so many replicas, by a seed; InputError where a request has no room."""
+        """One of so many replicas, by a seed; some where the router looks at them.
+
+        InputError where a request has no room.
+        """
         traffic, profile = self.traffic, self._profile(chunk, batch)
-        load = profile.admitted(traffic.load(replicas, seed))
+        if not ROUTERS[traffic.router].blind and replicas > 1:
+            return self._together(profile, replicas, seed)
+        load = profile.admitted(traffic.alone(replicas, seed))
         server = serve(self._prices, profile.policy, profile.capacity(load.longest), load)
         found = Simulation.of(profile, server, load)
         return Run.of(found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :], traffic)
+
+    def _together(self, profile: Profile, replicas: int, seed: int) -> Run:
+        """As many of them as are simulated together, with their share."""
+        traffic, many = self.traffic, min(replicas, UNIT)
+        load = profile.admitted(traffic.load(replicas / many, seed, many))
+        room = profile.capacity(load.longest)
+        one = server_of(self._prices, profile.policy, room, load, Course(load.arrival_s.tolist()))
+        dealt = farm(one, ROUTERS[traffic.router](many, load, room), load)
+        found, first = Fleet.of_farm(profile, dealt, load), many * traffic.warm_up
+        return Run.of(found.ttft_s[first:], found.tpot_s[first:], traffic)
 
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""

@@ -31,7 +31,7 @@ class Manner(NamedTuple):
     Lengths are drawn evenly, the `shortest` to the longest. What is asked comes `apart_s` after another at
     least. Its engine goes `ahead`, or does not, and takes the share `utilization` of memory, each as its
     version does where it is None; prompts wait `patience` steps of decodes, or until a step has a share
-    `enough` of its tokens.
+    `enough` of its tokens. Graphs hold steps of up to `graphs` decodes, where it is not 0.
     """
 
     rounds: int = 10
@@ -41,6 +41,7 @@ class Manner(NamedTuple):
     patience: int = 0
     enough: float = 0.0
     utilization: float | None = None
+    graphs: int = 0
 
 
 def playable(job: Workload) -> bool:

@@ -16,7 +16,7 @@ class Course:
 
     def __init__(self, arrival_s: list[float]) -> None:
         self.arrival_s = arrival_s
-        self.start_s, self.first_s, self.end_s = ([FOREVER] * len(arrival_s) for _ in range(3))
+        self.start_s, self.first_s, self.end_s = (array("d", [FOREVER]) * len(arrival_s) for _ in range(3))
         self.preemptions = [0] * len(arrival_s)
         self.made: list[int] = []  # tokens that each has in the end
         self._own()

@@ -51,6 +51,8 @@ class Events:
 
         Of steps that begin at one time the first server's goes first: what they send then goes in that order.
         """
-        while times := sorted((s.now, i) for i, s in enumerate(servers) if s.now < self.next_s and s.busy):
+        while times := sorted(
+            (s.begins_s, i) for i, s in enumerate(servers) if s.begins_s < self.next_s and s.busy
+        ):
             (_, first), (other, second) = times[0], times[1] if len(times) > 1 else (inf, len(servers))
             servers[first].advance(min(self.next_s, nextafter(other, inf) if first < second else other))

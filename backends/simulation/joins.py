@@ -33,16 +33,29 @@ def _differ(prefill: Program, decode: Program) -> str:
     return "" if one == two or whole else f"; here it is {one} and {two}"
 
 
+def _stages(prefill: Program, decode: Program) -> tuple[int, int]:
+    return len(prefill.entries), len(decode.entries)
+
+
 def _vllm(prefill: Program, decode: Program) -> str | None:
-    """docs/features/nixl_connector_compatibility.md of vLLM: "P TP == D TP" of hybrids with states."""
+    """docs/features/nixl_connector_compatibility.md of vLLM: "P TP == D TP" of hybrids with states; what can
+    differ is tp, the size of blocks and their number.
+    """
     one, two = prefill.parallelism.tp, decode.parallelism.tp
+    if (stages := _stages(prefill, decode))[0] != stages[1]:
+        return f"joins servers of as many pipeline stages, tp may differ; pp is {stages[0]} and {stages[1]}"
     if prefill.state_bytes_per_sequence and one != two:
         return f"sends states only where tp is the same in prefill and decode; here it is {one} and {two}"
     return None
 
 
 def _sglang(prefill: Program, decode: Program) -> str | None:
-    """disaggregation/nixl/conn.py: "does NOT support PD different TP sizes for non-MLA … hybrid models"."""
+    """disaggregation/nixl/conn.py: "does NOT support PD different TP sizes for non-MLA … hybrid models".
+
+    disaggregation/common/conn.py: "Decode pp size … should be equal to prefill pp size … or 1".
+    """
+    if (stages := _stages(prefill, decode))[1] not in (1, stages[0]):
+        return f"has decode servers of one pipeline stage, or as many; pp is {stages[0]} and {stages[1]}"
     windows = prefill.kv_cache_bytes_per_later_token != prefill.kv_cache_bytes_per_token
     hybrid = windows or prefill.state_bytes_per_sequence
     if hybrid and (here := _differ(prefill, decode)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from llmir.errors import InputError
 from llmir.frozen import Immutable
 
 from . import joins
+from .capacity import Capacity
 from .course import FOREVER, Course
 from .decoder import decoded
 from .drafts import POOLS
@@ -24,7 +25,7 @@ from .pipelined import decoder_of, server_of
 from .pooled import Pooled
 from .pools import pools
 from .profile import REPLICAS, Profile, check, counts, model_of
-from .router import ROUTERS, dealing
+from .router import ROUTERS, Router, dealing
 from .server import Server
 
 Serving = Callable[..., Server]
@@ -58,7 +59,7 @@ class Pair(Immutable):
 
     def seconds(self, tokens: Array) -> Array:
         """Of the caches of so many tokens: ranks send at once, and the side that has more of each decides."""
-        each = [np.broadcast_to(_sent(side, tokens), tokens.shape) for side in (self.prefill, self.decode)]
+        each = [np.broadcast_to(_sent(side, tokens), tokens.shape) for side in self._sides]
         return np.asarray(self.channel.seconds(np.maximum(*each)))
 
     def halves(self, load: Load) -> tuple[Load, Load]:
@@ -93,21 +94,25 @@ class Pair(Immutable):
         first = self._server(server_of, self.prefill, read, read, load.arrival_s)
         came = np.full(len(load), FOREVER)
         later = self._server(decoder_of, self.decode, rest, rest.only(goes_on), came)
-        # Prefixes are those of prefill servers; caches go to the least loaded decode server.
-        names = deals.name, "least-loaded" if deals.name == "prefix-aware" else deals.name
-        servers = first, later
-        routers = [
-            ROUTERS[name](n, server_load, server.capacity)
-            for name, n, server_load, server in zip(names, many, (read, rest), servers, strict=True)
-        ]
+        servers, rooms = (first, later), (first.capacity, later.capacity)
+        routers = _routers(deals.name, many, (read, rest), rooms)
         way = np.where(goes_on, self.seconds(load.prompt), np.nan)
         seconds = [None if np.isnan(time_s) else time_s for time_s in way.tolist()]
-        found = pools(servers, (routers[0], routers[1]), load, seconds)
+        found = pools(servers, routers, load, seconds)
         if not any(place >= 0 for place in found.decode.place):
             raise InputError("pools: every client leaves before its cache is sent; nothing is decoded")
         one = Fleet.of_farm(self.prefill, found.prefill, read, counted["warm_up"])
         two = Fleet.of_farm(self.decode, found.decode, rest, counted["warm_up"])
         return Pooled.of_pools(one, two, found, load, self.channel, **counted)
+
+    def routers(self, name: str, many: tuple[int, int], loads: tuple[Load, Load]) -> tuple[Router, Router]:
+        """What deals out the `halves` of a load to so many servers of each kind."""
+        rooms = tuple(side.capacity(load.longest) for side, load in zip(self._sides, loads, strict=True))
+        return _routers(name, many, loads, (rooms[0], rooms[1]))
+
+    @property
+    def _sides(self) -> tuple[Profile, Profile]:
+        return self.prefill, self.decode
 
     @staticmethod
     def _server(serving: Serving, profile: Profile, load: Load, checked: Load, arrival_s: Array) -> Server:
@@ -116,6 +121,19 @@ class Pair(Immutable):
         check(checked, room, profile.policy)
         course = Course(arrival_s.tolist())
         return serving(profile.prices(room.tokens), profile.policy, room, load, course)
+
+
+def _routers(
+    name: str, many: Sequence[int], loads: tuple[Load, Load], rooms: tuple[Capacity, Capacity]
+) -> tuple[Router, Router]:
+    """Those of prefill and of decode servers.
+
+    Prefixes are those of prefill servers; caches go to the least loaded decode server then.
+    """
+    names = name, "least-loaded" if name == "prefix-aware" else name
+    sides = zip(names, many, loads, rooms, strict=True)
+    one, two = (ROUTERS[deals](servers, load, room) for deals, servers, load, room in sides)
+    return one, two
 
 
 def _sent(profile: Profile, tokens: Array) -> Number:

@@ -36,13 +36,26 @@ class Pipelined(Server):
         self.done_s: deque[float] = deque()  # when those in flight are that have to be waited for
         self.passing: deque[tuple[float, int]] = deque()
         self.clear_s = 0.0
+        self.waits = False  # for what is on its way, with nothing to begin before
+
+    @property
+    def begins_s(self) -> float:
+        """When it goes on: when the first that it waits for is there."""
+        return self.passing[0][0] if self.waits and self.passing else self.now
+
+    def come(self, request: int, time_s: float) -> None:
+        """A request comes, which may be read before that."""
+        self.waits = False
+        super().come(request, time_s)
 
     def advance(self, until: float = FOREVER) -> None:
         """All micro-batches that begin before that time."""
         policy, self.until = self.policy, until
         while self.now < self.until:
-            before = self.preempted
+            before, self.waits = self.preempted, False
             self._arrive()
+            if self.now >= self.until:  # one was answered, and what follows comes first
+                return
             if self.deadlines and self.deadlines[0][0] <= self.now:
                 self._give_up()
                 continue
@@ -60,7 +73,7 @@ class Pipelined(Server):
             elif self.decoding and not (short and self.passing):
                 self._decode(bool(late) or self.preempted > before)
             elif self.passing and not late:  # whose blocks may be taken only when they are there
-                self.now = min(self.passing[0][0], self.until)
+                self.now, self.waits = min(self.passing[0][0], self.until), True
             elif not late:
                 return
             self.waiting.extend(late)
@@ -69,6 +82,13 @@ class Pipelined(Server):
     def busy(self) -> bool:
         """Whether it has requests."""
         return super().busy or bool(self.passing)
+
+    def to_come(self, most: int) -> int:
+        """Tokens that those have which decode, and prompts that are on their way."""
+        passing = [request for _, request in self.passing]
+        ends = [self.prompt[one] + self.generate[one] + self.more[one] for one in passing]
+        rest = (end - self.to_read[one] for one, end in zip(passing, ends, strict=True))
+        return super().to_come(most) + sum(min(tokens, most) for tokens in rest)
 
     def _arrive(self) -> None:
         """Prompts that are read by now have their next token, from when their micro-batch was done."""

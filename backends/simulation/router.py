@@ -25,6 +25,7 @@ class Router(ABC):
     """
 
     name: ClassVar[str]
+    blind: ClassVar[bool] = False  # it does not look at servers: each may be simulated alone
 
     def __init__(self, replicas: int, load: Load, capacity: Capacity) -> None:
         self.replicas = replicas

@@ -1,9 +1,11 @@
-"""Routers: in turn, by load, and by what replicas have in their prefix caches."""
+"""Routers: by chance, in turn, by load, and by what replicas have in their prefix caches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
+
+import numpy as np
 
 from llmir.errors import InputError
 
@@ -23,12 +25,30 @@ class RoundRobin(Router):
     """One after another."""
 
     name: ClassVar[str] = "round-robin"
+    blind: ClassVar[bool] = True
     _next = -1
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
         """The next one."""
         self._next = (self._next + 1) % self.replicas
         return self._next
+
+
+@ROUTERS.register("random")
+class Random(Router):
+    """Any of them by chance, as the seed of the load has it."""
+
+    name: ClassVar[str] = "random"
+    blind: ClassVar[bool] = True
+
+    def __init__(self, replicas: int, load: Load, capacity: Capacity) -> None:
+        super().__init__(replicas, load, capacity)
+        rng = np.random.default_rng((load.seed, 3))
+        self._drawn: list[int] = rng.integers(replicas, size=len(load)).tolist()
+
+    def choose(self, request: int, unanswered: Sequence[int]) -> int:
+        """What was drawn of the request."""
+        return self._drawn[request]
 
 
 @ROUTERS.register("least-loaded")

@@ -53,9 +53,9 @@ class Server:
         self, prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course
     ) -> None:
         self.prices, self.policy, self.capacity, self.course = prices, policy, capacity, course
-        course.made = load.generate.tolist()
         self.prompt: list[int] = load.prompt.tolist()
         self.generate: list[int] = load.generate.tolist()
+        course.made = list(self.generate)
         self.written: list[int] = load.written.tolist()
         self.cached: list[int] = load.cached.tolist()
         self.more: list[int] = (load.reserved - load.written).tolist()  # asked for, and not generated
@@ -131,6 +131,11 @@ class Server:
                 return
             if late:
                 self.waiting.extend(late)
+
+    @property
+    def begins_s(self) -> float:
+        """When it goes on, if nothing comes before."""
+        return self.now
 
     @property
     def busy(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -62,10 +62,11 @@ class Tables:
         least, beside = ([host(busy, graph) for graph in (False, True)] for busy in (0.0, LONG_S))
         names = [f"s{i}" for i in range(len(keeps.functions))]
         own = partial(_decoding, keeps, names)
-        self._own = [self._attention(kind, own, ("B",), names) for kind in KINDS]
+        # Most steps that read prompts are of one kind, so that the other's code is made if it is asked for.
+        self._own = [cache(partial(self._attention, kind, own, ("B",), names)) for kind in KINDS]
         self._rows = [Rows(partial(_row, code)) for code in self._own]
         self._decodes = self._by_context if keeps.functions == (C,) else self._by_sums
-        self._chunks = [self._attention(kind, _reading, ("B", "T"), ("C",)) for kind in KINDS]
+        self._chunks = [cache(partial(self._attention, kind, _reading, ("B", "T"), ("C",))) for kind in KINDS]
         self._reads: list[dict[tuple[tuple[int, int], int], float]] = [{} for _ in KINDS]
         self._of = [*zip(by_tokens, by_sequences, beside, least, self._reads, strict=True)]
 
@@ -83,7 +84,7 @@ class Tables:
 
     def _by_sums(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
         """Seconds of attention of what decodes."""
-        seconds: float = self._own[kind]((decodes,), sums)[0]
+        seconds: float = self._own[kind]()((decodes,), sums)[0]
         return seconds
 
     def _by_context(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
@@ -124,7 +125,7 @@ class Tables:
         known, (new, cached) = self._reads[kind], chunk
         if len(known) >= KEPT:
             known.clear()
-        seconds: float = self._chunks[kind]((times, new), (cached,))[0]
+        seconds: float = self._chunks[kind]()((times, new), (cached,))[0]
         known[chunk, times] = seconds
         return seconds
 
@@ -139,6 +140,6 @@ def _reading(tape: Tape) -> Binding:
     return Binding(**{name: tape.symbol(name) for name in ("B", "T", "C")})
 
 
-def _row(code: Code, decodes: int, contexts: Array) -> Array:
+def _row(code: Callable[[], Code], decodes: int, contexts: Array) -> Array:
     """Values of code at mean contexts of so many sequences."""
-    return np.asarray(code.many((decodes,), (decodes * contexts,))[0])
+    return np.asarray(code().many((decodes,), (decodes * contexts,))[0])

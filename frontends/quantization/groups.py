@@ -10,7 +10,6 @@ from ..source import show
 from . import unquantized
 
 KEY = "quantization_config"
-STATIC = f"$.{KEY}: static activation scales are counted as dynamic ones"
 Options = dict[str, str]
 
 
@@ -60,8 +59,8 @@ def _group(config: Config, scales: str | None = None) -> Options:
     options = {"weights": _weights(matrices, scales), "activations": "", "kv": ""}
     if inputs := group.nested("input_activations"):
         options["activations"] = _symmetric(inputs)
-        if inputs.fields.get("dynamic") is False:
-            config.note(STATIC)
+        if inputs.fields.get("dynamic") is False and options["activations"] in ("fp8", "int8"):
+            options["activations"] += "_t"  # found before, one for all tokens
     if cache := config.nested("kv_cache_scheme"):
         options["kv"] = _symmetric(cache)
     return options

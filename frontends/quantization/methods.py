@@ -10,7 +10,7 @@ from llmir.errors import UnsupportedError
 from ..config import Config
 from ..source import show
 from . import groups, unquantized
-from .groups import STATIC, Options
+from .groups import Options
 
 
 class Method(NamedTuple):
@@ -43,13 +43,12 @@ def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
     config.ignore("scale_fmt", "expert_dtype")
     if config.fields.get("scale_fmt") is not None:  # powers of two of DeepSeek-V3.1 are in fp32 as others
         _one_of(config, "scale_fmt", ("float", "ue8m0"), "scales")
-    if config.fields.get("activation_scheme") == "static":
-        config.note(STATIC)
     weights = f"fp8_b{block[0]}x{block[1]}" if block else "fp8"
     if (experts := config.fields.get("expert_dtype")) is not None:
         _one_of(config, "expert_dtype", ("fp8", "fp4"), "experts")
     fp4 = experts == "fp4"  # DeepSeek-V4's, 32 under a scale of 8 bits
-    return {"weights": weights, "activations": "fp8", "plan": "routed_experts:mxfp4" if fp4 else ""}
+    activations = "fp8_t" if config.fields.get("activation_scheme") == "static" else "fp8"
+    return {"weights": weights, "activations": activations, "plan": "routed_experts:mxfp4" if fp4 else ""}
 
 
 def _fbgemm(config: Config, entries: tuple[str, ...]) -> Options:

@@ -16,7 +16,7 @@ from .serve_sim import Lengths
 
 ASKED = (
     *("hw", "gpus", "rate", "prompt", "generate", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
-    *("engine", "emit", "link", "prefix_hits", "requests", "seed"),
+    *("engine", "emit", "link", "router", "prefix_hits", "requests", "seed"),
 )
 
 
@@ -83,6 +83,11 @@ class Time(Count):
     metavar="LINK",
     help="Plans of prefill and decode servers too, between which caches go over nvlink, network, or what has "
     "a rate such as 25GBps,5us.",
+)
+@click.option(
+    "--router",
+    metavar="NAME",
+    help="Which server of a kind a request goes to: round-robin, random or least-loaded.  [default: round-robin]",
 )
 @click.option("--requests", type=Whole(100), default=1000, help="Of a simulated run.  [default: 1000]")
 @click.option("--seed", type=Whole(0), default=0, help="The first of five.  [default: 0]")

@@ -83,8 +83,8 @@ class Lengths(Count):
 @click.option(
     "--router",
     metavar="NAME",
-    help="Which replica a request goes to: round-robin, least-loaded (the fewest that are not answered), or "
-    "prefix-aware (who read most of its prompt before).  [default: round-robin]",
+    help="Which replica a request goes to: round-robin, random, least-loaded (the fewest that are not "
+    "answered), or prefix-aware (who read most of its prompt before).  [default: round-robin]",
 )
 @click.option("--prefill-replicas", type=Whole(), help="Instead: servers that read prompts …  [default: 1]")
 @click.option("--decode-replicas", type=Whole(), help="… and servers that go on from there.  [default: 1]")

@@ -9,7 +9,7 @@ const roofline = () => document.querySelector("#roofline-chart svg");
 export class Actions extends Menu {
   constructor(page) {
     super([
-      ["copy-link", "a link to this", () => this.text(this.link())], ["copy-command", "the command line", () => this.text(this.command())],
+      ["copy-link", "a link to this", () => this.text(this.link(), this.page.state.unsaid)], ["copy-command", "the command line", () => this.text(this.command())],
       ["copy-python", "the Python call", () => this.text(this.python())], ["save-csv", "ops as CSV", () => this.csv("ops", csv(page.view.steps))],
       ["save-svg", "roofline as SVG", () => this.svg("roofline", roofline())], ["save-png", "roofline as PNG", () => this.png("roofline", roofline())],
     ], (theme) => page.changed({ theme }));

@@ -11,6 +11,7 @@ import { Graph } from "./graph.js";
 import { Roofline } from "./roofline.js";
 import { Op } from "./op.js";
 import { Skyline } from "./skyline.js";
+import { Lanes } from "./lanes.js";
 import { Curves } from "./curves.js";
 import { Against } from "./against.js";
 import { Actions } from "./actions.js";
@@ -30,7 +31,7 @@ class Page {
     const made = (...views) => views.map((View) => new View(choose, told));
     const [figures, graph, roofline] = made(Figures, Graph, Roofline);
     this.views = [new Actions(this), new Tabs(), figures, graph, roofline, new Foot(told)];
-    this.later = [{ draw: (view) => graph.rest(view) }, ...made(Op, Table, Skyline, Against, Curves)];  // in a turn of their own, so that sliders move freely
+    this.later = [{ draw: (view) => graph.rest(view) }, ...made(Op, Table, Skyline, Lanes, Against, Curves)];  // in a turn of their own, so that sliders move freely
     this.phased = either("phase", ["prefill", "decode"], (phase) => this.changed({ phase }));
     this.dims = matchMedia("(prefers-color-scheme: dark)");
     this.dims.addEventListener("change", () => this.changed({}));

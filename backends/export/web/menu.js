@@ -31,7 +31,7 @@ export class Menu {
     mark(this.theme, "aria-label", `${dark() ? "light" : "dark"} colours`);
   }
 
-  async text(text) {
+  async text(text, but) {
     this.copied = text;
     try {
       await navigator.clipboard.writeText(text);
@@ -42,7 +42,7 @@ export class Menu {
       document.execCommand("copy");
       field.remove();
     }
-    this.say(`copied ${whole(text.length)} characters`);
+    this.say(`copied ${whole(text.length)} characters${but ? `, ${but}` : ""}`);
   }
 
   save(name, url) {

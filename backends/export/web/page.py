@@ -34,7 +34,7 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
         raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
     told, functions = document(setups, start, version)
     made, _ = _whole(_read("index.html"), told, "main", functions.source, _read("style.css"))
-    return _sized(made, max_size, f"ask for fewer set-ups than {len(setups)}")
+    return _sized(made, max_size, f"ask for fewer set-ups than {len(setups)}" if len(setups) > 1 else "")
 
 
 def results(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
@@ -89,7 +89,8 @@ def _whole(
 
 def _sized(made: str, max_size: int, fewer: str) -> str:
     if (size := len(made.encode())) > max_size:
-        raise InputError(f"the page has {size:,} bytes, more than {max_size:,}; {fewer}, or raise --max-size")
+        ways = f"{fewer}, or raise --max-size" if fewer else "raise --max-size"
+        raise InputError(f"the page has {size:,} bytes, more than {max_size:,}; {ways}")
     return made
 
 

@@ -152,6 +152,7 @@ class Served {
   draw({ state, setup }) {
     const used = [state.setup, state.pin?.setup], asks = this.asks.map((ask, i) => (i && used.includes(i) && !ask?.config ? ask : null));
     while (asks.length > 1 && !asks.at(-1)) asks.pop();
+    state.unsaid = used.some((i) => this.asks[i]?.config) ? "without your config, which a link does not hold" : "";
     state.more = asks.length > 1 ? { asks: JSON.stringify(asks) } : {};
     if (this.shown !== this.asks[state.setup]) this.fill(this.asks[state.setup]);
     say(this.fields.get("hw").parentNode.firstChild, setup.devices > 1 ? `${setup.devices} devices` : "device");

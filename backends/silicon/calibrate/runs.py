@@ -25,7 +25,7 @@ from llmir.backends.serving.closed import ClosedLoop
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.played import Played, playable
 from llmir.backends.silicon.tables import load
-from llmir.backends.silicon.validate.pricing import IDEAL, Pricing, priced_by
+from llmir.backends.silicon.validate.pricing import IDEAL, Pricing, captured, priced_by
 from llmir.backends.silicon.validate.requests import Layout, Request, request
 from llmir.backends.simulation.prices import Chunks
 from llmir.dim import Binding, Mixed
@@ -116,10 +116,10 @@ def _shape(
     A closed loop is what it settles at with the host that is known, and so is the largest throughput.
     """
     prompt, generate = asked.prompt, asked.generate
-    model = _model(device, engine)
+    model = captured(_model(device, engine), asked.manner.graphs)
 
     def job(by: Pricing, batch: int) -> Workload:
-        how = asked.chunk, asked.manner.ahead, asked.manner.utilization
+        how = asked.chunk, asked.manner.ahead, asked.manner.utilization, asked.manner.graphs
         return by.workload(program, device, engine, (batch, prompt, generate), *how)
 
     if asked.serving and playable(mine := job(PRICED, 1)):

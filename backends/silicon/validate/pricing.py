@@ -25,6 +25,7 @@ from llmir.frozen import FrozenDict
 from llmir.graph import Program
 from llmir.hw import Calibration, Device
 from llmir.hw.calibration import LIBRARIES, rank
+from llmir.hw.sections.graphs import Captured, Graphs
 from llmir.hw.transfer import ENGINE
 
 WITHOUT = ("device", "engine")
@@ -82,13 +83,15 @@ class Pricing(NamedTuple):
         chunk: int | str | None = None,
         ahead: bool | None = None,
         utilization: float | None = None,
+        graphs: int = 0,
     ) -> Workload:
         """A batch of requests: how many, and the tokens in and out of each.
 
         The host of an engine that does not go `ahead` hides nothing of its work. `utilization` is the share
-        of memory that the engine was told to take.
+        of memory that the engine was told to take. Its graphs hold steps of up to so many decodes, if it is
+        not its default.
         """
-        by = self.model(device, engine)
+        by = captured(self.model(device, engine), graphs)
         if ahead is False and by.host:
             by = _hosted(by, by.host.serial)
         return Workload(program, device, *sizes, memory_utilization=utilization, model=by, chunk=chunk)
@@ -102,6 +105,15 @@ class Pricing(NamedTuple):
 
 
 IDEAL = Pricing("ideal")
+
+
+@lru_cache(maxsize=256)
+def captured(made: Model, graphs: int) -> Model:
+    """The same with graphs of up to so many decodes; 0 are the engine's own."""
+    if not graphs or not isinstance(made, Calibrated) or not made.runs:
+        return made
+    sections = {**made.runs.sections, "graphs": Graphs((Captured(decodes=graphs),))}
+    return replace(made, runs=replace(made.runs, sections=sections))
 
 
 @lru_cache(maxsize=256)

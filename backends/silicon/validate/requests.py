@@ -90,17 +90,21 @@ def request(t: Table, i: int) -> Request:
 def _chunk(t: Table, i: int) -> int | str | None:
     """The budget: a number, a word, or a sum of numbers and of columns."""
     said = t["chunk"][i] or None
-    if not isinstance(said, str) or "+" not in said:
-        return said
-    terms = (term.strip() for term in said.split("+"))
-    return sum(int(term) if term.isdigit() else _count(t[term][i], term) for term in terms)
+    return _sum(t, i, said) if isinstance(said, str) and "+" in said else said
+
+
+def _sum(t: Table, i: int, said: str) -> int:
+    """Numbers and columns of a row, added up."""
+    terms = [term.strip() for term in said.split("+")]
+    return sum(_count(t[term][i] if term in t.columns else term, term) for term in terms)
 
 
 def _manner(t: Table, i: int) -> Manner:
     facts = "rounds", "shortest", "apart_ms", "ahead", "patience", "enough", "utilization"
     rounds, shortest, apart_ms, ahead, patience, enough, share = (float(t[fact][i]) for fact in facts)
     goes, used = None if math.isnan(ahead) else bool(ahead), None if math.isnan(share) else share
-    return Manner(int(rounds), shortest, apart_ms * 1e-3, goes, int(patience), enough, used)
+    graphs = _sum(t, i, said) if (said := str(t["graphs"][i])) else 0
+    return Manner(int(rounds), shortest, apart_ms * 1e-3, goes, int(patience), enough, used, graphs)
 
 
 def _figures(
@@ -161,8 +165,10 @@ def _layout(t: Table, i: int) -> Layout:
 
 def types(t: Table, i: int) -> tuple[str, str, str]:
     """Of weights, activations and cache in row `i`; empty where they are the model's own."""
-    weights, activations = _type(t["weight_dtype"][i], "weights", "weight_dtype")
-    if t["stored"][i] == "own":  # the types are those of the model's config
+    stored = t["stored"][i]
+    column = "weight_dtype" if stored in ("", "own") else "stored"
+    weights, activations = _type(t[column][i], "weights", column)
+    if stored == "own":  # the types are those of the model's config
         weights = activations = ""
     stated = t["kv_dtype"][i]
     kv = t["cache"][i] if _unsaid(stated) else _type(stated, "caches", "kv_dtype")

@@ -218,7 +218,7 @@ def _served(
 ) -> dict[str, tuple[float, float, Trust]]:
     """The same of a closed loop, by figure: as it is played, or what it settles at where it cannot be."""
     sizes = 1, asked.prompt, asked.generate
-    how = asked.chunk, asked.manner.ahead, asked.manner.utilization
+    how = asked.chunk, asked.manner.ahead, asked.manner.utilization, asked.manner.graphs
     job, ideal = (by.workload(program, device, engine, sizes, *how) for by in (pricing, IDEAL))
     settled, least = ClosedLoop(job, asked.batch), ClosedLoop(ideal, asked.batch)
     loop = Played(job, asked.batch, asked.manner) if playable(job) else settled
