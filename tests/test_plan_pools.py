@@ -96,9 +96,9 @@ def test_pools_with_drafts_are_the_simulators(acceptance: float) -> None:
         own = {**drafts, "verify": side.drafts.verify}
         limits = {"max_num_seqs": batch, "max_batched_tokens": found.chunk}
         sides.append(llmir.server(side.program, "h100-sxm", **own, **limits))
-    load = found.traffic.load(found.replicas, 0)
+    load = found.traffic.alone(found.replicas, 0)
     many = {"prefill_replicas": found.servers[0], "decode_replicas": found.servers[1]}
-    router = "random" if max(found.servers) > 1 else None
+    router = found.traffic.router if max(found.servers) > 1 else None
     whole = llmir.pools(*sides, LINK).run(load, **many, router=router)
     run = found.trial.runs[0]
     first = len(whole.ttft_s) // 10 if len(load) == 100 else 0
@@ -179,7 +179,7 @@ def test_a_router_that_sees_queues_needs_no_more() -> None:
     assert few[0] and few[1] and few[1].devices <= few[0].devices
     for name, says in (
         ("prefix-aware", "a plan's have none"),
-        ("any", "router: expected random, round-robin or"),
+        ("any", "router: expected round-robin, random or"),
     ):
         with pytest.raises(InputError, match=says):
             llmir.plan("llama3.1-8b", "h100-sxm", router=name, **asked)

@@ -87,7 +87,8 @@ class Time(Count):
 @click.option(
     "--router",
     metavar="NAME",
-    help="Which server of a kind a request goes to: round-robin, random or least-loaded.  [default: round-robin]",
+    help="Which server of a kind a request goes to: round-robin, random or least-loaded.  "
+    "[default: round-robin]",
 )
 @click.option("--requests", type=Whole(100), default=1000, help="Of a simulated run.  [default: 1000]")
 @click.option("--seed", type=Whole(0), default=0, help="The first of five.  [default: 0]")
