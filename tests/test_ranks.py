@@ -114,8 +114,8 @@ def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
 
 @st.composite
 def abreast(draw: Any) -> Case:
-    """Loads on data-parallel ranks, and on stages with as many micro-batches in flight."""
-    fills, load, room = draw(cases())
+    """Loads without shared prefixes on ranks, and on stages with as many micro-batches in flight."""
+    fills, load, room = draw(cases(shares=False))
     fills = replace(fills, patience=0) if isinstance(fills, Trtllm) else fills
     ranks, stages = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     return fills, load, room._replace(ranks=ranks, micro_batches=stages)
