@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.surface import Surface
+from llmir.backends.simulation.capacity import Capacity
 from llmir.backends.simulation.pipelined import Pipelined
 from llmir.backends.simulation.policies.trtllm import Trtllm
+from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import LOG
@@ -23,7 +25,7 @@ from llmir.deployment import Deployment
 from llmir.dim import Binding
 from llmir.errors import InputError
 from tests.naive_uneven import Job, run
-from tests.serving_cases import Case, Toy, alike, cases, in_use, left, naively
+from tests.serving_cases import Case, Toy, alike, cases, in_use, left, load, naively
 
 
 def served(name: str, engine: str = "vllm", **asked: Any) -> llmir.Program:
@@ -112,8 +114,8 @@ def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
 
 @st.composite
 def abreast(draw: Any) -> Case:
-    """Loads on data-parallel ranks, and on stages with as many micro-batches in flight."""
-    fills, load, room = draw(cases())
+    """Loads without shared prefixes on ranks, and on stages with as many micro-batches in flight."""
+    fills, load, room = draw(cases(shares=False))
     fills = replace(fills, patience=0) if isinstance(fills, Trtllm) else fills
     ranks, stages = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     return fills, load, room._replace(ranks=ranks, micro_batches=stages)
@@ -158,6 +160,23 @@ def test_a_pipeline_makes_each_token_once(case: Case, ranks: int, stages: int) -
     assert (np.diff(begin) >= -1e-12).all()
     assert begin[1:] == pytest.approx(np.maximum(begin[1:], (begin + events["time_s"])[:-1]), rel=1e-12)
     assert servers[1].course.end_s == course.end_s
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(shares=False), st.integers(2, 4), st.booleans())
+def test_what_decodes_beside_nobody_is_as_in_an_uneven_pipeline(case: Case, stages: int, alone: bool) -> None:
+    """Prompts that end with one token, and requests that come one after another."""
+    _, given_load, room = case
+    arrival = 10.0 * np.arange(len(given_load)) if alone else np.sort(given_load.arrival_s)
+    generate = given_load.generate if alone else np.ones_like(given_load.generate)
+    asked, step = load(given_load.prompt, generate, arrival), Toy(bend=0.0, stages=stages)
+    many = Capacity(100_000, 16, room.tokens, 100, micro_batches=stages)
+    course = serve(Prices(step), Vllm(), many, asked).course
+    columns = asked.arrival_s, asked.prompt, asked.generate
+    jobs = [Job(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    run(jobs, lambda contexts, chunks: step.flow(contexts, 1, [chunks]), room.tokens, stages, stages)
+    assert course.first_s == pytest.approx([job.times[0] for job in jobs], rel=1e-9)
+    assert course.end_s == pytest.approx([job.times[-1] for job in jobs], rel=1e-9)
 
 
 @pytest.mark.parametrize(("pp", "rate"), [(2, 10), (2, 30), (4, 20)])
