@@ -136,9 +136,12 @@ def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
     from .hw import priced
 
     names = hw.split(",") if isinstance(hw, str) else hw if isinstance(hw, (list, tuple)) else [hw]
-    return priced(
+    found = priced(
         [each.strip() if isinstance(each, str) else each for each in names], {} if price is None else price
     )
+    if twice := next((each.name for i, each in enumerate(found) if each in found[:i]), None):
+        raise InputError(f"hw: {twice} is there twice")
+    return found
 
 
 @uncollected()

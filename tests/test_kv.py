@@ -111,6 +111,9 @@ def test_the_command_says_what_the_api_says() -> None:
     assert json.loads(printed.output) == moved.to_dict()
     for form in ("table", "md", "html"):
         assert "268,435,456 bytes" in runner.invoke(cli, [*asked, "--format", form]).output
+    for prompt, beyond in (("4096", False), ("4097", True)):
+        said = runner.invoke(cli, ["kv", "llama-2-7b", "--prompt", prompt]).output
+        assert ("reaches beyond the model's 4096 positions" in " ".join(said.split())) == beyond
     assert runner.invoke(cli, ["kv", "llama-2-7b", "--prompt", "0"]).exit_code == 2
     assert runner.invoke(cli, ["kv", "llama-2-7b", "--link", "sneakers"]).exit_code == 2
 

@@ -176,6 +176,11 @@ def test_the_command(run: Run) -> None:
     assert "| limit " in run(*asked, "--format", "md").out
 
 
+def test_a_bare_number_is_milliseconds(run: Run) -> None:
+    asked = ("max", "llama3.1-8b", "--format", "json", "--max-tpot")
+    assert run(*asked, "20").out == run(*asked, "20ms").out != run(*asked, "25").out
+
+
 def test_money(run: Run) -> None:
     asked = ("max", "llama3.1-8b", "--hw", "h200", "--format", "json")
     bare, priced = (json.loads(run(*asked, *more).out) for more in ((), ("--price", "h200=3.6")))
@@ -199,7 +204,7 @@ def test_not_even_one(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--max-tpot", "20"), "has no unit"),
+        (("--max-tpot", "20m"), "has no unit"),
         (("--max-tpot", "p50:20ms"), "of simulated requests"),
         (("--max-tpot", "20ms", "--generate", "1"), "no later one"),
         (("--max-ttft", "0s"), "above 0"),

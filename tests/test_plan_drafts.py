@@ -205,6 +205,6 @@ def test_the_command_plans_with_drafts(run: Run) -> None:
     done = run(*asked, "--draft-tokens", "4", "--acceptance", "0.7", "--draft-model", "llama3.2-1b")
     text = " ".join((done.out + done.err).split())
     assert done.code == 0 and "and yields 2.77 tokens; Llama-3.2-1B drafts them" in text
-    assert "verifies no drafts in pipeline stages" in text
+    assert "H100-SXM pp 2 vllm verifies no drafts in pipeline stages" in text and "draft_tokens" not in text
     wrong = run(*asked, "--draft-tokens", "4")
     assert wrong.code == 2 and "--draft-tokens: say --acceptance too" in wrong.err

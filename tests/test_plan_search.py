@@ -18,6 +18,7 @@ from llmir.backends.search.front import front
 from llmir.backends.search.limit import Limit, limit
 from llmir.backends.search.plan import Candidate, Plans
 from llmir.cli import cli
+from llmir.cli.kinds import timed
 from llmir.errors import InputError
 
 RATE = 80
@@ -249,6 +250,14 @@ def test_limits_are_read(said: object, expected: Limit) -> None:
     assert found.of == expected.of and found.seconds == pytest.approx(expected.seconds)
 
 
+def test_a_bare_number_of_the_command_line_is_milliseconds() -> None:
+    assert [timed(said) for said in ("30", " p50:1.5", "1s", "p99", "-1")] == [
+        *("30ms", "p50:1.5ms", "1s", "p99", "-1")
+    ]
+    said = run(*ASKED, "--max-tpot", "p50:20", "--requests", "100")
+    assert said.exit_code == 0 and " of 20.0 ms (p50)" in " ".join(said.output.split())
+
+
 @pytest.mark.parametrize("said", ["30", "fast", "p100:3s", "median:1s", "0s", "-1s", 0, -1.0, None, "1h"])
 def test_what_is_no_limit_is_refused(said: object) -> None:
     with pytest.raises(InputError, match="max_ttft"):
@@ -320,7 +329,8 @@ def test_every_format_has_the_plans(form: str) -> None:
     [
         (("llama3.1-8b",), "--rate: say how many requests come"),
         (("llama3.1-8b", "--rate", "0"), "--rate: expected a number above 0"),
-        ((*ASKED, "--max-tpot", "20"), "--max-tpot: 20 has no unit; say 20ms or 20s"),
+        ((*ASKED, "--max-tpot", "20m"), "--max-tpot: 20m has no unit; say 20ms or 20s"),
+        ((*ASKED, "--hw", "h200,h200-sxm"), "--hw: H200-SXM is there twice"),
         ((*ASKED, "--prompt", "pareto:3"), "--prompt: expected constant"),
         ((*ASKED, "--hw", "h100-sxm,h999"), "h999"),
         ((*ASKED, "--price", "h200=3"), "--price: h200 is not among the devices here"),

@@ -144,6 +144,45 @@ def test_what_cannot_be_verified(programs: tuple[Program, Program, Program], job
         llmir.speculate(loop, every, 4, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("engine", "model", "draft", "says"),
+    [
+        ("vllm", "llama3.1-8b", "llama3.2-1b", None),
+        (
+            "sglang",
+            "llama3.1-8b",
+            "gpt2",
+            "GPT-2 has a vocabulary of 50,257 tokens, Llama-3.1-8B one of 128",
+        ),
+        ("sglang", "qwen2.5-72b", "qwen2.5-0.5b", None),  # one tokenizer, whose tables are padded otherwise
+        (
+            "vllm",
+            "qwen2.5-72b",
+            "qwen2.5-0.5b",
+            "151,936 tokens, .* one of 152,064; vllm takes none",
+        ),
+    ],
+)
+def test_what_drafts_has_the_models_vocabulary(engine: str, model: str, draft: str, says: str | None) -> None:
+    """vLLM compares sizes (vllm/config/speculative.py); llama.cpp allows 128 ids of padding."""
+    last, every, small = (
+        llmir.run(llmir.load(name, logits=logits), f"{llmir.pipeline_of(engine)},shard{{tp=2}}")
+        for name, logits in ((model, "last"), (model, "all"), (draft, "last"))
+    )
+    drafts = {"verify": every, "draft_tokens": 4, "acceptance": 0.7, "draft": small}
+    job = llmir.workload(last, "h200", engine=engine)
+    asked = [
+        lambda: llmir.speculate(job, **drafts),
+        lambda: llmir.server(last, "h200", engine=engine, **drafts),
+    ]
+    for ask in asked:
+        if says is None:
+            ask()
+            continue
+        with pytest.raises(InputError, match=says):
+            ask()
+
+
 ASKED = ("analyze", "llama3.1-8b", "--draft-tokens", "4")
 
 

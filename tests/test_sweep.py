@@ -175,6 +175,7 @@ def test_ranges(first: int, more: int, step: str) -> None:
         ("batch", -4, "from 1"),
         ("batch", True, "from 1"),
         ("weights", "fp8,", "a value is empty"),
+        ("hw", "h200,l40s,h200", "h200 is there twice"),
         ("bath", "1", "did you mean batch"),
     ],
 )
@@ -250,6 +251,14 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
         assert " refused: " in ran.err
         assert ran.err.count("\n") == 1
     assert not (tmp_path / "y.csv").exists()
+
+
+def test_bytes_are_not_for_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for form, code in (("parquet", 2), ("arrow", 2), ("csv", 0)):
+        ran = run("sweep", "tiny.json", "--format", form)
+        assert ran.code == code and ("no terminal shows; say -o FILE" in ran.err) == bool(code)
+        assert bool(ran.out) == (not code)
 
 
 def test_prices_are_of_the_device() -> None:

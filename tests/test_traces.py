@@ -164,6 +164,16 @@ def test_nothing_is_said_of_the_load_of_few_requests() -> None:
     assert "stable" not in row[1]
 
 
+def test_a_table_of_replications_has_a_line_a_latency() -> None:
+    """In 80 columns."""
+    model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
+    found = llmir.replicate(model, "h100-sxm", 2, rate=5, requests=30)
+    lines = str(found).splitlines()
+    rule = next(i for i, line in enumerate(lines) if line.startswith("───"))
+    rows = lines[rule + 1 : rule + 1 + len(found.latencies)]
+    assert all(row.count("±") == 4 for row in rows) and max(map(len, lines)) <= 80
+
+
 def test_intervals_of_replications_are_students() -> None:
     asked = {"rate": 12, "requests": 200, "prompt": "lognormal:512,0.6", "generate": 50}
     found = llmir.replicate(MODEL, "h100-sxm", 4, seed=3, **asked)

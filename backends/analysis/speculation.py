@@ -19,6 +19,8 @@ from llmir.graph import Program
 
 MOST = 64  # drafted tokens of a step: beyond, hardly any is right
 MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # what drafts
+PADDED = 128  # ids by which tables of one tokenizer differ (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
+EQUAL = {"vllm": "vllm/config/speculative.py, verify_equal_vocab_size_if_draft_model"}  # who takes no padding
 _SOME = 4096  # tokens at which caches of two programs are compared
 
 
@@ -42,7 +44,8 @@ def speculative(
         raise InputError("speculate: of a batch of requests; a closed loop of users has no drafts")
     if job.generate == 1:
         raise InputError("generate: 1; drafts are of later tokens")
-    check(job.program, verify, draft)
+    runs = job.model.runs if job.model else None
+    check(job.program, verify, draft, runs.name if runs else "")
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     if draft is not None:
         own["reserve_bytes"] += _held(job, draft)
@@ -54,14 +57,29 @@ def asked(draft_tokens: object, acceptance: object) -> tuple[int, float]:
     return integer("draft_tokens", draft_tokens, 1, MOST), number("acceptance", acceptance, 0.0, 1.0)
 
 
-def check(program: Program, verify: Program, draft: Program | None) -> None:
-    """InputError for what does not verify a program, or is laid over more devices where it drafts for one."""
+def check(program: Program, verify: Program, draft: Program | None, engine: str = "") -> None:
+    """InputError for what does not verify a program, or cannot draft for it."""
     kept = {(p.cache_bytes(_SOME), p.parameters, p.devices) for p in (verify, program)}
     if len(kept) > 1:
         raise InputError(f"verify: {verify.name} is not {program.name} with logits of all positions")
-    if draft is not None and draft.devices > program.devices:
+    if draft is None:
+        return
+    if draft.devices > program.devices:
         few = f"{program.devices:,} of {program.name}"
         raise InputError(f"draft: {draft.name} is laid over {draft.devices:,} devices, more than the {few}")
+    own, other = _vocabulary(draft), _vocabulary(program)
+    sizes = f"draft: {draft.name} has a vocabulary of {own:,} tokens, {program.name} one of {other:,}"
+    if abs(own - other) > PADDED:
+        raise InputError(f"{sizes}; what drafts has the model's own")
+    if own != other and engine in EQUAL:
+        raise InputError(f"{sizes}; {engine} takes none of another size ({EQUAL[engine]})")
+
+
+def _vocabulary(program: Program) -> int:
+    """Of how many tokens there are logits."""
+    graph = program.graphs[program.entries[-1]]
+    size = graph.type(graph.outputs[0]).shape[-1]
+    return size if isinstance(size, int) else 0
 
 
 def drafting(program: Program, drafter: Program | None) -> Program | None:

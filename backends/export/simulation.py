@@ -29,6 +29,15 @@ LATENCIES = {
     "e2e": "end to end",
 }
 
+# The same beside intervals, which leave 16 columns of 80.
+SHORT = LATENCIES | {
+    "ttft": "TTFT",
+    "queue": "  waiting",
+    "admission": "waits to decode",
+    "tpot": "TPOT",
+    "itl": "ITL",
+}
+
 FIGURES = {
     "requests_per_s": "requests/s",
     "output_tokens_per_s": "output tokens/s",
@@ -212,7 +221,7 @@ def replications(found: Replications) -> Group:
     shown = table.columns(HEADINGS, HEADINGS[1:], HEADINGS[:1])
     for name, stats in found.latencies.items():
         cells = (f"{units.time(mean)} ± {_half(mean, half)}" for mean, half in stats.values())
-        table.add(shown, (LATENCIES[name], *cells), styles=["" if LATENCIES[name][0] == " " else "bold"])
+        table.add(shown, (SHORT[name], *cells), styles=["" if LATENCIES[name][0] == " " else "bold"])
     rates = [
         (FIGURES[name], f"{units.digits(mean)} ± {_half(mean, half)}")
         for name, (mean, half) in found.figures.items()

@@ -49,6 +49,8 @@ def axis(name: str, said: object, called: str = "") -> tuple[Value, ...]:
     found: dict[Value, None] = {}
     for part in parts:
         values: Iterable[Value] = [_name(called, part)] if least is None else _counts(called, part, least)
+        if least is None and part in found:
+            raise InputError(f"{called}: {str(part)[:40]} is there twice")
         found.update(dict.fromkeys(values))
         if len(found) > MOST:
             raise InputError(f"{called}: more than {MOST:,} values")

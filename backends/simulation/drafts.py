@@ -62,14 +62,14 @@ class Drafts(NamedTuple):
     ) -> Drafts:
         """Those of a program; InputError for what cannot be, or what the engine refuses."""
         count, share = asked(tokens, acceptance)
-        check(program, verify, drafter)
+        check(program, verify, drafter, engine)
         if max(len(program.entries), program.micro_batches) > 1:
             why = STAGES.get(engine, "no engine is known that verifies drafts in pipeline stages")
-            raise InputError(f"draft_tokens: {count}; {why}")
+            raise InputError(why)
         kind = drafter_of(program, drafter)
         refusal = RANKS.get((engine, kind)) if program.parallelism.dp > 1 else None
         if refusal:
-            raise InputError(f"draft_tokens: {count}; {refusal}")
+            raise InputError(refusal)
         return cls(count, share, verify, drafter)
 
     @property

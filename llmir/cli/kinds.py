@@ -78,6 +78,14 @@ class Number(Count):
         return number(name, value, self.least or 0.0, self.most, above=self.least is None)
 
 
+_BARE = re.compile(r"(?:[a-z][a-z0-9.]*:)?\d{1,30}(?:\.\d{1,30})?", re.ASCII)
+
+
+def timed(text: str) -> str:
+    """A limit as the API takes it: a bare number is milliseconds, `p50:30` too."""
+    return f"{text.strip()}ms" if _BARE.fullmatch(text.strip()) else text
+
+
 class Milliseconds(Number):
     """A time above 0: a number is milliseconds, or it has a unit, such as `1s`."""
 

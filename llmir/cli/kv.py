@@ -56,3 +56,6 @@ def kv(**given: Any) -> None:
     program = inputs.lowered(given)
     asked = {name: given[name] for name in ("batch", "prompt", "link", *inputs.PRICING)}
     output.result(moved(program, inputs.linked(given, program), **asked), form, given["output_file"])
+    positions = program.facts.get("positions")
+    if isinstance(positions, int) and given["prompt"] > positions:
+        output.note(f"prompt {given['prompt']} reaches beyond the model's {positions} positions")

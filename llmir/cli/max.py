@@ -9,7 +9,7 @@ import click
 from . import inputs, options, output
 from .command import command
 from .ending import line
-from .kinds import Count, of_workload
+from .kinds import Count, of_workload, timed
 
 ASKED = (
     "batch",
@@ -30,8 +30,8 @@ class Time(Count):
     name = "TIME"
 
     def read(self, name: str, text: str) -> Any:
-        """As the API reads it."""
-        return text
+        """As the API reads it; a bare number is milliseconds."""
+        return timed(text)
 
     def check(self, name: str, value: Any) -> Any:
         """With its unit, before the model is loaded."""
@@ -54,7 +54,7 @@ class Time(Count):
     type=of_workload("batch"),
     help="Sequences that each have the largest context.  [default: 1, or 1 in each micro-batch]",
 )
-@click.option("--max-ttft", type=Time(), help="The first token comes by then, such as 1s.")
+@click.option("--max-ttft", type=Time(), help="The first token comes by then, such as 1s (a number is ms).")
 @click.option("--max-tpot", type=Time(), help="Each later token takes no longer (mean), such as 30ms.")
 @options.pricing
 @options.lowering

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from llmir.views import Shown
 
 
+BINARY = ("parquet", "arrow", "png", "pdf")
+
+
 def choose(
     output: str | None,
     form: str | None,
@@ -42,7 +45,10 @@ def choose(
         known = ", ".join(views.formats(kind, picture=picture))
         raise InputError(f"--format: expected one of {known}, got {form!r}")
     if output is None or output == "-":
-        return form or kind.prints
+        chosen = form or kind.prints
+        if chosen in BINARY and sys.stdout is not None and sys.stdout.isatty():
+            raise InputError(f"--format {chosen}: is of bytes, which no terminal shows; say -o FILE")
+        return chosen
 
     def find(suffix: str) -> str | None:
         return views.format_of(suffix, kind, picture=picture, form=form)

@@ -11,7 +11,7 @@ from llmir.errors import InputError
 from . import inputs, options, output
 from .command import command
 from .ending import line
-from .kinds import Count, Number, Whole
+from .kinds import Count, Number, Whole, timed
 from .serve_sim import Lengths
 
 ASKED = (
@@ -37,8 +37,8 @@ class Time(Count):
     name = "LIMIT"
 
     def read(self, name: str, text: str) -> Any:
-        """As the API reads it."""
-        return text
+        """As the API reads it; a bare number is milliseconds."""
+        return timed(text)
 
     def check(self, name: str, value: Any) -> Any:
         """With its unit, before the model is loaded."""
@@ -65,8 +65,8 @@ class Time(Count):
 @click.option(
     "--max-ttft",
     type=Time(),
-    help="The first token of 99% of requests comes by then, such as 1s; mean:1s or p50:1s is of the mean, or "
-    "of half of them.",
+    help="The first token of 99% of requests comes by then, such as 1s (a bare number is ms); mean:1s or "
+    "p50:1s is of the mean, or of half of them.",
 )
 @click.option("--max-tpot", type=Time(), help="Likewise later tokens (the mean of a request), such as 30ms.")
 @click.option(
