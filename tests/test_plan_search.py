@@ -18,7 +18,6 @@ from llmir.backends.search.front import front
 from llmir.backends.search.limit import Limit, limit
 from llmir.backends.search.plan import Candidate, Plans
 from llmir.cli import cli
-from llmir.cli.kinds import timed
 from llmir.errors import InputError
 
 RATE = 80
@@ -248,14 +247,6 @@ def test_why_adds_up(plans: Plans) -> None:
 def test_limits_are_read(said: object, expected: Limit) -> None:
     found = limit("max_ttft", said)
     assert found.of == expected.of and found.seconds == pytest.approx(expected.seconds)
-
-
-def test_a_bare_number_of_the_command_line_is_milliseconds() -> None:
-    assert [timed(said) for said in ("30", " p50:1.5", "1s", "p99", "-1")] == [
-        *("30ms", "p50:1.5ms", "1s", "p99", "-1")
-    ]
-    said = run(*ASKED, "--max-tpot", "p50:20", "--requests", "100")
-    assert said.exit_code == 0 and " of 20.0 ms (p50)" in " ".join(said.output.split())
 
 
 @pytest.mark.parametrize("said", ["30", "fast", "p100:3s", "median:1s", "0s", "-1s", 0, -1.0, None, "1h"])

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 import llmir
 from llmir.cli import cli
+from llmir.cli.kinds import timed
 
 
 def run(*arguments: str) -> Result:
@@ -105,3 +106,11 @@ def test_a_plan_says_what_is_taken_to_join_its_nodes() -> None:
     assert "taken to be in" not in run("llama3.1-8b", "--rate", "4", "--gpus", "2").output
     wide = run("deepseek-v3", "--rate", "1", "--gpus", "16", "--hw", "h100-sxm", "--max-tpot", "50ms")
     assert "16 × H100-SXM are taken to be in DGX-H100: 8 devices a node" in " ".join(wide.output.split())
+
+
+def test_a_bare_number_of_the_command_line_is_milliseconds() -> None:
+    assert [timed(said) for said in ("30", " p50:1.5", "1s", "p99", "-1")] == [
+        *("30ms", "p50:1.5ms", "1s", "p99", "-1")
+    ]
+    said = run("llama3.1-8b", "--rate", "9", "--gpus", "1", "--requests", "100", "--max-tpot", "p50:20")
+    assert said.exit_code == 0 and " of 20.0 ms (p50)" in " ".join(said.output.split())
