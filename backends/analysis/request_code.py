@@ -215,16 +215,15 @@ class RequestCode:
         rooms = pool.rooms()
         more, most = ([room.activations for room in pool.rooms(n)] for n in (_MANY, _MANY + 1))
         each = [b - a for a, b in zip(more, most, strict=True)]
+        held = "weights", "activations", "overhead"
         return {
             "rule": pool.rule.rule,
             "share": pool.share,
             "aside": pool.aside,
             "physical": pool.device.capacity_bytes,
             "tightest": pool.tightest,
-            "tokens": pool.tokens,
             "sequences": pool.sequences,
-            "kv_tokens": pool.kv_tokens,
-            "stages": [room._asdict() | {"fullest": str(room.fullest)} for room in rooms],
+            "stages": [{of: getattr(room, of) for of in held} for room in rooms],
             "reserve": pool.reserve_bytes,
             "grows": {"each": each, "fixed": [a - _MANY * n for a, n in zip(more, each, strict=True)]},
             "dp": program.parallelism.dp,

@@ -1,5 +1,5 @@
 // What can be done with what is shown: pinned, copied, saved, dimmed.
-import { $, h, mark, say } from "./dom.js";
+import { $, h, mark, pressed, say } from "./dom.js";
 import { fitting } from "./rates.js";
 import { FRAMED, Menu } from "./menu.js";
 import { csv } from "./table.js";
@@ -21,9 +21,9 @@ export class Actions extends Menu {
 
   draw({ state }) {
     const unknown = this.page.setups[state.setup].passes === null;  // what made the program
-    for (const id of ["copy-command", "copy-python"]) mark($(id), "hidden", unknown ? "" : null);
-    mark($("copy-link"), "hidden", FRAMED ? "" : null);
-    mark(this.pin, "aria-pressed", String(Boolean(state.pin)));
+    for (const id of ["copy-command", "copy-python"]) mark($(id), "hidden", unknown);
+    mark($("copy-link"), "hidden", FRAMED);
+    pressed(this.pin, Boolean(state.pin));
     say(this.pin, state.pin ? "Pinned as A ✕" : "Pin as A");
     this.dimmed();
   }

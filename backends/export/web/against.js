@@ -1,6 +1,7 @@
 // This set-up against the pinned one, op by op: differences add up.
 import { ratio, time, whole } from "./format.js";
-import { $, badge, breaking, called, h, mark, say } from "./dom.js";
+import { $, badge, breaking, called, h, heads, mark, say, span } from "./dom.js";
+import { SIZES } from "./state.js";
 
 const SHOWN = 6;
 
@@ -11,20 +12,19 @@ export class Against {
   }
 
   draw({ pinned, steps, memory, setup, at, phase }) {
-    mark($("against"), "hidden", pinned ? null : "");
+    mark($("against"), "hidden", !pinned);
     if (!pinned) return;
     say($("against-what"), different(pinned, { setup, at }));
     const parts = Object.keys(steps).filter((name) => steps[name] && pinned.steps[name]);
-    const body = h("tbody", {});
+    const body = h("tbody");
     for (const name of [phase, ...parts.filter((other) => other !== phase)]) {
       if (steps[name] && pinned.steps[name]) this.step(body, name, steps[name], pinned.steps[name]);
     }
-    const heads = ["largest change", "A", "this", "difference", "ratio"];
     this.place.replaceChildren(
-      h("table", {}, h("thead", {}, h("tr", {}, heads.map((text) => h("th", { scope: "col" }, text)))), body),
+      h("table", {}, heads(["largest change", "A", "this", "difference", "ratio"]), body),
       h("p", { class: "line" }, ...[
         ["weights", memory.weights, pinned.memory.weights], ["peak memory", memory.bytes, pinned.memory.bytes], ["largest batch", memory.largest, pinned.memory.largest],
-      ].map(([name, now, then]) => h("span", {}, `${name} `, h("strong", {}, ratio(now, then))))));
+      ].map(([name, now, then]) => span(null, `${name} `, h("strong", {}, ratio(now, then))))));
   }
 
   step(body, name, now, then) {
@@ -61,7 +61,7 @@ export class Against {
 function different(pinned, { setup, at }) {
   const keys = Object.keys(setup.choices).filter((key) => setup.choices[key] !== pinned.setup.choices[key]);
   const words = [...keys.map((key) => `${key} ${pinned.setup.choices[key]}`),
-    ...["batch", "prompt", "generate"].filter((key) => at[key] !== pinned.at[key]).map((key) => `${key} ${whole(pinned.at[key])}`)];
+    ...SIZES.filter((key) => at[key] !== pinned.at[key]).map((key) => `${key} ${whole(pinned.at[key])}`)];
   const told = (of) => Object.entries(of.typed).map(([key, value]) => `${key} ${value}`).join(", ");
   if (told(setup) !== told(pinned.setup)) words.push(told(pinned.setup) ? "other rates" : "the rates of its datasheet");
   return words.length ? `A has ${words.join(", ")}` : "A is equal to this";

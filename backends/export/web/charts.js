@@ -1,5 +1,5 @@
 // Small charts: axes, lines, and what lies beyond a limit.
-import { svg } from "./dom.js";
+import { put, sheet, svg } from "./dom.js";
 
 export const EDGE = { left: 46, right: 16, top: 22, bottom: 34 };
 
@@ -7,7 +7,7 @@ export const EDGE = { left: 46, right: 16, top: 22, bottom: 34 };
 export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, yTicks, high, label, under = 0 }) {
   x.range([EDGE.left, wide - EDGE.right]);
   y.range([high - EDGE.bottom, EDGE.top]);
-  const root = svg("svg", { width: wide, height: high + under, viewBox: `0 0 ${wide} ${high + under}`, role: "img", "aria-label": label });
+  const root = sheet(wide, high + under, label);
   const axis = (at, draw) => {
     const node = svg("g", { class: "axis", transform: at });
     d3.select(node).call(draw);
@@ -18,8 +18,7 @@ export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, yTic
   const left = d3.axisLeft(y).ticks(4).tickValues(yTicks ?? null).tickFormat(yFormat).tickSizeOuter(0).tickSizeInner(-(wide - EDGE.left - EDGE.right));
   root.append(axis(`translate(0,${high - EDGE.bottom})`, thin ? bottom.tickValues(thin) : bottom.ticks(5)),
     axis(`translate(${EDGE.left},0)`, left),
-    svg("text", { x: 4, y: 13, class: "head" }, title),
-    svg("text", { x: wide - EDGE.right, y: high + under - 4, "text-anchor": "end", class: "unit" }, unit));
+    put("head", 4, 13, title), put("unit", wide - EDGE.right, high + under - 4, unit, "end"));
   return { root, wide, high };
 }
 
@@ -33,5 +32,5 @@ export function beyond(root, from, to, high, words) {
     svg("line", { x1: 0, x2: 0, y1: 0, y2: 7, class: "hatch" }))),
     svg("rect", { x: from, y: EDGE.top, width: to - from, height: high - EDGE.top - EDGE.bottom, fill: `url(#${id})` }));
   const long = words.length * 6.6;
-  if (to - EDGE.left > long) root.append(svg("text", { x: to - 3, y: high - EDGE.bottom - 6, "text-anchor": "end", class: "inside" }, words));
+  if (to - EDGE.left > long) root.append(put("inside", to - 3, high - EDGE.bottom - 6, words, "end"));
 }

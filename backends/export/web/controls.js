@@ -1,6 +1,6 @@
 // The set-up on top, and the sliders.
-import { whole, tokens } from "./format.js";
-import { $, div, h, mark, say, span } from "./dom.js";
+import { kilo, whole } from "./format.js";
+import { $, div, field, h, mark, number, say, span } from "./dom.js";
 import { SIZES } from "./state.js";
 import { Rates } from "./rates.js";
 
@@ -40,7 +40,7 @@ export class Controls {
         this.menus.set(menu, select);
         place.append(this.chip(menu, select, true));
       } else {
-        const text = h("strong", {});
+        const text = h("strong");
         this.menus.set(menu, text);
         place.append(this.chip(menu, text));
       }
@@ -73,14 +73,11 @@ export class Controls {
       type: "range", min: 0, max: values.length - 1, step: 1, id: `range-${name}`, "aria-label": `${title}, ${more}`,
       oninput: () => this.move(name, this.fitting(name, values[range.value])),
     });
-    const box = h("input", {
-      type: "text", inputmode: "numeric", id: name, autocomplete: "off", "aria-label": `${title}, a number`,
-      "aria-describedby": `${name}-why`, onchange: () => this.typed(name), oninput: () => this.typed(name),
-    });
+    const typed = () => this.typed(name), box = field(name, { inputmode: "numeric", "aria-label": `${title}, a number`, onchange: typed, oninput: typed });
     const why = h("span", { class: "why", id: `${name}-why` });
     const marks = h("div", { class: "ticks", "aria-hidden": "true" });
     for (const tick of ticks) {
-      const mark = h("span", {}, name === "batch" ? whole(tick) : kilo(tick));
+      const mark = span(null, name === "batch" ? whole(tick) : kilo(tick));
       mark.style.left = `${(100 * nearest(values, tick)) / (values.length - 1)}%`;
       marks.append(mark);
     }
@@ -102,8 +99,7 @@ export class Controls {
   }
 
   typed(name) {
-    const { box } = this.sliders.get(name), said = box.value.replace(/[\s,]/g, "");
-    const value = /^\d+$/.test(said) ? Number(said) : NaN, why = this.state.wrong(name, value);
+    const value = number(this.sliders.get(name).box, /^\d+$/), why = this.state.wrong(name, value);
     this.wrong(name, why);
     if (!why) this.changed({ [name]: value });
   }
@@ -148,9 +144,6 @@ export class Controls {
     }
   }
 }
-
-// 1,024 tokens as users say it.
-const kilo = (n) => (n % 1024 ? tokens(n) : `${n / 1024}k`);
 
 function nearest(values, value) {
   const at = values.findIndex((n) => n >= value);

@@ -1,12 +1,12 @@
 // Throughput and TPOT as the batch grows, or the prompt: at the other sizes as the sliders have them.
-import { digits, time, tokens, whole } from "./format.js";
-import { $, Chart, either, svg } from "./dom.js";
+import { digits, kilo, time, whole } from "./format.js";
+import { $, Chart, either, put, svg } from "./dom.js";
 import { EDGE, beyond, framed } from "./charts.js";
 
 const SAMPLES = 16, HIGH = 190, MOST = 256;  // points that are kept of a set-up
 const ALONG = {
   batch: { values: [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256], unit: "batch", ticks: [1, 4, 16, 64, 256, 1024], show: whole },
-  prompt: { values: [128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072], unit: "prompt tokens", ticks: [128, 1024, 8192, 32768, 131072], show: (n) => (n % 1024 ? tokens(n) : `${n / 1024}k`) },
+  prompt: { values: [128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072], unit: "prompt tokens", ticks: [128, 1024, 8192, 32768, 131072], show: kilo },
 };
 
 // Figures of a request, with decode steps at a few contexts in place of all of them: for lines.
@@ -69,7 +69,7 @@ export class Curves extends Chart {
       if (view.figures[key] !== null) {
         const [px, py] = [x(now), y(view.figures[key] * scale)], left = px > wide / 2;
         root.append(svg("line", { x1: px, x2: px, y1: 22, y2: high - 34, class: "here" }), svg("circle", { cx: px, cy: py, r: 5, class: "dot" }),
-          svg("text", { x: px + (left ? -9 : 9), y: Math.max(py - 8, 32), "text-anchor": left ? "end" : "start", class: "here-text" }, say(view.figures[key])));
+          put("here-text", px + (left ? -9 : 9), Math.max(py - 8, 32), say(view.figures[key]), left ? "end" : "start"));
       }
       place.replaceChildren(root);
     });

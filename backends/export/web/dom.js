@@ -16,6 +16,10 @@ export const h = (tag, attributes, ...children) => filled(document.createElement
 export const div = (look, ...children) => h("div", { class: look }, ...children);
 export const span = (look, ...children) => h("span", { class: look }, ...children);
 export const svg = (tag, attributes, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
+// A drawing of a size, and words in one: `anchor` is which end of them is at x.
+export const sheet = (wide, high, label, role = "img") => svg("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role, "aria-label": label });
+export const put = (look, x, y, words, anchor) => svg("text", { class: look, x, y, "text-anchor": anchor }, words);
+export const heads = (titles) => h("thead", null, h("tr", null, titles.map((title) => h("th", { scope: "col" }, title))));
 export const $ = (id) => document.getElementById(id);
 
 // Sets text and attributes only where they change, so that what stays costs nothing.
@@ -26,11 +30,26 @@ export function say(node, text) {
 }
 
 export function mark(node, name, value) {
-  const now = value === null || value === undefined || value === false ? null : String(value);
+  const now = value === true ? "" : value === null || value === undefined || value === false ? null : String(value);
   if (node.getAttribute(name) !== now) {
     if (now === null) node.removeAttribute(name);
     else node.setAttribute(name, now);
   }
+}
+
+export const pressed = (button, on) => mark(button, "aria-pressed", String(on));
+
+// What a button shows or hides.
+export function unfold(button, what, shown) {
+  what.hidden = !shown;
+  mark(button, "aria-expanded", String(shown));
+}
+
+// A field for a number, and what stands in it without its commas; NaN where that is no such number.
+export const field = (id, more) => h("input", { type: "text", id, autocomplete: "off", "aria-describedby": `${id}-why`, ...more });
+export function number(box, pattern) {
+  const said = box.value.replace(/[\s,]/g, "");
+  return pattern.test(said) ? Number(said) : NaN;
 }
 
 export const LETTERS = { compute: "C", memory: "M", network: "N", overhead: "O", bubble: "B" };
@@ -62,7 +81,7 @@ export class Chart {
 export function either(group, names, choose) {
   const buttons = names.map((name) => [name, $(`${group}-${name}`)]);
   for (const [name, button] of buttons) button.addEventListener("click", () => choose(name));
-  return (chosen) => buttons.forEach(([name, button]) => mark(button, "aria-pressed", String(name === chosen)));
+  return (chosen) => buttons.forEach(([name, button]) => pressed(button, name === chosen));
 }
 
 // The bound of an op as a letter in its colour; `aria-hidden`, as the word stands beside it.

@@ -69,7 +69,7 @@ export class Figures {
 
   against(place, now, then, show, rises) {
     const known = typeof then === "number" && typeof now === "number";
-    mark(place, "hidden", known ? null : "");
+    mark(place, "hidden", !known);
     if (!known) return say(place, "");
     const sign = Math.abs(now / then - 1) < 5e-4 ? "=" : now > then ? "▲" : "▼";
     const better = sign === "=" ? "" : (now > then) === Boolean(rises) ? "better" : "worse";

@@ -36,11 +36,13 @@ export const whole = (n) => GROUPED.format(n);
 export function tick(x) {
   const [scale, symbol] = PREFIXES.find(([s]) => x >= s * (1 - 1e-9)) ?? [1, ""];
   const size = x / scale;
-  return `${size < 0.01 ? size : Number(size.toPrecision(3))}${symbol ? ` ${symbol}` : ""}`;
+  return `${size < 0.01 ? size : rounded(size)}${symbol ? ` ${symbol}` : ""}`;
 }
 
 // Tokens on an axis: 4k.
-export const tokens = (n) => (n >= 1000 ? `${Number((n / 1000).toPrecision(3))}k` : `${n}`);
+export const tokens = (n) => (n >= 1000 ? `${rounded(n / 1000)}k` : `${n}`);
+// 1,024 of them as users say it.
+export const kilo = (n) => (n % 1024 ? tokens(n) : `${n / 1024}k`);
 
 export function percent(x) {
   if (!Number.isFinite(x)) return digits(x);

@@ -1,5 +1,5 @@
 // What stands around the views: tabs where there is room for one at a time, and the foot.
-import { LETTERS, $, badge, div, h, mark, say, span } from "./dom.js";
+import { LETTERS, $, badge, div, h, mark, pressed, say, span } from "./dom.js";
 import { percent } from "./format.js";
 
 const ORDER = ["Roofline", "Graph", "Table", "Memory", "Curves", "A:B"];
@@ -17,24 +17,24 @@ export class Tabs {
 
   show(name) {
     this.shown = name;
-    for (const [each, view] of this.views) mark(view, "data-shown", each === name ? "" : null);
-    for (const [each, tab] of this.tabs) mark(tab, "aria-pressed", String(each === name));
+    for (const [each, view] of this.views) mark(view, "data-shown", each === name);
+    for (const [each, tab] of this.tabs) pressed(tab, each === name);
   }
 
   draw({ pinned }) {
     const last = this.tabs.at(-1)[1];
-    mark(last, "hidden", pinned ? null : "");
+    mark(last, "hidden", !pinned);
     if (!pinned && this.shown === "A:B") this.show("Roofline");
   }
 }
 
 export class Foot {
   constructor(told) {
-    const words = Object.keys(LETTERS).filter((bound) => bound !== "bubble").map((bound) => h("span", {}, badge(bound), ` ${bound}`));
+    const words = Object.keys(LETTERS).filter((bound) => bound !== "bubble").map((bound) => span(null, badge(bound), ` ${bound}`));
     this.notes = div("notes");
-    this.basis = h("span", {});
+    this.basis = span();
     $("foot").append(span("legend", ...words), this.basis,
-      h("span", {}, `llmir ${told.version}; computed in this page, ${told.sent ?? "nothing is sent"}`), this.notes);
+      span(null, `llmir ${told.version}; computed in this page, ${told.sent ?? "nothing is sent"}`), this.notes);
   }
 
   draw({ setup, steps }) {

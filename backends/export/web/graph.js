@@ -1,6 +1,6 @@
 // The graph of a step: blocks that fold, ops from top to bottom, what jumps over others dashed beside them.
 import { percent, time } from "./format.js";
-import { $, breaking, div, h, mark, roving, say, span, svg } from "./dom.js";
+import { $, breaking, div, h, mark, pressed, roving, say, span, svg, unfold } from "./dom.js";
 
 const MANY = 60;  // ops from which blocks begin folded, but for the longest
 const LANE = 7;
@@ -33,9 +33,8 @@ export class Graph {
       const lines = svg("svg", { class: "jumps", "aria-hidden": "true" });
       const body = h("div", { class: "body", hidden: closed }, ...ranks, lines);
       head.addEventListener("click", () => {
-        body.hidden = !body.hidden;
+        unfold(head, body, body.hidden);
         this.folded.set(key, body.hidden);
-        mark(head, "aria-expanded", String(!body.hidden));
         this.draw(this.last);
         this.rest(this.last);
         this.links();
@@ -92,10 +91,10 @@ export class Graph {
   }
 
   say(box, { step, setup, state }) {
-    const own = (box.own = step.ops[box.rows[0]]), total = box.rows.reduce((a, row) => a + step.ops[row].total_s, 0);
+    const own = (box.own = step.ops[box.rows[0]]), total = this.seconds([box], step);
     const chosen = box.rows.some((row) => step.ops[row].name === state.op);
     mark(box.node, "class", `op ${own.bound}${chosen ? " chosen" : ""}`);
-    mark(box.node, "aria-pressed", String(chosen));
+    pressed(box.node, chosen);
     say(box.cost, time(own.time_s));
     say(box.share, `${own.bound} · ${percent(total / (step.time_s * setup.stages))}`);
     const filled = `${(100 * Math.max(0, total / this.longest)).toFixed(1)}% 100%`;

@@ -1,6 +1,6 @@
 // A step over its pipeline stages, to scale: what each does with each micro-batch, and how long it waits for others.
 import { time } from "./format.js";
-import { $, Chart, mark, say, svg } from "./dom.js";
+import { $, Chart, mark, put, sheet, svg } from "./dom.js";
 
 const LEFT = 46, TOP = 34, ROW = 30, HIGH = 22;  // pixels
 
@@ -12,22 +12,22 @@ export class Lanes extends Chart {
 
   draw(view) {
     const { setup, step, title } = (this.last = view);
-    mark(this.place, "hidden", setup.stages > 1 ? null : "");
+    mark(this.place, "hidden", setup.stages === 1);
     if (setup.stages === 1 || !this.wide) return;
     const high = TOP + setup.stages * ROW, x = d3.scaleLinear([0, step.time_s], [LEFT, this.wide - 16]), rows = slices(step, setup.parts);
-    const words = `${setup.stages} stages${setup.parts > 1 ? ` × ${setup.parts} micro-batches` : ""}; dashed: waits`, text = (x, y, said, look) => svg("text", { x, y, class: look }, said);
-    const root = svg("svg", { width: this.wide, height: high, viewBox: `0 0 ${this.wide} ${high}`, role: "img", "aria-label": `${title}: ${words}` });
-    root.append(text(4, 13, words, "head"), text(LEFT, 29, "0", "unit"), svg("text", { x: this.wide - 16, y: 29, class: "unit", "text-anchor": "end" }, time(step.time_s)));
+    const words = `${setup.stages} stages${setup.parts > 1 ? ` × ${setup.parts} micro-batches` : ""}; dashed: waits`;
+    const root = sheet(this.wide, high, `${title}: ${words}`);
+    root.append(put("head", 4, 13, words), put("unit", LEFT, 29, "0"), put("unit", this.wide - 16, 29, time(step.time_s), "end"));
     rows.forEach((lane, stage) => {
       const y = TOP + stage * ROW, paths = {}, marks = [];
       for (const { kind, part, from, to } of lane) {
         const [left, right] = [x(from), x(to)], said = kind === "bubble" ? time(to - from) : `${part}`;
         paths[kind] = `${paths[kind] ?? ""}M${left},${y}H${right}V${y + HIGH}H${left}Z`;
-        if (kind !== "overhead" && said.length * 7 + 6 < right - left) marks.push(svg("text", { x: (left + right) / 2, y: y + 15, "text-anchor": "middle", class: "inside" }, said));
+        if (kind !== "overhead" && said.length * 7 + 6 < right - left) marks.push(put("inside", (left + right) / 2, y + 15, said, "middle"));
       }
       const all = (name) => lane.reduce((sum, { kind, from, to }) => sum + (kind === name ? to - from : 0), 0);
       const said = `stage ${stage}: ${time(all("work"))} of ops, ${time(all("overhead"))} of overhead, ${time(all("bubble"))} of waits`;
-      root.append(svg("g", {}, svg("title", {}, said), text(4, y + 15, `${stage}`, "head"), ...Object.entries(paths).map(([kind, d]) => svg("path", { d, class: `lane ${kind}` })), ...marks));
+      root.append(svg("g", {}, svg("title", {}, said), put("head", 4, y + 15, stage), ...Object.entries(paths).map(([kind, d]) => svg("path", { d, class: `lane ${kind}` })), ...marks));
     });
     this.place.replaceChildren(root);
   }

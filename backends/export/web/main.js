@@ -72,7 +72,7 @@ class Page {
     mark(document.documentElement, "data-theme", dark ? "dark" : "light");
     this.controls.draw();
     this.phased(phase);
-    mark($("phase-decode"), "disabled", priced.steps.decode ? null : "");
+    mark($("phase-decode"), "disabled", !priced.steps.decode);
     for (const each of this.views) each.draw(view);
     this.view = view;
     this.took = performance.now() - began;

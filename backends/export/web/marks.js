@@ -127,7 +127,7 @@ export class Marks extends Chart {
     if (!found) return;
     found.own.classList.add("near");
     const [name, ...words] = found.said;
-    this.tip.replaceChildren(h("strong", {}, name), ...words.flatMap((text) => text.split("\n")).map((text) => h("span", {}, text)));
+    this.tip.replaceChildren(h("strong", {}, name), ...words.flatMap((text) => text.split("\n")).map((text) => span(null, text)));
     const [x, y] = found.at, wide = Math.min(this.tip.offsetWidth, this.wide), high = this.tip.offsetHeight;
     this.tip.style.left = `${Math.max(0, Math.min(x - wide / 2, this.wide - wide))}px`;
     this.tip.style.top = `${y > high + 14 ? y - high - 12 : y + 14}px`;

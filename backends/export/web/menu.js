@@ -1,6 +1,6 @@
 // What can be done with any page: copied, saved, dimmed.
 import { whole } from "./format.js";
-import { $, h, mark, say } from "./dom.js";
+import { $, h, mark, say, unfold } from "./dom.js";
 
 const PAINT = ["fill", "fill-opacity", "stroke", "vector-effect", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family", "opacity", "text-anchor"];
 
@@ -23,8 +23,7 @@ export class Menu {
   }
 
   open(shown) {
-    this.menu.hidden = !shown;
-    mark(this.copy, "aria-expanded", String(shown));
+    unfold(this.copy, this.menu, shown);
   }
 
   dimmed() {

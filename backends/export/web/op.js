@@ -1,6 +1,6 @@
 // One op: its equation, what it costs in symbols and here, what bounds it, and where the constants come from.
 import { bytes, flops, percent, rate, time, whole, within } from "./format.js";
-import { $, badge, div, h, span } from "./dom.js";
+import { $, badge, div, h, heads, span } from "./dom.js";
 
 // A size in symbols as it is read: 10,240·B·T.
 const symbols = (text) => text.replace(/\d{4,}/g, (n) => whole(Number(n))).replaceAll("*", "·\u200b");
@@ -18,7 +18,7 @@ export class Op {
     const limits = op.row.about.limits.map((limit) => ({ ...limit, rate: setup.rate(limit.key) ?? limit.rate, source: limit.key in setup.typed ? "typed in" : limit.source }));
     const { about } = op.row, chosen = op.name === state.op;
     const head = div("line", h("h2", {}, op.name, span("more", ` ${about.op}${op.repeat > 1 ? ` × ${op.repeat}` : ""}, ${phase}`)),
-      h("span", {}, h("strong", { class: `big ${op.bound}` }, time(op.time_s)), ` ${within(op.error)} `, badge(op.bound), ` ${op.bound}`));
+      span(null, h("strong", { class: `big ${op.bound}` }, time(op.time_s)), ` ${within(op.error)} `, badge(op.bound), ` ${op.bound}`));
     const sizes = about.axes.map(([name, size]) => `${name} ${symbols(size)}`).join(", ");
     this.place.replaceChildren(head,
       chosen ? "" : h("p", { class: "hint" }, "The longest op of the step; choose another in the graph, the roofline or the table."),
@@ -35,14 +35,14 @@ export class Op {
     for (const [role, text] of Object.entries(about.moved)) rows.push([role, text, role in moved ? bytes(moved[role]) : ""]);
     if (op.comm_bytes) rows.push(["sent", "", bytes(op.comm_bytes)]);
     return h("table", { class: "sizes" },
-      h("thead", {}, h("tr", {}, ["one execution", "in symbols", `B ${whole(at[0])}, T ${whole(at[1])}, C ${whole(at[2])}`].map((text) => h("th", { scope: "col" }, text)))),
+      heads(["one execution", "in symbols", `B ${whole(at[0])}, T ${whole(at[1])}, C ${whole(at[2])}`]),
       h("tbody", {}, rows.map(([name, text, here]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("code", {}, symbols(text))), h("td", {}, here)))));
   }
 
   bars(op, limits) {
-    const amounts = { memory: op.bytes }, rows = [];
+    const rows = [];
     for (const { bound, what, rate: speed } of limits) {
-      const matrix = what.includes("matrix"), amount = bound === "memory" ? amounts.memory : matrix ? op.matmul_flops : op.flops - op.matmul_flops;
+      const matrix = what.includes("matrix"), amount = bound === "memory" ? op.bytes : matrix ? op.matmul_flops : op.flops - op.matmul_flops;
       if (bound !== "network" && amount) rows.push([what, bound, amount / speed, rate(speed, bound === "memory" ? "B/s" : "FLOP/s")]);
     }
     if (op.comm_bytes) rows.push(["roofline", "network", op.ideal_time_s, ""]);
@@ -51,7 +51,7 @@ export class Op {
     return div("bars", rows.map(([name, bound, seconds, beside]) => {
       const fill = h("i", { class: bound });
       fill.style.width = `${(100 * seconds) / most}%`;
-      return div("row", h("span", {}, name), span("track", fill), h("span", {}, `${time(seconds)}${beside ? ` · ${beside}` : ""}`));
+      return div("row", span(null, name), span("track", fill), span(null, `${time(seconds)}${beside ? ` · ${beside}` : ""}`));
     }));
   }
 

@@ -32,7 +32,7 @@ export class Picked {
   }
 
   say() {
-    mark(this.note, "hidden", this.words ? null : "");
+    mark(this.note, "hidden", !this.words);
     this.note.textContent = this.words;
   }
 

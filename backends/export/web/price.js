@@ -1,19 +1,21 @@
 // What requests take: the rules of llmir.workload over the functions of a set-up. No drawing here.
 
+const { floor, max, min } = Math;
 const UNLIMITED = 2 ** 40, CHUNK = 1 << 16, BLOCK = 128;
 const PRICED = 4;
 const FUNCTIONS = ["early", "late", "figures", "memory"];
 export const CAPACITY = "memory_GB";
 
+const mapped = (of, each) => Object.fromEntries(Object.entries(of).map(([name, value]) => [name, each(value, name)]));
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 
 // A step that goes through pipeline stages: seconds of a micro-batch on each, and how many there are.
 function timing(stages, parts) {
-  const all = sum(stages), slowest = Math.max(...stages);
+  const all = sum(stages), slowest = max(...stages);
   return {
     step: parts === 1 ? all : all + (parts - 1) * slowest,
     interval: parts * slowest,
-    period: Math.max(all, parts * slowest),
+    period: max(all, parts * slowest),
   };
 }
 
@@ -26,7 +28,7 @@ function known(phase, each, fresh) {
 // Values that follow one another by name, so many of each.
 function apart(values, counts) {
   let from = 0;
-  return Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, values.slice(from, (from += count))]));
+  return mapped(counts, (count) => values.slice(from, (from += count)));
 }
 
 // Functions by name for what they are told, made once for each.
@@ -49,15 +51,13 @@ export class Setup {
     this.names = names;
     this.stages = told.prefix.length;
     this.functions = functions;
-    this.kinds = Object.fromEntries(
-      Object.entries(told.phases).map(([name, phase]) => {
-        const rows = tables[phase.rows].map(([name, stage, kind, block, repeat, priced, amounts, moment, sends], i) => {
-          const [bases, about] = [phase.bases.map((of) => tables[of][i]), tables[phase.described][i]];
-          return { index: i, name, stage, kind, block, repeat, priced, amounts, moment, sends, bases, about };
-        });
-        return [name, { ...phase, name, rows }];
-      }),
-    );
+    this.kinds = mapped(told.phases, (phase, name) => {
+      const rows = tables[phase.rows].map(([name, stage, repeat, priced, amounts, moment, sends], i) => {
+        const [bases, about] = [phase.bases.map((of) => tables[of][i]), tables[phase.described][i]];
+        return { name, stage, repeat, priced, amounts, moment, sends, bases, about };
+      });
+      return { ...phase, name, rows };
+    });
     this.roofs = tables[told.roofs];
     this.rates = tables[told.rates];
     this.lanes = this.dp * this.parts;
@@ -83,8 +83,7 @@ export class Setup {
     const functions = this.functions(this.names.rates.map((key) => known[key]));
     this.held = functions[this.reserves];
     this.counted = functions[this.counts];
-    this.phases = Object.fromEntries(Object.entries(this.kinds).map(([name, kind]) =>
-      [name, { ...kind, ...Object.fromEntries(FUNCTIONS.map((key) => [key, functions[kind[key]]])) }]));
+    this.phases = mapped(this.kinds, (kind) => ({ ...kind, ...Object.fromEntries(FUNCTIONS.map((key) => [key, functions[kind[key]]])) }));
     this.roofs = { ...roofs, memory: rate("memory_GBps", roofs.memory), peaks: roofs.peaks.map(([unit, peak, key]) => [unit, rate(key, peak), key]).sort((a, b) => a[1] - b[1]) };
     this.capacity = rate(CAPACITY, this.capacity);
     const physical = this.capacity, { aside } = limits;
@@ -97,7 +96,7 @@ export class Setup {
   doubted(changed, rate) {
     if (!this.kin || !changed.length) return [0, 0];
     const { key, own, usual, alike, most } = this.kin, peak = rate(key, usual);
-    const doubt = Math.max(peak, alike) <= most * Math.min(peak, alike) ? 1 : 2;
+    const doubt = max(peak, alike) <= most * min(peak, alike) ? 1 : 2;
     const [chip, links] = [true, false].map((of) => changed.some((each) => CHIP.test(each.key) === of));
     return [chip ? doubt : 0, links || (chip && !own) ? doubt : 0];
   }
@@ -111,8 +110,8 @@ export class Setup {
       return { usable: usable - reserve, caches: usable - reserve - taken };
     });
     if (!counted) return rooms[limits.tightest].usable;
-    const tokens = rooms.map(({ caches }, i) => Math.min(UNLIMITED, block * dp * largestThat((n) => counted(dp, 1, block * n - 1)[i] / parts <= caches)));
-    return rooms[tokens.indexOf(Math.min(...tokens))].usable;
+    const tokens = rooms.map(({ caches }, i) => min(UNLIMITED, block * dp * largestThat((n) => counted(dp, 1, block * n - 1)[i] / parts <= caches)));
+    return rooms[tokens.indexOf(min(...tokens))].usable;
   }
 
   // The phase that runs for so many new tokens after cached ones.
@@ -143,7 +142,7 @@ export class Setup {
     const simple = this.stages === 1 && this.parts === 1;
     let period = 0, interval = 0;
     for (let from = first; from < first + count; from += BLOCK) {
-      const contexts = Array.from({ length: Math.min(BLOCK, first + count - from) }, (_, i) => from + i);
+      const contexts = Array.from({ length: min(BLOCK, first + count - from) }, (_, i) => from + i);
       for (const found of this.stepping(batch, 1, contexts)) {
         const step = simple ? { period: found[0], interval: found[0] } : timing(found, this.parts);
         period += step.period;
@@ -193,19 +192,19 @@ export class Setup {
     const at = [batch / this.parts, fresh, context], phase = this.phase(fresh, context), { parts } = this;
     const n = this.stages, found = apart(phase.figures(...at), phase.counts), seconds = found.parts;
     const [alone, busy, launched, whole] = [0, 1, 2, 3].map((i) => seconds.slice(i * n, (i + 1) * n));
-    const { step, interval, period } = timing(whole, parts), ideal = timing(found.ideal, parts);
+    const { step } = timing(whole, parts), ideal = timing(found.ideal, parts);
     const ops = phase.rows.map((row) => this.op(row, found.times, found.amounts, n * step));
-    const overheads = whole.map((time, i) => ({
-      host: time - launched[i], launching: launched[i] - busy[i], hidden: busy[i] - alone[i],
-      all: time - launched[i] + (launched[i] - busy[i]) + (busy[i] - alone[i]),
-    }));
+    const overheads = whole.map((time, i) => {
+      const host = time - launched[i], launching = launched[i] - busy[i], hidden = busy[i] - alone[i];
+      return { host, launching, hidden, all: host + launching + hidden };
+    });
     const added = this.served ? overheads.map((o, i) => this.extra("engine_overhead", i, parts, o.all, n * step)) : [];
     const bubbles = n > 1
       ? whole.map((time, i) => this.extra("bubble", i, 1, step - parts * time, n * step))
       : [];
     return {
       phase, batch, fresh, context, at, ops, extras: [...added, ...bubbles], overheads,
-      time_s: step, interval_s: interval, period_s: period, ideal_time_s: ideal.step, stages: whole,
+      time_s: step, ideal_time_s: ideal.step, stages: whole,
       error: this.error(ops), moments: found.moments, memory: stages(found.memory),
     };
   }
@@ -217,7 +216,7 @@ export class Setup {
     const own = Object.fromEntries(this.names.amounts.map((name, i) => [name, amounts[first + i]]));
     const moved = own.read_bytes + own.write_bytes;
     return {
-      row, name: row.name, kind: row.kind, stage: row.stage, repeat, time_s, ideal_time_s, basis, error, lent, beyond, which,
+      row, name: row.name, stage: row.stage, repeat, time_s, ideal_time_s, basis, error, lent, beyond, which,
       bound: this.names.bounds[bound], total_s: repeat * time_s, share: step ? (repeat * time_s) / step : NaN,
       ...own, intensity: moved ? own.flops / moved : NaN, bytes: moved,
     };
@@ -228,7 +227,7 @@ export class Setup {
     const bound = name === "bubble" ? "bubble" : "overhead", total_s = repeat * time_s;
     const none = { flops: 0, bytes: 0, read_bytes: 0, write_bytes: 0, comm_bytes: 0, intensity: NaN };
     return {
-      row: null, name: this.prefix[stage] + name, kind: "overhead", stage, repeat, time_s, total_s, bound,
+      row: null, name: this.prefix[stage] + name, stage, repeat, time_s, total_s, bound,
       ideal_time_s: 0, share: step ? total_s / step : NaN, error: name === "bubble" ? null : this.hostError, ...none,
     };
   }
@@ -238,30 +237,30 @@ export class Setup {
     let own = 0, others = 0, beyond = 0, whole = 0;
     for (const op of ops) {
       if (op.error === null) continue;
-      const lent = Math.min(op.lent, op.error), added = Math.min(op.beyond, lent);
+      const lent = min(op.lent, op.error), added = min(op.beyond, lent);
       own += op.share * Math.sqrt(op.error ** 2 - lent ** 2);
       others += op.share * Math.sqrt(lent ** 2 - added ** 2);
       beyond += op.share * added;
       whole += op.share;
     }
     if (!ops.some((op) => op.error !== null)) return null;
-    return whole ? Math.hypot(Math.max(Math.hypot(own / whole, others / whole), this.hostError ?? 0), beyond / whole) : NaN;
+    return whole ? Math.hypot(max(Math.hypot(own / whole, others / whole), this.hostError ?? 0), beyond / whole) : NaN;
   }
 
   // The most bytes that a rank holds, and of what.
   peak(batch, prompt, generate) {
-    const each = Math.floor(batch / this.parts);
+    const each = floor(batch / this.parts);
     return this.limits.rule ? this.pooled(each, prompt + generate - 2) : this.stepped(each, prompt, generate);
   }
 
   pooled(sequences, last) {
     const { limits } = this, { sequences: usual, grows, dp } = limits;
-    const asked = Math.max(usual, Math.ceil((sequences * this.parts) / dp));
+    const asked = max(usual, Math.ceil((sequences * this.parts) / dp));
     const held = this.fullest(sequences, last);
     let found = null;
     limits.stages.forEach((stage, i) => {
       const sampled = asked > usual ? grows.each[i] * asked + grows.fixed[i] : 0;
-      const activations = Math.max(stage.activations, sampled);
+      const activations = max(stage.activations, sampled);
       const [usable, taken] = RULES[limits.rule](limits, stage.weights, activations, stage.overhead);
       const short = held[i] - (usable - limits.reserve - taken);
       const bytes = Math.ceil(this.capacity_bytes + short), { weights, overhead } = stage;
@@ -274,7 +273,7 @@ export class Setup {
   fullest(sequences, last) {
     const most = this.held(sequences, 1, last);
     for (const context of this.falls ? this.full(last) : []) {
-      this.held(sequences, 1, context).forEach((bytes, i) => (most[i] = Math.max(most[i], bytes)));
+      this.held(sequences, 1, context).forEach((bytes, i) => (most[i] = max(most[i], bytes)));
     }
     return most;
   }
@@ -282,22 +281,16 @@ export class Setup {
   // The contexts up to a last one in which caches take most: of any number of sequences, as of one.
   full(last) {
     if (this.filled?.last !== last) {
-      const most = [];
-      for (let context = Math.max(0, last - CHUNK); context < last; context++) {
-        this.held(1, 1, context).forEach((bytes, i) => {
-          if (!most[i] || bytes > most[i].bytes) most[i] = { bytes, context };
-        });
-      }
-      this.filled = { last, found: most.map(({ context }) => context) };
+      this.filled = { last, found: heaviest(max(0, last - CHUNK), last, (context) => this.held(1, 1, context)) };
     }
     return this.filled.found;
   }
 
   stepped(sequences, prompt, generate) {
     const { parts } = this, chunk = largest(this.chunks(sequences * parts, prompt));
-    const ends = [[Math.floor(chunk.prompts / parts), chunk.fresh, chunk.cached.at(-1)]];
+    const ends = [[floor(chunk.prompts / parts), chunk.fresh, chunk.cached.at(-1)]];
     for (const context of this.contexts(prompt, generate)) ends.push([sequences, 1, context]);
-    const last = prompt + Math.max(generate - 2, 0);
+    const last = prompt + max(generate - 2, 0);
     let found = null;
     for (const [count, fresh, context] of ends) {
       const { memory } = this.phase(fresh, context), others = sequences - count;
@@ -317,14 +310,8 @@ export class Setup {
     if (!this.falls) return [last];
     const key = `${prompt} ${generate}`;
     if (this.known?.key !== key) {
-      const { memory } = this.phase(1, last), most = [];
-      for (let context = Math.max(prompt, last - CHUNK); context <= last; context++) {
-        stages(memory(1, 1, context)).forEach(({ weights, caches, activations }, i) => {
-          const bytes = weights + caches + activations;
-          if (!most[i] || bytes > most[i].bytes) most[i] = { bytes, context };
-        });
-      }
-      this.known = { key, found: [...new Set([last, ...most.map(({ context }) => context)])] };
+      const { memory } = this.phase(1, last), all = (context) => stages(memory(1, 1, context)).map(total);
+      this.known = { key, found: [...new Set([last, ...heaviest(max(prompt, last - CHUNK), last + 1, all)])] };
     }
     return this.known.found;
   }
@@ -333,7 +320,7 @@ export class Setup {
   memory({ batch, prompt, generate }) {
     const peak = this.peak(batch, prompt, generate), capacity = this.capacity_bytes, { parts } = this;
     const most = largestThat((n) => this.peak(n * parts, prompt, generate).bytes <= capacity);
-    const largestBatch = Math.min(most >= UNLIMITED ? most : most * parts, Math.floor(UNLIMITED / parts) * parts);
+    const largestBatch = min(most >= UNLIMITED ? most : most * parts, floor(UNLIMITED / parts) * parts);
     return { ...peak, capacity, fits: peak.bytes <= capacity, largest: largestBatch };
   }
 }
@@ -346,11 +333,11 @@ const RULES = {
   physical: ({ physical, share }, ...taken) => [share * physical, sum(taken)],
   static({ physical, share }, weights, activations, overhead) {
     const free = physical - overhead;
-    return [share * free, weights + Math.max(0, activations - (1 - share) * free)];
+    return [share * free, weights + max(0, activations - (1 - share) * free)];
   },
   free({ physical, share }, ...taken) {
     const held = sum(taken);
-    return [Math.min(physical, held + share * (physical - held)), held];
+    return [min(physical, held + share * (physical - held)), held];
   },
 };
 
@@ -362,12 +349,26 @@ function stages(bytes) {
   return found;
 }
 
+// All that a stage holds.
+export const total = ({ weights, caches, activations }) => weights + caches + activations;
+
+// The first context of some in which each stage holds most, as `held` has its bytes.
+function heaviest(from, end, held) {
+  const most = [];
+  for (let context = from; context < end; context++) {
+    held(context).forEach((bytes, i) => {
+      if (!most[i] || bytes > most[i].bytes) most[i] = { bytes, context };
+    });
+  }
+  return most.map(({ context }) => context);
+}
+
 function largestThat(fits) {
   let low = 0, high = 1;
   while (high < UNLIMITED && fits(high)) [low, high] = [high, 2 * high];
   if (high >= UNLIMITED) return UNLIMITED;
   while (high - low > 1) {
-    const middle = Math.floor((low + high) / 2);
+    const middle = floor((low + high) / 2);
     if (fits(middle)) low = middle;
     else high = middle;
   }
@@ -376,11 +377,11 @@ function largestThat(fits) {
 
 // The steps that read prompts: together as far as a budget goes, longer ones in chunks of it.
 function chunks(prompts, fresh, budget, lanes) {
-  const found = [], most = budget ?? prompts * fresh, wide = Math.min(lanes, prompts);
+  const found = [], most = budget ?? prompts * fresh, wide = min(lanes, prompts);
   let cached = 0, rest = fresh;
-  const whole = Math.floor(fresh / most);
+  const whole = floor(fresh / most);
   const add = (cached, fresh, together) => {
-    const full = Math.floor(prompts / together), left = prompts % together;
+    const full = floor(prompts / together), left = prompts % together;
     if (full) found.push({ prompts: together, fresh, cached, times: full });
     if (left) found.push({ prompts: left, fresh, cached, times: 1 });
   };
@@ -388,7 +389,7 @@ function chunks(prompts, fresh, budget, lanes) {
     add(Array.from({ length: whole }, (_, i) => i * most), most, wide);
     [rest, cached] = [fresh % most, whole * most];
   }
-  if (rest) add([cached], rest, Math.floor(most / rest) * wide);
+  if (rest) add([cached], rest, floor(most / rest) * wide);
   return found;
 }
 

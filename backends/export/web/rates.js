@@ -1,7 +1,7 @@
 // Rates of a device, as its file has them: what can be typed in, and the fields for it.
 import { CAPACITY } from "./price.js";
 import { digits } from "./format.js";
-import { $, div, h, mark, say, span } from "./dom.js";
+import { $, div, field, h, mark, number, say, span, unfold } from "./dom.js";
 
 const ORDER = ["matrix", "memory_GBps", CAPACITY, "links", "node", "vector"];
 const TIMES = 100;  // as much or as little at most; beyond, another device is meant
@@ -42,37 +42,36 @@ export class Rates {
   constructor(state, changed) {
     Object.assign(this, { state, changed, place: $("rates") });
     this.button = h("button", { class: "chip", id: "change", "aria-expanded": "false", "aria-controls": "rates", onclick: () => this.open(this.place.hidden) },
-      span("small", "rates"), h("strong", {}));
+      span("small", "rates"), h("strong"));
     $("setup").append(this.button);
   }
 
   open(shown) {
-    this.place.hidden = !shown;
-    mark(this.button, "aria-expanded", String(shown));
+    unfold(this.button, this.place, shown);
   }
 
   // Anew for each set-up; what stands in a field that is being edited stays.
   draw() {
     const { state } = this, setup = state.setups[state.setup], { typed } = state, count = Object.keys(fitting(setup, typed).units).length;
     say(this.button.lastChild, count ? `${count} typed in` : "of its datasheet");
-    mark(this.button, "data-typed", count ? "" : null);
+    mark(this.button, "data-typed", count > 0);
     if (this.setup !== setup) this.build((this.setup = setup));
-    for (const { field, box, why } of this.boxes) {
+    for (const { own, box, why } of this.boxes) {
       if (document.activeElement === box) continue;
-      const now = String(typed[field.key] ?? plain(field.usual));
+      const now = String(typed[own.key] ?? plain(own.usual));
       if (box.value !== now) box.value = now;
       mark(box, "aria-invalid", null);
-      say(why, field.key in typed ? `${digits(field.usual)} in its file` : "");
+      say(why, own.key in typed ? `${digits(own.usual)} in its file` : "");
       mark(why, "class", "note");
     }
   }
 
   build(setup) {
-    this.boxes = fields(setup).map((field) => {
-      const id = `rate-${field.key}`, why = h("span", { class: "note", id: `${id}-why` });
-      const box = h("input", { type: "text", inputmode: "decimal", id, autocomplete: "off", title: field.source, "aria-describedby": `${id}-why`, oninput: () => this.typed(field, box, why) });
-      const label = h("label", { for: id }, field.title, span("more", `, ${field.unit}`));
-      return { field, box, why, node: div("rate", label, box, why) };
+    this.boxes = fields(setup).map((own) => {
+      const id = `rate-${own.key}`, why = h("span", { class: "note", id: `${id}-why` });
+      const box = field(id, { inputmode: "decimal", title: own.source, oninput: () => this.typed(own, box, why) });
+      const label = h("label", { for: id }, own.title, span("more", `, ${own.unit}`));
+      return { own, box, why, node: div("rate", label, box, why) };
     });
     this.place.replaceChildren(div("line", h("strong", {}, `Rates of ${setup.device}`),
       h("button", { class: "action", onclick: () => this.changed({ typed: {} }) }, "as they were")),
@@ -80,14 +79,14 @@ export class Rates {
     h("p", { class: "note" }, "Kernels keep their measured shares of these; where they were measured at others, ± is as of another device of the same die."));
   }
 
-  typed(field, box, place) {
-    const { state } = this, said = box.value.replace(/[\s,]/g, ""), value = /^\d+(\.\d+)?$/.test(said) ? Number(said) : NaN;
-    const why = value === plain(field.usual) ? "" : wrong(field, value, state.setups[state.setup]);
+  typed(own, box, place) {
+    const { state } = this, value = number(box, /^\d+(\.\d+)?$/), usual = value === plain(own.usual);
+    const why = usual ? "" : wrong(own, value, state.setups[state.setup]);
     mark(box, "aria-invalid", why ? "true" : null);
     mark(place, "class", why ? "why" : "note");
-    say(place, why ? `expected ${why}` : `${digits(field.usual)} in its file`);
+    say(place, why ? `expected ${why}` : `${digits(own.usual)} in its file`);
     if (why) return;
-    const { [field.key]: _, ...others } = state.typed;
-    this.changed({ typed: value === plain(field.usual) ? others : { ...others, [field.key]: value } });
+    const { [own.key]: _, ...others } = state.typed;
+    this.changed({ typed: usual ? others : { ...others, [own.key]: value } });
   }
 }

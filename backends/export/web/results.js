@@ -18,14 +18,14 @@ class Page {
     const chip = ([title, text]) => div("chip", span("small", title), h("strong", {}, text));
     $("setup").append(...told.chips.map(chip));
     const main = $("main");
-    if (told.answer) main.append(h("p", { class: "card answer" }, h("strong", {}, told.answer), ...told.lines.map((line) => h("span", {}, line))));
+    if (told.answer) main.append(h("p", { class: "card answer" }, h("strong", {}, told.answer), ...told.lines.map((line) => span(null, line))));
     const card = ({ title, value, kind, beside }) => div("card figure", div("title", title),
       h("div", {}, h("strong", { class: "value" }, shown(kind, value)), " ", span("beside", beside)));
     if (told.figures.length) main.append(h("section", { class: "figures", "aria-label": "figures" }, ...told.figures.map(card)));
     main.append(h("p", { id: "live", class: "unseen", role: "status", "aria-live": "polite" }), h("div", { id: "results" }));
     this.views = told.views.map((view, i) => this.view(view, i));
     this.menu = new Menu(this.views.flatMap((view) => this.items(view)), (theme) => this.dim(theme));
-    $("foot").append(h("span", {}, told.basis), h("span", {}, `llmir ${told.version}; all of it is in this page, nothing is asked or sent`),
+    $("foot").append(span(null, told.basis), span(null, `llmir ${told.version}; all of it is in this page, nothing is asked or sent`),
       div("notes", ...told.notes.map((note) => h("p", {}, note))));
     addEventListener("beforeprint", () => mark(document.documentElement, "data-theme", "light"));
     addEventListener("afterprint", () => this.dim(this.asked));
@@ -34,7 +34,7 @@ class Page {
 
   view(view, i) {
     const id = `view-${i}`, head = div("line", h("h2", { id: `${id}-title` }, view.title));
-    const body = h("div", {}), own = h("section", { class: `card ${view.look} ${view.kind}`, id, "aria-labelledby": `${id}-title` }, head, body);
+    const body = h("div"), own = h("section", { class: `card ${view.look} ${view.kind}`, id, "aria-labelledby": `${id}-title` }, head, body);
     $("results").append(own);
     const made = new VIEWS[view.kind](view, { head, body, id, choose: (row) => this.choose(row) });
     if (view.note) own.append(h("p", { class: "note" }, view.note));

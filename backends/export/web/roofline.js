@@ -1,6 +1,6 @@
 // The roofline of one device, with every op that computes: squares read prompts, circles decode.
 import { digits, percent, rate, tick, whole } from "./format.js";
-import { $, Chart, LETTERS, mark, roving, say, svg } from "./dom.js";
+import { $, Chart, LETTERS, mark, pressed, put, roving, say, svg } from "./dom.js";
 
 const EDGE = { left: 62, right: 24, top: 26, bottom: 40 };
 const LARGEST = 26, LEAST = 3.5, NAMED = 0.05, WIDE = 7.6;  // of a letter at most
@@ -17,7 +17,7 @@ const square = (x, y, size) => `M${fixed(x - size)},${fixed(y - size)}h${fixed(2
 const arc = (size, wide) => `a${fixed(size)},${fixed(size)} 0 1 0 ${fixed(wide)},0`;
 const circle = (x, y, size) => `M${fixed(x - size)},${fixed(y)}${arc(size, 2 * size)}${arc(size, -2 * size)}z`;
 
-function put(text, x, y) {
+function place(text, x, y) {
   mark(text, "x", x);
   mark(text, "y", y);
 }
@@ -28,7 +28,7 @@ export class Roofline extends Chart {
     this.choose = choose;
     this.root = svg("svg", { role: "group", "aria-label": "roofline: FLOP/s over FLOP per byte" });
     const id = "roofline-inside";
-    this.window = svg("rect", {});
+    this.window = svg("rect");
     const inside = svg("g", { "clip-path": `url(#${id})` });
     [this.grid, this.roofs, this.marks, this.names] = ["grid", "roofs", "marks", "names"].map((name) => svg("g", { class: name }));
     [this.x, this.y] = [svg("g", { class: "axis" }), svg("g", { class: "axis" })];
@@ -96,8 +96,8 @@ export class Roofline extends Chart {
     mark(this.y, "transform", `translate(${EDGE.left},0)`);
     d3.select(this.x).call(d3.axisBottom(x).tickValues(thin(xs, wide / 60)).tickFormat(plain).tickSizeOuter(0));
     d3.select(this.y).call(d3.axisLeft(y).tickValues(thin(ys, 9)).tickFormat(format).tickSizeOuter(0));
-    put(this.title[0], 4, 12);
-    put(this.title[1], wide - EDGE.right, high - 5);
+    place(this.title[0], 4, 12);
+    place(this.title[1], wide - EDGE.right, high - 5);
     const lines = [...xs.map((n) => ["x", x(n)]), ...ys.map((n) => ["y", y(n)])];
     this.grid.replaceChildren(...lines.map(([axis, at]) => (axis === "x"
       ? svg("line", { x1: at, x2: at, y1: EDGE.top, y2: high - EDGE.bottom })
@@ -114,7 +114,7 @@ export class Roofline extends Chart {
     peaks.forEach(([unit, peak], i) => {
       const [px, py] = [x(peak / bandwidth), y(peak)], words = `${unit} ${rate(peak, "FLOP/s")}`, end = px - 8;
       parts.push(svg("path", { d: d3.line()([[px, py], [x(high), py]]), class: i < peaks.length - 1 ? "lower" : "" }),
-        svg("text", { x: end, y: py + 4, "text-anchor": "end" }, words));
+        put(null, end, py + 4, words, "end"));
       this.said.push([end - WIDE * words.length, py - 8, end, py + 8]);
     });
     const begin = low * 1.3, [px, py] = at(begin), [qx, qy] = at(begin * 3);
@@ -135,12 +135,12 @@ export class Roofline extends Chart {
       const size = Math.max(LEAST, Math.min(LARGEST, LARGEST * Math.sqrt(Math.max(0, op.share) * 2)));
       bubble.at = { cx, cy, size };
       mark(bubble.node, "class", `bubble ${op.bound}${op.name === state.op ? " chosen" : ""}`);
-      mark(bubble.node, "aria-pressed", op.name === state.op ? "true" : "false");
+      pressed(bubble.node, op.name === state.op);
       const speed = rate(op.speed, "FLOP/s");
       mark(bubble.node, "aria-label", `${op.name}, ${op.phase}: ${speed} at ${digits(op.intensity)} FLOP per byte, ${op.bound}, ${percent(op.share)}`);
       mark(bubble.shape, "d", op.phase === "prefill" ? square(cx, cy, size) : circle(cx, cy, size));
       say(bubble.letter, size > 8 ? LETTERS[op.bound] : "");
-      if (size > 8) put(bubble.letter, fixed(cx), fixed(cy));
+      if (size > 8) place(bubble.letter, fixed(cx), fixed(cy));
     }
     for (const [key, { node }] of this.bubbles) {
       if (!known.has(key)) {
@@ -157,7 +157,7 @@ export class Roofline extends Chart {
       role: "button", tabindex: "-1", onclick: pick, onpointerenter: () => say(title, node.getAttribute("aria-label")),
       onkeydown: (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), pick()),
     });
-    const shape = svg("path", {}), title = svg("title", {});
+    const shape = svg("path"), title = svg("title");
     const letter = svg("text", { class: "letter", "text-anchor": "middle", dy: "0.35em", "aria-hidden": "true" });
     node.append(title, shape, letter);
     this.marks.append(node);
@@ -188,7 +188,7 @@ export class Roofline extends Chart {
       if (!free) continue;
       taken.push([free[0], free[1] - 11, free[0] + long, free[1] + 4]);
       const text = this.names.childNodes[placed] ?? this.names.appendChild(svg("text"));
-      put(text, ...free);
+      place(text, ...free);
       mark(text, "class", chosen.includes(op) ? "chosen" : "");
       say(text, short);
       placed += 1;

@@ -113,7 +113,7 @@ class Tables:
 
     def _phase(self, phase: Phase, code: RequestCode) -> dict[str, Any]:
         add = self.functions.add
-        fixed = "name", "stage", "kind", "block", "repeat"
+        fixed = "name", "stage", "repeat"
         rows = [[*(op.fixed[key] for key in fixed), *op[1:]] for op in phase.ops]
         bases = (phase.bases(), *code.doubted(phase))
         return {

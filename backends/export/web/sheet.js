@@ -15,7 +15,7 @@ export class Sheet {
     }
     this.heads = data.columns.map((column, i) => h("th", { scope: "col", class: kind(column), title: column.more },
       h("button", { onclick: () => this.by(i) }, column.title)));
-    [this.caption, this.lines] = [h("caption", {}), h("tbody", {})];
+    [this.caption, this.lines] = [h("caption"), h("tbody")];
     const table = h("table", {}, this.caption, h("thead", {}, h("tr", {}, ...this.heads)), this.lines);
     body.append(h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${data.title}, scrolls sideways`, id: `${id}-table` }, table));
     this.settle = data.choosable ? roving(this.lines, "button", { ArrowDown: 1, ArrowUp: -1 }) : () => {};

@@ -1,6 +1,7 @@
 // The memory of a device over the ops of a step, or over the tokens of a request.
 import { bytes, time, tokens, whole } from "./format.js";
-import { $, Chart, LETTERS, either, say, svg } from "./dom.js";
+import { $, Chart, LETTERS, either, put, say, svg } from "./dom.js";
+import { total } from "./price.js";
 import { EDGE, framed } from "./charts.js";
 
 const HIGH = 210, POINTS = 48, STRIP = 20, WIDE = 7.6;
@@ -21,31 +22,31 @@ export class Skyline extends Chart {
     this.marked(this.over);
     if (!this.wide) return;
     const chart = this.over === "step" ? this.step(view) : this.request(view), { points, capacity, peak } = chart;
-    const all = points.map(({ weights, caches, activations }) => weights + caches + activations);
+    const all = points.map(total);
     const top = Math.max(capacity, ...all) * 1.12, x = d3.scaleLinear(chart.domain, [0, 1]), y = d3.scaleLinear([0, top / 1e9], [1, 0]);
     const { root, wide } = framed(this.wide, {
       x, y, title: "GB", unit: chart.unit, xFormat: chart.format, yFormat: (n) => `${n}`, xTicks: chart.ticks, high: HIGH, label: chart.said, under: chart.slices ? STRIP : 0,
     });
     const layers = [["weights", 0, "weights"], ["caches", "weights", "KV cache"], ["rest", "caches", "activations"]];
-    const sums = points.map(({ x, weights, caches, activations }) => ({ x, 0: 0, weights, caches: weights + caches, rest: weights + caches + activations }));
+    const sums = points.map((point, i) => ({ ...point, 0: 0, caches: point.weights + point.caches, rest: all[i] }));
     for (const [key, under] of layers) {
       const area = d3.area((p) => x(p.x), (p) => y(p[under] / 1e9), (p) => y(p[key] / 1e9));
       root.append(svg("path", { d: (this.over === "step" ? area.curve(d3.curveStepAfter) : area)(sums), class: `stack ${key}` }));
     }
     const limit = y(capacity / 1e9);
     root.append(svg("line", { x1: EDGE.left, x2: wide - EDGE.right, y1: limit, y2: limit, class: "capacity" }),
-      svg("text", { x: EDGE.left + 6, y: limit - 4, class: "limit-text" }, `${bytes(capacity)} may be used`));
+      put("limit-text", EDGE.left + 6, limit - 4, `${bytes(capacity)} may be used`));
     const room = (low, high) => y(low / 1e9) - y(high / 1e9) > 15;
     for (const [key, , title] of layers.slice(0, 2)) {
       const size = points.at(-1)[key], base = key === "weights" ? 0 : points.at(-1).weights;
       const middle = y((base + size / 2) / 1e9) + 4, aside = Math.abs(middle + 4 - limit) < 16 ? 170 : 0;  // of the limit's words
-      if (room(base, base + size)) root.append(svg("text", { x: EDGE.left + 6 + aside, y: middle, class: "in-stack" }, `${title} ${bytes(size)}`));
+      if (room(base, base + size)) root.append(put("in-stack", EDGE.left + 6 + aside, middle, `${title} ${bytes(size)}`));
     }
     if (chart.slices) root.append(...chart.slices.map((slice) => this.slice(slice, x)));
     const high = Math.max(...all), at = all.indexOf(high), px = x(peak ?? points[at].x), py = y(high / 1e9);
     const left = px > wide / 2, words = chart.label(high, at), long = words.length * 1.15;
     root.append(svg("circle", { cx: px, cy: py, r: 4, class: "peak" }),
-      svg("text", { x: px + (left ? -8 : 8), y: py > limit && py - limit < 22 ? py + 16 : py - 7, "text-anchor": left ? "end" : "start", class: "peak-text" }, long * WIDE < (left ? px : wide - px) - 8 ? words : bytes(high)));
+      put("peak-text", px + (left ? -8 : 8), py > limit && py - limit < 22 ? py + 16 : py - 7, long * WIDE < (left ? px : wide - px) - 8 ? words : bytes(high), left ? "end" : "start"));
     this.place.replaceChildren(root);
     say($("skyline-note"), chart.said);
   }
@@ -56,7 +57,7 @@ export class Skyline extends Chart {
     const words = WIDE * (short.length + 2) < wide ? `${LETTERS[bound]} ${short}` : wide > 2 * WIDE ? LETTERS[bound] : "";
     return svg("g", { class: bound }, svg("title", {}, `${name}: ${time(time_s)}${repeat > 1 ? ` × ${repeat}` : ""}, ${bound}`),
       svg("rect", { class: "slice", x: left, y: top, width: Math.max(wide, 0.5), height: STRIP }),
-      svg("text", { x: (left + right) / 2, y: top + 14, "text-anchor": "middle" }, words));
+      put(null, (left + right) / 2, top + 14, words, "middle"));
   }
 
   // All ops of the step, wide as the time of their runs; those of layers that are alike together.
@@ -94,5 +95,3 @@ export class Skyline extends Chart {
     };
   }
 }
-
-const total = ({ weights, caches, activations }) => weights + caches + activations;

@@ -35,8 +35,9 @@ export class State {
     const asked = { setup: this.setup, ...this.at };
     for (const name of Object.keys(asked)) if (said.has(name)) asked[name] = number(name);
     if (this.valid(asked)) Object.assign(this, asked);
-    if (["prefill", "decode"].includes(said.get("phase"))) this.phase = said.get("phase");
-    if (["light", "dark"].includes(said.get("theme"))) this.theme = said.get("theme");
+    for (const [name, values] of [["phase", ["prefill", "decode"]], ["theme", ["light", "dark"]]]) {
+      if (values.includes(said.get(name))) this[name] = said.get(name);
+    }
     if (said.has("op")) this.op = said.get("op");
     this.typed = rates(said.get("rates"));
     this.pin = null;
@@ -52,7 +53,7 @@ export class State {
     if (this.op) said.set("op", this.op);
     const typed = [["rates", this.typed], ["pinrates", this.pin?.typed]];
     for (const [name, of] of typed) if (of && Object.keys(of).length) said.set(name, Object.entries(of).map(([key, value]) => `${key}:${value}`).join());
-    if (this.pin) said.set("pin", [this.pin.setup, this.pin.batch, this.pin.prompt, this.pin.generate].join(","));
+    if (this.pin) said.set("pin", ["setup", ...SIZES].map((name) => this.pin[name]));
     if (this.theme !== "auto") said.set("theme", this.theme);
     for (const [name, value] of Object.entries(this.more)) said.set(name, value);
     return `#${said}`;

@@ -1,5 +1,5 @@
 // A step to scale: what each stage does, a part of it enlarged, and live activations under the same axis.
-import { Chart, LETTERS, badge, div, h, mark, roving, say, svg } from "./dom.js";
+import { Chart, LETTERS, badge, div, h, roving, say, span, svg } from "./dom.js";
 import { bytes, flops, percent, time } from "./format.js";
 import { EDGE } from "./charts.js";
 import { ticked } from "./cells.js";
@@ -20,7 +20,7 @@ export class Strip extends Chart {
       own.name = own.path.split(".").at(-1);
     }
     this.stages = data.stages.map((_, stage) => this.slices.filter((own) => own.stage === stage));
-    this.legend = div("legend", ...data.bounds.map((bound) => h("span", {}, badge(bound), ` ${bound === "bubble" ? "bubble: waits for another stage" : bound}`)));
+    this.legend = div("legend", ...data.bounds.map((bound) => span(null, badge(bound), ` ${bound === "bubble" ? "bubble: waits for another stage" : bound}`)));
     const button = (title, words, act) => h("button", { "aria-label": words, onclick: act }, title);
     head.append(h("div", { class: "switch", role: "group", "aria-label": "part that is enlarged" },
       button("◀", "earlier", () => this.move(-0.5)), button("▶", "later", () => this.move(0.5)), button("+", "nearer", () => this.zoom(0.5)), button("−", "farther", () => this.zoom(2)),

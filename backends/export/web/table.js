@@ -1,19 +1,19 @@
 // All ops of both steps: sorted by any column, found by their names, one of them chosen.
 import { bytes, digits, flops, percent, time, within } from "./format.js";
-import { $, badge, called, h, mark, roving, say } from "./dom.js";
+import { $, LETTERS, called, h, mark, roving, say, span } from "./dom.js";
 import { line } from "./menu.js";
 
 export const COLUMNS = [
-  { key: "name", title: "op", of: (op) => op.name, show: (op) => op.name },
-  { key: "repeat", title: "×", of: (op) => op.repeat, show: (op) => `${op.repeat}` },
-  { key: "time", title: "time of one", of: (op) => op.time_s, show: (op) => time(op.time_s) },
-  { key: "error", title: "±", of: (op) => op.error ?? 0, show: (op) => within(op.error) },
-  { key: "share", title: "share", of: (op) => op.share, show: (op) => percent(op.share) },
-  { key: "flops", title: "FLOPs", of: (op) => op.flops, show: (op) => (op.flops ? flops(op.flops) : "–") },
-  { key: "bytes", title: "bytes", of: (op) => op.bytes, show: (op) => (op.bytes ? bytes(op.bytes) : "–") },
-  { key: "intensity", title: "FLOP/B", of: (op) => op.intensity || 0, show: (op) => digits(op.intensity) },
-  { key: "bound", title: "bound", of: (op) => op.bound, show: (op) => op.bound },
-  { key: "ideal", title: "of roofline", of: (op) => op.ideal_time_s / op.time_s, show: (op) => percent(op.ideal_time_s / op.time_s) },
+  { key: "name", title: "op" },
+  { key: "repeat", title: "×", show: String },
+  { key: "time", title: "time of one", of: (op) => op.time_s, show: time },
+  { key: "error", title: "±", show: within },
+  { key: "share", title: "share", show: percent },
+  { key: "flops", title: "FLOPs", show: (n) => (n ? flops(n) : "–") },
+  { key: "bytes", title: "bytes", show: (n) => (n ? bytes(n) : "–") },
+  { key: "intensity", title: "FLOP/B", show: digits },
+  { key: "bound", title: "bound" },
+  { key: "ideal", title: "of roofline", of: (op) => op.ideal_time_s / op.time_s, show: percent },
 ];
 
 export class Table {
@@ -34,13 +34,13 @@ export class Table {
       const button = h("button", { onclick: () => this.by(column) }, column.title);
       return h("th", { scope: "col", class: column.key }, button);
     });
-    const caption = h("caption", {});
-    const body = h("tbody", {}), all = [...step.ops, ...step.extras];
+    const caption = h("caption");
+    const body = h("tbody"), all = [...step.ops, ...step.extras];
     const rows = all.map((op) => {
       const name = op.row
         ? h("button", { onclick: () => this.choose(op.name) }, op.name)
-        : h("span", {}, called(op));
-      const letter = h("span", { class: "badge", "aria-hidden": "true" }), word = h("span", {});
+        : span(null, called(op));
+      const letter = h("span", { class: "badge", "aria-hidden": "true" }), word = span();
       const cells = COLUMNS.map(({ key }) => {
         if (key === "name") return h("th", { scope: "row" }, name);
         return key === "bound" ? h("td", { class: key }, letter, " ", word) : h("td", { class: key });
@@ -49,7 +49,7 @@ export class Table {
       body.append(row);
       return { row, cells, letter, word, name };
     });
-    const foot = h("tfoot", {});
+    const foot = h("tfoot");
     this.place.replaceChildren(h("table", {}, caption, h("thead", {}, h("tr", {}, ...heads)), body, foot));
     Object.assign(this, { heads, rows, body, caption, foot, built: step.phase, size: all.length });
     this.order = null;
@@ -69,16 +69,16 @@ export class Table {
     say(this.caption, `${view.title}: ${time(step.time_s)}${error}`);
     all.forEach((op, i) => {
       const { row, cells, letter, word, name } = this.rows[i];
-      COLUMNS.forEach(({ key, show }, c) => {
+      COLUMNS.forEach(({ key, show, of }, c) => {
         if (key === "bound") say(word, op.bound);
-        else if (key !== "name") say(cells[c], show(op));
+        else if (key !== "name") say(cells[c], show(of ? of(op) : op[key]));
       });
       if (!op.row) say(name, called(op));
-      say(letter, badgeLetter(op.bound));
+      say(letter, LETTERS[op.bound]);
       mark(letter, "class", `badge ${op.bound}`);
       mark(row, "class", op.name === state.op ? "chosen" : null);
       mark(row, "aria-selected", op.name === state.op ? "true" : null);
-      mark(row, "hidden", op.name.toLowerCase().includes(this.filter) ? null : "");
+      mark(row, "hidden", !op.name.toLowerCase().includes(this.filter));
     });
     this.arrange(all);
     this.settle();
@@ -87,7 +87,7 @@ export class Table {
   arrange(all) {
     const { column, down } = this.sort, order = all.map((_, i) => i);
     if (column) {
-      const values = all.map(column.of), compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+      const of = column.of ?? ((op) => op[column.key] || 0), values = all.map(of), compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
       order.sort((a, b) => (down ? -1 : 1) * compare(values[a], values[b]) || a - b);
     }
     const key = order.join();
@@ -99,8 +99,6 @@ export class Table {
     });
   }
 }
-
-const badgeLetter = (bound) => badge(bound).textContent;
 
 // A table as CSV, in SI units.
 export function csv(steps) {
