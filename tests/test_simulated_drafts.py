@@ -254,7 +254,7 @@ def test_sglang_takes_drafts_on_ranks_of_the_models_own_layer_alone() -> None:
 
 RANKS_EVERY, RANKS_SMALL = (
     llmir.run(llmir.load(name, logits), f"{llmir.pipeline_of('vllm')},shard{{dp=2{more}}}")
-    for name, logits, more in (("qwen3-30b-a3b", "all", ",ep=2"), ("llama3.2-1b", "last", ""))
+    for name, logits, more in (("qwen3-30b-a3b", "all", ",ep=2"), ("qwen3-0.6b", "last", ""))
 )
 
 
