@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import llmir
+
 from . import browser
 
 WIDER = """
@@ -87,6 +89,25 @@ def test_overhead_below_zero_says_why(page: Path, chromium: Any) -> None:
     chromium.find_element("id", "phase-prefill").click()
     browser.settled(chromium)
     assert "launches hidden by the graph" not in chromium.find_element("id", "ops").text
+
+
+@browser.real
+@pytest.mark.parametrize("pp", [1, 2])
+def test_each_time_has_its_strip_and_the_head_says_how_many_devices(
+    pp: int, tmp_path: Path, chromium: Any
+) -> None:
+    path = tmp_path / "page.html"
+    axes = {"pp": pp, "micro_batches": pp}
+    path.write_text(llmir.page("llama3.2-1b", axes, batch=4), encoding="utf-8")
+    browser.opened(chromium, path)
+    browser.settled(chromium)
+    strips = chromium.execute_script(
+        "return ['ttft_s', 'tpot_s', 'e2e_s'].map((id) =>"
+        " getComputedStyle(document.querySelector(`#${id} .strip`)).backgroundImage)"
+    )
+    assert all(strip.startswith("linear-gradient") for strip in strips), strips
+    device = chromium.find_element("css selector", "[data-menu=device]").text
+    assert device.split("\n")[0] == ("2 devices" if pp > 1 else "device")
 
 
 @browser.real

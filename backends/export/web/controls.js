@@ -135,12 +135,11 @@ export class Controls {
           mark(option, "title", why || null);
         }
         node.value = label;
-        const small = node.parentNode.firstChild;
-        if (menu === "device") say(small, own.devices > 1 ? `${own.devices} devices` : "device");
       } else {
         say(node, label ?? facts(own)[menu] ?? "");
         node.parentNode.hidden = !node.textContent;
       }
+      if (menu === "device") say(node.parentNode.firstChild, own.devices > 1 ? `${own.devices} devices` : menu);
     }
   }
 }
@@ -154,7 +153,7 @@ function nearest(values, value) {
 function facts(own) {
   const { weights, activations, kv_cache } = own.precision;
   return {
-    device: `${own.devices > 1 ? `${own.devices} × ` : ""}${own.device}`,
+    device: own.device,
     split: own.devices > 1 ? "" : "one device",
     weights: weights ?? "",
     activations: activations && activations !== weights ? activations : "",
