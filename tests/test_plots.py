@@ -188,6 +188,15 @@ def test_bands_are_the_error_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_a_short_logarithmic_axis_has_marks_to_read_it_by(name: str) -> None:
+    for plot in (llmir.plot_context, llmir.plot_batch):
+        for ax in plot(workload(name), new_axes()).figure.axes:
+            low, high = ax.get_ylim()
+            inside = [y for y in ax.get_yticks() if low <= y <= high]
+            assert len(inside) >= 3 or high < 1.5 * low
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_contexts_of_the_curve_are_those_of_analyze(name: str) -> None:
     job = workload(name)
     ax = llmir.plot_context(job, new_axes())

@@ -148,13 +148,17 @@ def notes(ax: Any, handles: Sequence[Any] = (), *lines: str, down: float = 34) -
     )
 
 
+FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)  # of an axis of less than ten times
+
+
 def unit(axis: Any, symbol: str = "") -> None:
     """SI prefixes on an axis, before a unit; a short logarithmic one has marks between its powers of ten."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
     if axis.get_scale() == "log":
         low, high = sorted(axis.get_view_interval())
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 500 * low else (1.0,)))
+        marked: Sequence[float] = (1.0, 2.0, 5.0) if high < 500 * low else (1.0,)
+        axis.set_major_locator(LogLocator(subs=FINE if high < 10 * low else marked))
     axis.set_major_formatter(EngFormatter(unit=symbol))
     axis.set_minor_locator(NullLocator())
 

@@ -18,7 +18,7 @@ from llmir.errors import InputError
 from llmir.frozen import Array
 
 from . import points
-from .frame import CHOSEN, LIMIT, MARKS, TEXT, axes, counts, hatched, head, line, notes, plain, unit
+from .frame import CHOSEN, FINE, LIMIT, MARKS, TEXT, axes, counts, hatched, head, line, notes, plain, unit
 
 NUMBERED = 9  # plans beside the first that have their number in the picture
 PALE = "#B9C0CB"
@@ -90,7 +90,8 @@ def front(data: Plans | Sweep, ax: Any = None) -> Any:
     ax.set_xscale("log")
     plain(ax)
     low, high = min(every), max(every)
-    counts(ax.xaxis, [n * 10**p for p in range(-3, 6) for n in (1, 2, 5) if low / 2 <= n * 10**p <= high * 2])
+    several = FINE if high < 10 * low else (1, 2, 5)
+    counts(ax.xaxis, [n * 10**p for p in range(-3, 6) for n in several if low / 2 <= n * 10**p <= high * 2])
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.3g}")
     ax.set_ylim(0, max(y for each in found for y in each.gpus.tolist()) * 1.12)
     unit(ax.yaxis)
