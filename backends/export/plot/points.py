@@ -75,7 +75,7 @@ def of_report(name: str, over: str, step: Report) -> Curves:
     )
     said = {"batch": "batch {:,}", "new": "{:,} new tokens each", "context": "{:,} cached"}
     same = (
-        said[axis].format(int(values[0])).replace(" 1 new tokens", " 1 new token")
+        said[axis].format(int(values[0])).replace("1 new tokens", "1 new token", int(values[0]) == 1)
         for axis, values in grid.items()
         if axis not in (over, *varies)
     )
