@@ -325,6 +325,14 @@ def test_the_command_draws_two_sides_as_diff_takes_them(
     assert "Llama-3.2-1B on H100-SXM → Qwen3-0.6B on H100-SXM" in Path(target).read_text("utf-8")
 
 
+@needs_dot
+def test_a_side_that_does_not_fit_is_drawn(tmp_path: Path) -> None:
+    target = tmp_path / "x.svg"
+    assert run("qwen3-32b", "--diff", "-o", str(target)) == 0
+    text = target.read_text("utf-8")
+    assert "largest batch" in text and "0 → 16" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

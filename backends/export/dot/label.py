@@ -76,7 +76,8 @@ def escape(text: str) -> str:
 
 def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str:
     """A run of text."""
-    inner = f"<B>{escape(text)}</B>" if bold else escape(text)
+    text = escape(text) or "&#160;"  # dot takes no empty run
+    inner = f"<B>{text}</B>" if bold else text
     return f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{inner}</FONT>'
 
 
