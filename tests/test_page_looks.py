@@ -116,3 +116,26 @@ def test_paper_is_one_page(page: Path, chromium: Any) -> None:
     browser.settled(chromium)
     printed = chromium.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
     assert base64.b64decode(printed["data"]).count(b"/Type /Page\n") == 1
+
+
+@browser.real
+def test_paper_is_light_and_as_wide_as_the_table(tmp_path: Path, chromium: Any) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(llmir.page("llama3.1-70b", {"tp": 2, "pp": 2}, batch=4), encoding="utf-8")
+    paper = round((210 - 2 * 9) / 25.4 * 96)  # pixels of A4 between its margins
+    try:
+        browser.opened(chromium, path, "#theme=dark")
+        browser.resize(chromium, paper)
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        browser.settled(chromium)
+        fill, scheme, table, card = chromium.execute_script(
+            "const look = getComputedStyle(document.documentElement);"
+            "const right = (of) => document.querySelector(of).getBoundingClientRect().right;"
+            "return [look.getPropertyValue('--compute-fill'), look.colorScheme,"
+            " right('#table table'), right('#ops')]"
+        )
+        assert int(fill.strip()[1:3], 16) > 0xE0 and scheme == "light"
+        assert table <= card <= paper
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        browser.resize(chromium, 1440)
