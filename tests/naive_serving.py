@@ -136,10 +136,10 @@ class Naive:
             if r in self.waiting and (preempted or not self.admits(r, left)):
                 break
             new = min(left[r.rank], r.unread())
-            if self.more(r, new) > self.free():
-                self.preempt(r)
+            while r in self.running and self.more(r, new) > self.free():
+                self.preempt([q for q in self.running if not q.decodes and q.unread()][-1])
                 preempted = True
-            elif new:
+            if r in self.running and new:
                 self.take(r, new)
                 r.stored += new
                 self.share(r)

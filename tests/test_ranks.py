@@ -134,7 +134,7 @@ def test_ranks_and_micro_batches_are_the_plain_simulators(case: Case, window: in
 
 
 @settings(max_examples=300, deadline=None)
-@given(cases(shares=False), st.integers(1, 3), st.integers(2, 4))
+@given(cases(), st.integers(1, 3), st.integers(2, 4))
 def test_a_pipeline_makes_each_token_once(case: Case, ranks: int, stages: int) -> None:
     fills, load, capacity = case
     room = capacity._replace(ranks=ranks, micro_batches=stages)

@@ -54,22 +54,29 @@ class Policy(ABC):
     def fill(self, server: Server, preempted: bool) -> None:
         """The next step reads as far as its tokens, sequences and blocks go.
 
-        A prompt is read on one rank: the one that has least to read when it is admitted. Nothing is admitted
-        in a step for which one was `preempted`.
+        A prompt is read on one rank: the one that has least to read when it is admitted. One that lacks
+        blocks takes those of the last that is read in part, so that the first goes on; or it goes itself.
+        Nothing is admitted in a step for which one was `preempted`.
         """
         capacity, waiting, running = server.capacity, server.waiting, server.running
         decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
         left = [capacity.tokens - decodes] * capacity.ranks
         for request, done in list(server.reading.items()) if server.reading else ():
+            if request not in server.reading:  # it gave its blocks to one before it
+                break
             rank = running[request]
             new = min(left[rank], server.to_read[request] - done)
-            if server.tight and server.blocks.of(done + new) - server.blocks.of(done) > self.free(server):
-                server.preempt(request)
-                waiting.appendleft(request)
+            while server.tight and server.blocks.of(done + new) - server.blocks.of(done) > self.free(server):
+                last = next(reversed(server.reading))
+                server.preempt(last)
+                waiting.appendleft(last)
                 preempted = True
-            elif new:
-                server.take(request, done, new)
-                left[rank] -= new
+                if last == request:
+                    break
+            else:
+                if new:
+                    server.take(request, done, new)
+                    left[rank] -= new
         while waiting and not preempted and len(running) < capacity.sequences:
             rank = server.emptiest(left) if len(left) > 1 else 0
             if not (most := left[rank]):
