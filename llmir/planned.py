@@ -61,7 +61,7 @@ def plan(
     default all that the engine takes. With `emit`, plans are those that a command of that engine (vllm,
     sglang, trtllm) is known to start. With a `link` (nvlink, network, or a rate such as `25GBps,5us`) there
     are plans of prefill servers and decode servers too, between which caches go over it. A `router` deals
-    requests out to servers of a kind: random, as by default, round-robin or least-loaded. `price` has dollars
+    requests out to servers of a kind: round-robin, as by default, random or least-loaded. `price` has dollars
     an hour of a device, by name. With `draft_tokens` steps verify drafts, as in `server`: `verify` and
     `draft` are programs before any pass, split as the model is. If all devices have a price, cost decides,
     else their number.

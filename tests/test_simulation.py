@@ -70,6 +70,21 @@ def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
     assert inside @ event["time_s"] == pytest.approx(plain, rel=1e-9)
 
 
+@pytest.mark.parametrize("fills", [Vllm(ahead=0), Vllm(ahead=0, chunked=False)])
+@pytest.mark.parametrize("gap_s", [0.3, 0.03, 0.01])
+def test_littles_law(gap_s: float, fills: Vllm) -> None:
+    """Requests inside, over time, are how long each is there, from the step after it comes."""
+    rng = np.random.default_rng(2)
+    lengths = [rng.integers(low, high, 800) for low, high in ((1, 900), (1, 60))]
+    arrival = np.cumsum(rng.exponential(gap_s, 800))
+    server = serve(Prices(Toy()), fills, Capacity(900, 16, 1000, 20), load(*lengths, arrival))
+    event = dict(zip(LOG, server.events.T, strict=True))
+    inside = event["waiting"] + event["decodes"] + event["reads"]
+    begins = event["start_s"][np.searchsorted(event["start_s"], arrival - 1e-12)]
+    there = np.array(server.course.end_s) - begins
+    assert inside @ event["time_s"] == pytest.approx(there.sum(), rel=1e-9)
+
+
 @pytest.mark.parametrize("busy", [0.1, 0.5, 0.9, 0.99])
 def test_with_one_server_each_wait_is_lindleys(busy: float) -> None:
     rng = np.random.default_rng(1)
