@@ -68,11 +68,10 @@ def check(program: Program, verify: Program, draft: Program | None, engine: str 
         few = f"{program.devices:,} of {program.name}"
         raise InputError(f"draft: {draft.name} is laid over {draft.devices:,} devices, more than the {few}")
     own, other = _vocabulary(draft), _vocabulary(program)
-    sizes = f"draft: {draft.name} has a vocabulary of {own:,} tokens, {program.name} one of {other:,}"
-    if abs(own - other) > PADDED:
-        raise InputError(f"{sizes}; what drafts has the model's own")
-    if own != other and engine in EQUAL:
-        raise InputError(f"{sizes}; {engine} takes none of another size ({EQUAL[engine]})")
+    sizes = f"its vocabulary has {own:,} tokens, not {other:,}"
+    if abs(own - other) > PADDED or (own != other and engine in EQUAL):
+        why = f", and {engine} compares sizes ({EQUAL[engine]})" if abs(own - other) <= PADDED else ""
+        raise InputError(f"{draft.name} cannot draft for {program.name}: {sizes}{why}")
 
 
 def _vocabulary(program: Program) -> int:
