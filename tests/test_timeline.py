@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
@@ -21,7 +21,8 @@ from llmir.backends.export.kineto import trace
 from llmir.errors import InputError, OutputError
 
 from .commands import Run, runner
-from .strategies import FUSIONS, configs, points
+from .strategies import FUSIONS, configs, degrees, points
+from .test_shard import wide
 from .test_stages import cuts
 
 FAMILIES = (
@@ -73,6 +74,21 @@ def test_slices_tile_the_step(
     program = llmir.run(llmir.load(config), [passes, cut] if passes else [cut])
     point["batch"] *= cut.micro_batches
     check(llmir.analyze(program, "h100-sxm", **point, cost=cost))
+
+
+@given(configs(), FUSIONS, points(), st.data())
+@settings(max_examples=30)
+def test_slices_tile_the_step_of_ranks(
+    config: dict[str, Any], passes: str, point: dict[str, int], data: st.DataObject
+) -> None:
+    """Split over tensors, experts and sequences too, and in stages."""
+    config = wide(config, 12)
+    cut, how = data.draw(cuts(config["num_hidden_layers"])), data.draw(degrees(config))
+    base = llmir.run(llmir.load(config), passes)
+    assume("ep=0" not in how and ("ep=1," in how or base.active_parameters < base.parameters))
+    program = llmir.run(base, [cut, how])
+    point["batch"] *= cut.micro_batches * program.mesh.degree("dp")
+    check(llmir.analyze(program, "h100-sxm", **point))
 
 
 @pytest.mark.parametrize("model", FAMILIES)
