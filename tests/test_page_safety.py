@@ -52,6 +52,29 @@ def test_names_are_text_and_run_nothing(name: str, chromium: Any, tmp_path: Path
 
 
 @browser.real
+@pytest.mark.parametrize("name", ["<img/src/onerror>", "<svg/onload>x</svg>", "<script>y</script>"])
+def test_names_of_ops_are_text(name: str, chromium: Any, tmp_path: Path) -> None:
+    program = llmir.run(llmir.load("llama3.2-1b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.parse_program(str(program).replace("%qkv_proj", f"%{name}"))
+    (tmp_path / "page.html").write_text(llmir.page(program), encoding="utf-8")
+    browser.console(chromium)
+    browser.requests(chromium)
+    browser.opened(chromium, tmp_path / "page.html", "#pin=0,8,1000,10")
+    choose = "llmirPage.changed({ op: arguments[0], batch: 4 })"
+    chromium.execute_script(choose, f"layer.{name}")
+    browser.settled(chromium)
+    tags = "return ['img', '.card script', 'svg svg', '[onerror], [onload]'].map((of) =>"
+    assert chromium.execute_script(f"{tags} document.querySelectorAll(of).length)") == [0] * 4
+    for place in ("graph-body", "table", "op-body", "against-body"):
+        text = chromium.execute_script("return document.getElementById(arguments[0]).textContent", place)
+        assert name in text, place
+    said = chromium.find_element("css selector", ".bubble.chosen").get_attribute("aria-label")
+    assert said.startswith(f"layer.{name}, ")
+    assert len(browser.requests(chromium)) == 1
+    assert browser.console(chromium) == []
+
+
+@browser.real
 def test_a_policy_of_hashes_keeps_other_scripts_out(page: Path, chromium: Any) -> None:
     browser.opened(chromium, page)
     policy = chromium.find_element("css selector", "meta[http-equiv]").get_attribute("content")
