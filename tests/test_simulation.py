@@ -122,16 +122,16 @@ def test_one_request_alone_takes_what_a_workload_says(name: str) -> None:
         asked: dict[str, Any] = {"prompt": prompt, "generate": generate}
         job = llmir.workload(PROGRAMS[name], "h100-sxm", **asked)
         found = llmir.simulate(PROGRAMS[name], "h100-sxm", rate=1, requests=1, **asked)
-        assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12)
-        assert found.e2e_s[0] == pytest.approx(job.e2e_s, rel=1e-12)
+        assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12, abs=0)
+        assert found.e2e_s[0] == pytest.approx(job.e2e_s, rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if in_flight(program) == 1])
 def test_a_static_batch_takes_what_a_workload_says(name: str) -> None:
     job = llmir.workload(PROGRAMS[name], "h100-sxm", batch=8, prompt=900, generate=300)
     found = llmir.simulate(PROGRAMS[name], "h100-sxm", closed=8, prompt=900, generate=300, requests=8)
-    assert found.ttft_s == pytest.approx(np.full(8, job.ttft_s), rel=1e-12)
-    assert found.e2e_s == pytest.approx(np.full(8, job.e2e_s), rel=1e-12)
+    assert found.ttft_s == pytest.approx(np.full(8, job.ttft_s), rel=1e-12, abs=0)
+    assert found.e2e_s == pytest.approx(np.full(8, job.e2e_s), rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_steps_are_those_of_sequences_given_one_by_one(name: str, engine: str) -
             parts += [{"batch": 1, "new": new, "context": old} for new, old in chunks]
             whole = llmir.analyze(program, device, engine=engine, **parts[0], beside=parts[1:])
             sums = [sum(int(Binding(C=c)(f)) for c in contexts) for f in step.functions] if decodes else ()
-            assert step(decodes, sums, chunks) == pytest.approx(whole.period_s, rel=1e-12)
+            assert step(decodes, sums, chunks) == pytest.approx(whole.period_s, rel=1e-12, abs=0)
 
 
 def test_a_seed_gives_the_same_and_another_one_other_requests() -> None:

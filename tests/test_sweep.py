@@ -41,7 +41,7 @@ def check(row: dict[str, Any], program: llmir.Program, **how: Any) -> None:
     report = llmir.analyze(program, hw, **at, **how)
     for name in ("time_s", "ideal_time_s", "error"):
         stated = getattr(report, name)
-        assert row[name] == (None if stated is None else pytest.approx(stated, rel=1e-12)), name
+        assert row[name] == (None if stated is None else pytest.approx(stated, rel=1e-12, abs=0)), name
     for name in (*BYTES, *WORK):
         assert row[name] == pytest.approx(getattr(report, name), rel=1e-15), name
     shares = {f"{bound}_share": share for bound, share in report.bound.items()}
