@@ -368,7 +368,8 @@ def test_it_serves_until_it_is_interrupted_and_writes_nothing(tmp_path: Path) ->
         (["--host", "192.0.2.1", "--token", "x"], os.strerror(errno.EADDRNOTAVAIL)),
         (["--token", "a b"], "printable ASCII"),
         (["--token", ""], "printable ASCII"),
-        (["--port", "70000"], "--port"),
+        (["--port", "70000"], "--port: expected an integer from 0 to 65,535, got 70000"),
+        (["--port", "x"], "--port: expected an integer from 0 to 65,535, got 'x'"),
     ],
 )
 def test_what_the_command_refuses(

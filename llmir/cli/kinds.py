@@ -52,17 +52,18 @@ class Count(_Kind):
 
 
 class Whole(Count):
-    """An integer from `least` up, in any spelling: 1e5 too."""
+    """An integer from `least` up, in any spelling: 1e5 too; to `most`, or as large as any."""
 
-    def __init__(self, least: int = 1) -> None:
-        self.least = least
+    def __init__(self, least: int = 1, most: int | None = None) -> None:
+        self.least, self.most = least, most
 
     def check(self, name: str, value: Any) -> Any:
         """An int."""
-        from llmir.convert import integer
+        from llmir.convert import MOST, integer
 
         whole = isinstance(value, float) and value.is_integer()
-        return integer(name, int(value) if whole else value, self.least)
+        most = MOST if self.most is None else self.most
+        return integer(name, int(value) if whole else value, self.least, most)
 
 
 class Number(Count):

@@ -7,6 +7,7 @@ import click
 from llmir.errors import InputError
 
 from .command import command
+from .kinds import Whole
 
 PORT = 8765
 
@@ -14,7 +15,7 @@ PORT = 8765
 @command("serve", "The page that computes, with every model and device: a server on this machine.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=Whole(0, 65_535),
     default=PORT,
     show_default=True,
     help="Where it listens; 0 is any free one.",

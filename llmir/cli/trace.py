@@ -10,6 +10,7 @@ import click
 from . import inputs, options, output
 from .command import command
 from .ending import echo
+from .kinds import Whole
 
 
 @command("trace", "The predicted timeline of each step, for Perfetto.")
@@ -21,7 +22,7 @@ from .ending import echo
 @options.phase
 @click.option(
     "--rank",
-    type=int,
+    type=Whole(0),
     help="The file of this rank alone, as the profiler writes one.  [default: the first of each stage]",
 )
 @options.max_size
