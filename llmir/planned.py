@@ -95,7 +95,7 @@ def plan(
     link = None if link is None else convert.text("link", link)
     if emit is not None and link is not None:
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
-    if router == "prefix-aware":
+    if isinstance(router, str) and router == "prefix-aware":
         raise InputError("router: prefix-aware needs prompts with hashes, a plan's have none")
     deals = FIRST if router is None else convert.choice("router", router, PLANNED)
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)

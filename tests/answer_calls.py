@@ -24,7 +24,7 @@ ANSWERS = {
                 "engine": None,
                 "emit": None,
             },
-            **{"requests": 100, "seed": 0, "link": None, "prefix_hits": 0.5},
+            **{"requests": 100, "seed": 0, "link": None, "prefix_hits": 0.5, "router": "random"},
             **{"verify": None, "draft_tokens": None, "acceptance": None, "draft": None},
         },
     ),

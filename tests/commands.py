@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,11 @@ def environment(*paths: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     root = Path(__file__).parent.parent
     return {**kept, "PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(map(str, (*paths, root)))}
+
+
+def interruptible() -> None:
+    """Tests that are run in the background may ignore interrupts; their commands would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def runner(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:

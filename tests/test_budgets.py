@@ -144,7 +144,7 @@ def test_a_file_beyond_its_budget_is_one_line_soon(
     run(*arguments)  # what is imported is no part of it
     start = time.process_time()
     ran = run(*arguments)
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 20  # some 0.4 s alone, minutes and more without a budget
     assert (ran.code, ran.out) == (2, "")
     assert re.fullmatch(r"error: [^\n]{1,400}\n", ran.err)
     assert says in ran.err

@@ -17,7 +17,7 @@ import pytest
 from llmir import api
 from llmir.errors import InputError
 
-from .commands import TINY, Run, runner
+from .commands import TINY, Run, interruptible, runner
 
 FULL = Path("/dev/full")
 COMMAND = f"'{sys.executable}' -m llmir"
@@ -64,11 +64,6 @@ def started(folder: Path, command: str, **how: Any) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": here, "LLMIR_TRACEBACK": ""}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": interruptible, **how}
     return subprocess.Popen(command, cwd=folder, env=environment, shell=True, text=True, **streams)
-
-
-def interruptible() -> None:
-    """Tests that are run in the background may ignore interrupts; their commands would too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ends(folder: Path, command: str, code: int, says: str | None, **how: Any) -> None:

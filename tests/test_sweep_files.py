@@ -22,7 +22,7 @@ from llmir.errors import InputError, OutputError
 from llmir.graph import Program
 
 from .alike import same
-from .commands import TINY, Run, environment, runner
+from .commands import TINY, Run, environment, interruptible, runner
 
 AXES = {"tp": (1, 2, 3), "weights": (None, "fp8"), "batch": (1, 2, 4, 8), "context": (0, 100, 7)}
 ROWS = 2 * 2 * 12 + 2
@@ -307,7 +307,8 @@ def test_an_interrupted_command_says_how_to_go_on(jobs: str, tmp_path: Path) -> 
     asked = ["llama3.2-1b", "--tp", "1,2,4,8", "--weights", "bf16,fp8", "--batch", "1:64"]
     command = [sys.executable, "-m", "llmir", "sweep", *asked, "--jobs", jobs, "-o", "grid.jsonl"]
     how: dict[str, Any] = {"cwd": tmp_path, "env": environment(), "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **how, start_new_session=True) as ran:
+    own = {"start_new_session": True, "preexec_fn": interruptible}
+    with subprocess.Popen(command, **how, **own) as ran:
         parts = tmp_path / "grid.jsonl.parts"
         until = time.monotonic() + 60
         while not [*parts.glob("0*.jsonl")] and time.monotonic() < until:

@@ -58,9 +58,9 @@ class Blocks:
         rounds, rest = divmod(end - size, size)
         return sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
 
-    def steps(self, step: int) -> int:
-        """How many steps, from this one on, find the blocks that they take."""
-        rounds, free = divmod(self.free, sum(self.turns))
+    def steps(self, step: int, spare: int = 0) -> int:
+        """How many steps, from this one on, find the blocks that they take, and leave so many."""
+        rounds, free = divmod(self.free - spare, sum(self.turns))
         found = rounds * self.size
         while (due := self.due(step + found)) <= free:
             free -= due

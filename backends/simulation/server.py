@@ -233,8 +233,8 @@ class Server:
         """Its blocks are given back, and what it was is read again when it is admitted again."""
         self.preempted += 1
         self.course.preemptions[request] += 1
-        if self.sharing is not None:
-            self.sharing.evict(max(0, self.policy.free(self)))  # decodes of this step come first
+        if self.sharing is not None and (free := self.policy.free(self)) >= 0:
+            self.sharing.evict(free)  # decodes of this step come first, if there is room for them
         self._stop(request)
 
     def _stop(self, request: int) -> None:
@@ -294,6 +294,8 @@ class Server:
                 self.policy.relieve(self)
                 return
             most = min(most, room)
+        if self.sharing is not None and self.waiting and self.policy.chunked:
+            most = min(most, self._unevicted(self.sharing))
         until = min(self.until, self.deadlines[0][0]) if self.deadlines else self.until
         steps, seconds = self.prices.run(decodes, kept, self.batch, most, until - now)
         held = self.blocks.go(step, steps)
@@ -302,6 +304,13 @@ class Server:
         self._go(steps)
         if last == self.step:
             self._end()
+
+    def _unevicted(self, sharing: Sharing) -> int:
+        """Steps in which the first that waits finds what it finds now: with less of it, its chunk may fit."""
+        head, full = self.waiting[0], len(self.running) == self.capacity.sequences
+        if full or not sharing.needed(head, sharing.kept(head)):
+            return self.ends[0][0] - self.step
+        return max(1, self.blocks.steps(self.step, sharing.spare))
 
     def _go(self, steps: int) -> None:
         """What decodes is so many steps further, as its batch is."""

@@ -107,10 +107,10 @@ class Slots(Blocks):
         self.free -= int(self._due.of(step, steps).sum())
         return self.total - self.free
 
-    def steps(self, step: int) -> int:
-        """How many steps, from this one on, find the blocks that they take."""
+    def steps(self, step: int, spare: int = 0) -> int:
+        """How many steps, from this one on, find the blocks that they take, and leave so many."""
         taken = np.cumsum(self._due.of(step, len(self._due._values)))
-        return int(np.searchsorted(taken, self.free, side="right"))
+        return int(np.searchsorted(taken, self.free - spare, side="right"))
 
 
 class Walk(NamedTuple):
