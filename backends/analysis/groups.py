@@ -10,7 +10,7 @@ from llmir.backends.analysis.code import COUNTS, MANY, Code
 from llmir.backends.analysis.sweeps import sweeps
 from llmir.backends.cost import Price
 from llmir.backends.cost.tape import PRINTERS, Function, Outline, whole, within
-from llmir.dim import Binding, Dim, Number
+from llmir.dim import Binding, Dim, Number, symbols
 from llmir.namespace import SCALARS
 
 MOST = 1 << 24  # tokens up to which what decides nothing is left out
@@ -30,6 +30,11 @@ class Group:
     ) -> None:
         self.size, self.prices, self.hidden, self.symbolic = size, prices, hidden, symbolic
         self._codes: dict[str, Callable[[Binding], Sequence[Number]]] = {}
+
+    @property
+    def late(self) -> bool:
+        """Whether more decides it than how many sequences and new tokens there are."""
+        return self.size is None or "C" in symbols(self.size)
 
     def __call__(self, kind: str, at: Binding) -> Sequence[Number]:
         """Seconds on each stage, one kind after another.

@@ -235,9 +235,13 @@ class Plan:
         for prices in self._timed.values():
             yield from ((price, tuple(times)) for price, times in prices.items())
 
-    def launched(self, at: Binding, captured: bool) -> Seconds:
-        """Seconds of the kernels of a micro-batch on each stage, in a graph or one by one."""
-        (busy,) = self._stages(at, "graph" if captured and self.host else "alone")
+    def launched(self, at: Binding, captured: bool, late: bool | None = None) -> Seconds:
+        """Seconds of the kernels of a micro-batch on each stage, in a graph or one by one.
+
+        Of all, or of those alone whose groups are `late` or not.
+        """
+        groups = [pair for pair in self._groups if late in (None, pair[1].late)]
+        (busy,) = self._stages(at, "graph" if captured and self.host else "alone", groups)
         return busy
 
     def priced(self, at: Binding) -> StepSeconds:
@@ -278,11 +282,13 @@ class Plan:
             for i in range(self.depth)
         )
 
-    def _stages(self, at: Binding, kind: str) -> Iterator[Seconds]:
+    def _stages(
+        self, at: Binding, kind: str, groups: Sequence[tuple[bool, Group]] | None = None
+    ) -> Iterator[Seconds]:
         """Seconds of the ops of a micro-batch on each stage, of each of the kinds that are asked for."""
         count, runs = self.depth, self.runs(at)
         found: list[Number] = []
-        for pads, group in self._groups:
+        for pads, group in self._groups if groups is None else groups:
             each = group(kind, runs if pads else at)
             found = [a + b for a, b in zip(found, each, strict=True)] if found else list(each)
         found = found or [0.0] * (count * (1 + (kind == "both")))

@@ -35,7 +35,7 @@ class Code:
 
     def __init__(self, tape: Tape, few: Names, late: Names, outputs: Sequence[Number]) -> None:
         early, self._rest = Function.of(tape, (*few, *late), outputs).parted(late)
-        self.early, self.late = scalar.compiled(early), scalar.compiled(self._rest)
+        self.early = scalar.compiled(early)
         self._kept: dict[tuple[float, ...], tuple[Any, ...]] = {}
 
     def __call__(self, few: tuple[float, ...], late: Sequence[float]) -> tuple[float, ...]:
@@ -50,6 +50,11 @@ class Code:
     def many(self, few: tuple[float, ...], late: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs at arrays of the rest."""
         return self._many(*late, *self.early(*few))
+
+    @cached_property
+    def late(self) -> Run:
+        """The rest: of its values, and of what the first part gives."""
+        return scalar.compiled(self._rest)
 
     @cached_property
     def _many(self) -> Run:

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
-from llmir.backends.analysis.keeps import Kept
 from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.surface import Surface
-from llmir.backends.analysis.surface_code import Code
 from llmir.backends.analysis.timing import Timing
 from llmir.backends.cost import Model
-from llmir.backends.cost.tape import Tape
-from llmir.dim import Binding, C, Number
+from llmir.dim import C, Number
 from llmir.errors import InputError
 from llmir.graph import Program
-from llmir.namespace import SCALARS
 
+from .decoding import Decoding
 from .prices import Chunks
 from .tables import Tables, tabled
 
@@ -41,8 +36,7 @@ class PricedStep:
         self.functions = (C,)[: self._first] + self._keeps.functions
         own = None if program.splits or self._parts > 1 else plan(program, model)
         self._tables = Tables(own, self._keeps, tokens) if own and tabled(own) else None
-        self._codes: dict[bool, Code] = {}
-        self._captured: dict[int, bool] = {}
+        self._decoding = Decoding(self.surface._plan(True, False), self._keeps)
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
         """Seconds from this step to the next."""
@@ -77,24 +71,9 @@ class PricedStep:
 
     def _decodes(self, decodes: int, kept: Sequence[Number]) -> Number:
         parts = min(self._parts, decodes)
-        if decodes not in self._captured:
-            of = self.surface._plan(True, False)
-            self._captured[decodes] = bool(of.host and of.captured(Binding(B=decodes / parts, T=1, C=0)))
-        graph = self._captured[decodes]
-        if graph not in self._codes:
-            self._codes[graph] = self._code(graph)
-        code, few = self._codes[graph], (decodes / parts,)
         own = kept if parts == 1 else [total / parts for total in kept]
-        found = (code.many if own and isinstance(own[0], np.ndarray) else code)(few, own)
+        found = self._decoding(decodes / parts if parts > 1 else decodes, own)
         return found[0] if len(found) == 1 else Timing(found, parts).period
-
-    def _code(self, graph: bool) -> Code:
-        """What each stage takes that only decodes, of how many sequences there are and what they keep."""
-        of, keeps = self.surface._plan(True, False), self._keeps
-        tape, names = Tape(SCALARS), [f"s{i}" for i in range(len(keeps.functions))]
-        at = Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
-        stages = of.timing(at, of.launched(at, graph), graph).stages
-        return Code(tape, ("B",), names, stages)
 
 
 def in_flight(program: Program) -> int:
