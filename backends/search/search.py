@@ -284,9 +284,7 @@ class Search:
     def replica(self, number: int) -> Replica:
         """The server of a structure."""
         if number not in self._replicas:
-            assert self.points is not None
-            tokens = int(self.points.chunk[self.points.structure == number].max())
-            self._replicas[number] = Replica(self.structures[number], self.traffic, tokens)
+            self._replicas[number] = Replica(self.structures[number], self.traffic)
         return self._replicas[number]
 
     def _try(self, number: int, replicas: int, seeds: int = SEEDS) -> Candidate:

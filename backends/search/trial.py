@@ -86,9 +86,9 @@ class Trial(NamedTuple):
 class Replica:
     """A structure that requests are sent to; steps are priced once for all runs."""
 
-    def __init__(self, structure: Structure, traffic: Traffic, tokens: int) -> None:
+    def __init__(self, structure: Structure, traffic: Traffic) -> None:
         self.structure, self.traffic = structure, traffic
-        self._prices = prices(structure.program, structure.model, tokens, structure.drafts)
+        self._prices = prices(structure.program, structure.model, structure.drafts)
         self._profiles: dict[tuple[int, int], Profile] = {}
 
     def run(self, chunk: int, batch: int, replicas: int, seed: int) -> Run:

@@ -96,7 +96,7 @@ class Played(Record):
         job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
         room, fills = capacity(job), self._policy(policy(job))
         check(load, room, fills)
-        return serve(Traced(_prices(job.program, job.prefill.plan.model, room.tokens)), fills, room, load)
+        return serve(Traced(_prices(job.program, job.prefill.plan.model)), fills, room, load)
 
     def _policy(self, known: Policy) -> Policy:
         """The engine's, as it was set."""
@@ -145,5 +145,5 @@ def _before(times: Array, each: Array, at: Array) -> Array:
 
 
 @lru_cache(maxsize=32)
-def _prices(program: Program, model: Model, tokens: int) -> Prices:
-    return Prices(PricedStep(program, model, tokens))
+def _prices(program: Program, model: Model) -> Prices:
+    return Prices(PricedStep(program, model))

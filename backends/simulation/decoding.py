@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from functools import cache
 
 import numpy as np
 
@@ -14,7 +14,12 @@ from llmir.backends.cost.tape import Tape
 from llmir.dim import Binding, Number
 from llmir.namespace import SCALARS
 
-COUNTS = 128  # numbers of sequences that are priced together when one is asked for
+from .load import Array
+from .rows import Counts
+
+TOGETHER = 128  # numbers of sequences that are priced at once
+
+Priced = tuple[Code, tuple[float, ...]]  # what prices the rest, of these: the sequences, and seconds by stage
 
 
 class Decoding:
@@ -26,29 +31,25 @@ class Decoding:
 
     def __init__(self, of: Plan, keeps: Keeps) -> None:
         self.of, self.keeps = of, keeps
-        self._known: dict[float, tuple[Code, tuple[float, ...]]] = {}
-        self._codes: dict[bool, Code] = {}
+        self._priced = Counts(self._prices, TOGETHER)
+        self._code = cache(self._recorded)
 
     def __call__(self, sequences: float, sums: Sequence[Number]) -> tuple[Number, ...]:
         """Of so many sequences, which keep such sums: arrays where these are arrays."""
-        if sequences not in self._known:
-            self._price(sequences)
-        code, few = self._known[sequences]
+        code, few = self._priced[sequences]
         return (code.many if sums and isinstance(sums[0], np.ndarray) else code)(few, sums)
 
-    def _price(self, sequences: float) -> None:
-        """What does not read caches, of so many and of others about as many."""
-        counts = sequences - (ceil(sequences) - 1) % COUNTS + np.arange(COUNTS)
+    def _prices(self, counts: Array) -> list[Priced]:
         of, at = self.of, Binding(B=counts, T=1, C=0)
-        graphs = np.broadcast_to(of.captured(at) if of.host else False, counts.shape)
-        for graph in set(graphs.tolist()):
-            code = self._codes[graph] = self._codes.get(graph) or self._code(graph)
-            rest = np.broadcast_arrays(counts, *of.launched(at, graph, late=False))
-            own = zip(*(each[graphs == graph].tolist() for each in rest), strict=True)
-            self._known.update((few[0], (code, few)) for few in own)
+        graphs = np.broadcast_to(of.captured(at) if of.host else False, counts.shape).tolist()
+        known: dict[bool, list[tuple[float, ...]]] = {}
+        for graph in set(graphs):
+            each = np.broadcast_arrays(counts, *of.launched(at, graph, late=False))
+            known[graph] = [*zip(*(values.tolist() for values in each), strict=True)]
+        return [(self._code(graph), known[graph][i]) for i, graph in enumerate(graphs)]
 
-    def _code(self, graph: bool) -> Code:
-        """What each stage takes in a graph or without, of such sums, the sequences and what is known of them."""
+    def _recorded(self, graph: bool) -> Code:
+        """Of steps that are launched as a graph, or not."""
         of, tape = self.of, Tape(SCALARS)
         names, few = [f"s{i}" for i in range(len(self.keeps.functions))], [f"t{i}" for i in range(of.depth)]
         at = Kept(self.keeps, tape.symbol("B"), [tape.symbol(name) for name in names])

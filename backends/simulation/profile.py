@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,9 @@ class Profile(Immutable):
     job: Workload
     policy: Policy
     drafts: Drafts | None
-    _prices: dict[int, Prices]
 
     def __init__(self, job: Workload, chunked: bool | None = None, drafts: Drafts | None = None) -> None:
-        vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts, _prices={})
+        vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts)
 
     def __repr__(self) -> str:
         return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
@@ -60,16 +60,15 @@ class Profile(Immutable):
         """What the engine takes where the longest request has so many tokens; InputError without room."""
         return capacity(self.of(longest), self.drafts)
 
-    def prices(self, tokens: int) -> Prices:
-        """Of steps of so many tokens at most."""
-        if tokens not in self._prices:
-            self._prices[tokens] = prices(self.job.program, model_of(self.job), tokens, self.drafts)
-        return self._prices[tokens]
+    @cached_property
+    def prices(self) -> Prices:
+        """Of steps."""
+        return prices(self.job.program, model_of(self.job), self.drafts)
 
     def decoding(self) -> Profile:
         """The same for decode servers: what prompts they read again goes beside what decodes."""
         other = object.__new__(Profile)
-        vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True)})
+        vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True), "prices": self.prices})
         return other
 
     def admitted(self, load: Load) -> Load:
@@ -120,7 +119,7 @@ class Profile(Immutable):
         asked, load = load, self.admitted(load)
         counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
         room = self.capacity(load.longest)
-        prices = self.prices(room.tokens)
+        prices = self.prices
         if copies == 1:
             return Simulation.of(self, serve(prices, self.policy, room, load), load, **counted)
         one = server_of(prices, self.policy, room, load, Course(load.arrival_s.tolist()))
@@ -142,11 +141,11 @@ def _limit(name: str, value: object) -> float | None:
     return None if value is None else number(name, value, above=True)
 
 
-def prices(program: Program, model: Model, tokens: int, drafts: Drafts | None) -> Prices:
-    """Of steps of so many tokens at most, which verify drafts if there are any."""
+def prices(program: Program, model: Model, drafts: Drafts | None) -> Prices:
+    """Of steps, which verify drafts if there are any."""
     if drafts:
-        return Prices(VerifiedStep(program, model, tokens, drafts))
-    return Prices(PricedStep(program, model, tokens))
+        return Prices(VerifiedStep(program, model, drafts))
+    return Prices(PricedStep(program, model))
 
 
 def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:

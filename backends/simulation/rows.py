@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from math import ceil
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .load import Array
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 MARGIN = 4  # the part of a context by which a row goes further than it is asked to
 
 Row = tuple[int, int, list[float]]  # the first context, the end of those that are known, and their values
@@ -36,3 +38,22 @@ class Rows(Generic[K]):
         end = max(end, most + most // MARGIN + MARGIN)
         known = self.known[key] = first, end, self.values(key, np.arange(first, end)).tolist()
         return known
+
+
+class Counts(dict[float, V]):
+    """A value for each count, such as a number of tokens, by what gives those of an array of counts.
+
+    >>> squares = Counts(lambda counts: (counts**2).tolist(), 4)
+    >>> squares[6], squares
+    (36, {5: 25, 6: 36, 7: 49, 8: 64})
+    """
+
+    def __init__(self, values: Callable[[Array], Iterable[V]], size: int) -> None:
+        """Of so many counts together."""
+        super().__init__()
+        self.values_at, self.size = values, size
+
+    def __missing__(self, count: float) -> V:
+        counts = count - (ceil(count) - 1) % self.size + np.arange(self.size)
+        self.update(zip(counts.tolist(), self.values_at(counts), strict=True))
+        return self[count]

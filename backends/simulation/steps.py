@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeVar
 
 from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.surface import Surface
@@ -17,17 +18,19 @@ from .decoding import Decoding
 from .prices import Chunks
 from .tables import Tables, tabled
 
+D = TypeVar("D", int, float)
+
 
 class PricedStep:
     """Steps of a program by a cost model: `Abreast`. Each sequence that decodes counts with its own context.
 
-    Steps of up to so many `tokens` that read prompts are from tables where prices allow that. What decodes is
-    on all data-parallel ranks and in all micro-batches evenly, in fewer of these if it is fewer sequences.
-    These follow one another through pipeline stages: the next step of what only decodes begins when the first
-    of them comes back to a stage that is free.
+    Steps that read prompts are from tables where prices allow that. What decodes is on all data-parallel
+    ranks and in all micro-batches evenly, in fewer of these if it is fewer sequences. These follow one
+    another through pipeline stages: the next step of what only decodes begins when the first of them comes
+    back to a stage that is free.
     """
 
-    def __init__(self, program: Program, model: Model, tokens: int) -> None:
+    def __init__(self, program: Program, model: Model) -> None:
         if not model.symbolic:
             raise InputError(f"simulate: {model.name} is a model of numbers; steps are of llmir's own")
         self.model, self.surface = model, Surface(program, model)
@@ -35,7 +38,7 @@ class PricedStep:
         self._first = 0 if C in self._keeps.functions else 1  # contexts, where prices do not read them
         self.functions = (C,)[: self._first] + self._keeps.functions
         own = None if program.splits or self._parts > 1 else plan(program, model)
-        self._tables = Tables(own, self._keeps, tokens) if own and tabled(own) else None
+        self._tables = Tables(own, self._keeps) if own and tabled(own) else None
         self._decoding = Decoding(self.surface._plan(True, False), self._keeps)
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
@@ -43,23 +46,23 @@ class PricedStep:
         kept = sums[1:] if self._first else sums
         if not chunks:
             return self._decodes(decodes, kept)
-        if self._tables and (seconds := self._tables(decodes, kept, chunks)) is not None:
-            return seconds
-        return self.micro_batch(decodes, sums, (chunks,))[0]
+        if self._tables is None:
+            return self.micro_batch(decodes, sums, (chunks,))[0]
+        if min(chunks)[0] == 1:
+            decodes, kept, chunks = self._joined(decodes, kept, chunks)
+        return self._tables(decodes, kept, chunks) if chunks else self._decodes(decodes, kept)
 
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
         """Seconds of one micro-batch, and of it on each stage, which reads such chunks on each rank."""
         kept = sums[1:] if self._first else sums
-        each = [Counter(chunks) for chunks in ranks if chunks]
-        for times in each:
-            for chunk in [chunk for chunk in times if chunk[0] == 1]:  # which goes on by a token as well
-                more = self._keeps.sums([chunk[1]] * times[chunk])
-                kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
-                decodes += times.pop(chunk)
+        every: list[tuple[tuple[int, int, int], ...]] = []
+        for chunks in ranks:
+            decodes, kept, more = self._joined(decodes, kept, chunks)
+            if more:
+                every.append(tuple((n, *chunk) for chunk, n in Counter(more).items()))
         own = kept if decodes else ()
-        every = [tuple((n, *chunk) for chunk, n in times.items()) for times in each if times]
         if not every:
             return self.surface.micro_batch(decodes, own, ())
         slowest: dict[tuple[tuple[int, int, int], ...], tuple[float, ...]] = {}
@@ -68,6 +71,16 @@ class PricedStep:
                 others = [chunk for j, those in enumerate(every) if j != i for chunk in those]
                 slowest[some] = self.surface.on_rank(decodes, own, some, others)
         return tuple(map(max, zip(*slowest.values(), strict=True)))
+
+    def _joined(
+        self, decodes: D, kept: Sequence[Number], chunks: Chunks
+    ) -> tuple[D, Sequence[Number], Chunks]:
+        """What goes on by one token of a prompt is with what decodes."""
+        if ones := [cached for new, cached in chunks if new == 1]:
+            more = self._keeps.sums(ones)
+            kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
+            decodes, chunks = decodes + len(ones), [chunk for chunk in chunks if chunk[0] > 1]
+        return decodes, kept, chunks
 
     def _decodes(self, decodes: int, kept: Sequence[Number]) -> Number:
         parts = min(self._parts, decodes)

@@ -7,7 +7,7 @@ sequences of several kinds apart. So each composition of a step is a few entries
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 
 import numpy as np
@@ -17,49 +17,33 @@ from llmir.backends.analysis.plan import Plan
 from llmir.backends.analysis.surface_code import KEPT, Code, Names
 from llmir.backends.cost.kernels.base import DRAFTS
 from llmir.backends.cost.tape import Tape
-from llmir.dim import B, Binding, C, Dim, T
+from llmir.dim import B, Binding, C, Mixed, Size, T
 from llmir.namespace import SCALARS
 
 from .load import Array
 from .prices import Chunks
-from .rows import NONE, Rows
+from .rows import NONE, Counts, Rows
 
-SIZES = tuple(size for size in (B * T, B) if isinstance(size, Dim))
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
-MOST = 1 << 16  # tokens or sequences of a step that a table has
+TOGETHER = {B * T: 1024, B: 256}  # tokens, and sequences, that are priced at once
+Sums = tuple[float, float, float]
 LONG_S = 16.0  # a step of such kernels waits for no launch, nor for a host that works beside
 
 
 def tabled(plan: Plan) -> bool:
     """Whether its prices are such functions."""
     return len(plan.program.entries) == 1 and all(
-        group.size in SIZES or (group.size is None and all(price.apart for price in group.prices))
+        group.size in TOGETHER or (group.size is None and all(price.apart for price in group.prices))
         for _, group in plan._groups
     )
 
 
 class Tables:
-    """Seconds of steps of up to so many tokens that read prompts, by a plan for which `tabled` holds."""
+    """Seconds of steps that read prompts, by a plan for which `tabled` holds."""
 
-    def __init__(self, plan: Plan, keeps: Keeps, tokens: int) -> None:
-        self.plan, self.most = plan, min(tokens, MOST)
-        counts = np.arange(1, self.most + 1)
+    def __init__(self, plan: Plan, keeps: Keeps) -> None:
+        self.plan = plan
         self._apart = [group for _, group in plan._groups if group.size is None]
-        captured = plan.captured(Binding(B=1, T=counts, C=0)) if plan.host else False
-        kinds = np.broadcast_to(captured, counts.shape).astype(int)
-        self._kind: list[int] = [0, *kinds.tolist()]
-        # A graph has no more tokens than the last that is captured, and no more sequences.
-        each = counts, counts[: int(np.flatnonzero(kinds).max(initial=0)) + 1]
-        by_tokens, by_sequences = ([*map(partial(self._table, size), KINDS, each)] for size in SIZES)
-
-        # A step whose kernels take no time is what the host needs: to launch it, and to schedule and sample.
-        def host(busy: float, graph: bool) -> list[float]:
-            own = each[graph]
-            at = Binding(B=own, T=1, C=0)
-            found = plan.timing(at, (np.full(own.shape, busy),), graph).period - busy
-            return [0.0, *found.tolist()]
-
-        least, beside = ([host(busy, graph) for graph in (False, True)] for busy in (0.0, LONG_S))
         names = [f"s{i}" for i in range(len(keeps.functions))]
         own = partial(_decoding, keeps, names)
         # Most steps that read prompts are of one kind, so that the other's code is made if it is asked for.
@@ -68,13 +52,38 @@ class Tables:
         self._decodes = self._by_context if keeps.functions == (C,) else self._by_sums
         self._chunks = [cache(partial(self._attention, kind, _reading, ("B", "T"), ("C",))) for kind in KINDS]
         self._reads: list[dict[tuple[tuple[int, int], int], float]] = [{} for _ in KINDS]
-        self._of = [*zip(by_tokens, by_sequences, beside, least, self._reads, strict=True)]
+        by_sequences = [Counts(partial(self._by_sequences, kind), TOGETHER[B]) for kind in range(len(KINDS))]
+        self._of = [*enumerate(by_sequences)]
+        # Of steps that read many tokens of a prompt at least, and of those that read a few of each.
+        self._steps = [Counts(partial(self._by_tokens, few), TOGETHER[B * T]) for few in (False, True)]
 
-    def _table(self, size: Dim, kind: str, counts: Array) -> list[float]:
+    def _by_tokens(self, few: bool, counts: Array) -> Iterator[tuple[float, tuple[int, Counts[Sums]]]]:
+        """Seconds of what so many tokens take, and what prices the rest of the step."""
+        prompt = Binding(B=1, T=2, C=0), Binding(B=counts - 2, T=1, C=0)
+        at = Mixed(prompt) if few else Binding(B=1, T=counts, C=0)
+        captured = np.broadcast_to(self.plan.captured(at) if self.plan.host else False, counts.shape)
+        kinds = captured.astype(int).tolist()
+        seconds = {kind: self._sums(B * T, KINDS[kind], counts).tolist() for kind in set(kinds)}
+        return ((seconds[kind][i], self._of[kind]) for i, kind in enumerate(kinds))
+
+    def _by_sequences(self, kind: int, counts: Array) -> Iterator[Sums]:
+        """Seconds of what so many sequences take; of what an engine adds; and of a step of no kernels.
+
+        Such a step takes what the host needs: to launch it, and to schedule and sample.
+        """
+        at = Binding(B=counts, T=1, C=0)
+
+        def host(busy: float) -> list[float]:
+            each = np.full(counts.shape, busy)
+            found: list[float] = (self.plan.timing(at, (each,), bool(kind)).period - each).tolist()
+            return found
+
+        return zip(self._sums(B, KINDS[kind], counts).tolist(), host(LONG_S), host(0.0), strict=True)
+
+    def _sums(self, size: Size, kind: str, counts: Array) -> Array:
         """Seconds of all prices of a size, by its value."""
-        groups = [group for _, group in self.plan._groups if group.size == size]
-        found = sum((group(kind, Binding.only(size, counts))[0] for group in groups), np.zeros(counts.shape))
-        return [0.0, *found.tolist()]
+        groups = [(of.size, of) for _, of in self.plan._groups if of.size is not None and of.size == size]
+        return sum((of(kind, Binding.only(its, counts))[0] for its, of in groups), np.zeros(counts.shape))
 
     def _attention(self, kind: str, at: Callable[[Tape], Binding], few: Names, late: Names) -> Code:
         """Seconds of attention alone, as code."""
@@ -96,11 +105,8 @@ class Tables:
         low, high = seconds[context - first], seconds[context - first + 1]
         return low + (high - low) * rest / decodes
 
-    def __call__(self, decodes: int, sums: Sequence[float], chunks: Chunks) -> float | None:
-        """Seconds of a step; None of one beyond the tables.
-
-        One that reads a few tokens of each prompt may be in another graph.
-        """
+    def __call__(self, decodes: int, sums: Sequence[float], chunks: Chunks) -> float:
+        """Seconds of a step."""
         sequences = decodes + len(chunks)
         if sequences == decodes + 1:
             longest = chunks[0][0]
@@ -108,17 +114,16 @@ class Tables:
         else:
             news = [new for new, _ in chunks]
             tokens, longest = decodes + sum(news), max(news)
-        if longest <= DRAFTS or tokens > self.most:
-            return None
-        kind = self._kind[tokens]
-        by_tokens, by_sequences, beside, least, known = self._of[kind]
-        busy = by_tokens[tokens] + by_sequences[sequences]
+        busy, (kind, by_sequences) = self._steps[longest <= DRAFTS][tokens]
+        more, beside, least = by_sequences[sequences]
+        busy += more
         if decodes:
             busy += self._decodes(kind, decodes, sums)
+        known = self._reads[kind]
         for chunk in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
             busy += known.get(chunk) or self._read(kind, *chunk)
-        busy, floor = busy + beside[sequences], least[sequences]
-        return busy if busy > floor else floor
+        busy += beside
+        return busy if busy > least else least
 
     def _read(self, kind: int, chunk: tuple[int, int], times: int) -> float:
         """Seconds of attention of chunks that are alike, kept."""

@@ -33,15 +33,15 @@ class VerifiedStep:
 
     functions: tuple[Dim, ...] = (C,)
 
-    def __init__(self, program: Program, model: Model, tokens: int, drafts: Drafts) -> None:
-        self.drafts, self._plain = drafts, PricedStep(program, model, tokens)
+    def __init__(self, program: Program, model: Model, drafts: Drafts) -> None:
+        self.drafts, self._plain = drafts, PricedStep(program, model)
         new = drafts.rows
         self._verify, self._last = (
             _Step(running(of, [(1, new, 1)], "")[0], model, new) for of in (drafts.verify, program)
         )
         drafter = drafting(program, drafts.drafter)
         self._draft = _Step(running(drafter, [(1, 1, 1)], "")[0], model, 1) if drafter else None
-        self._reads = PricedStep(drafter, model, tokens) if drafter else None
+        self._reads = PricedStep(drafter, model) if drafter else None
         self._rows = Rows(self._seconds)
         self._drafts = Rows(self._drafting)
         self._logits: dict[int, float] = {}
