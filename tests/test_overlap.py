@@ -21,7 +21,7 @@ BUSY, BESIDE = (5e-3, 50e-3), 10e-3  # seconds of kernels that take less and mor
 @pytest.mark.parametrize("decodes", [0, 3])
 def test_short_prompts_take_as_long_as_their_launches(engine: str, decodes: int) -> None:
     """No graph holds a step that reads prompts, and eight ranks are done before the next kernel comes."""
-    step = llmir.server(SHARDED, "h100-sxm", engine=engine).prices.step
+    step = llmir.server(SHARDED, "h100-sxm", engine=engine).prices().step
     host = model(hw.load("h100-sxm"), engine=engine).host
     assert host is not None
     parts = [{"batch": 1, "new": 1, "context": 500}] * decodes + [{"batch": 1, "new": 64, "context": 0}]

@@ -42,7 +42,7 @@ MODELS = {
 
 
 def surface(name: str) -> Surface:
-    step = llmir.server(MODELS[name], "h100-sxm").prices.step
+    step = llmir.server(MODELS[name], "h100-sxm").prices().step
     assert isinstance(step, PricedStep)
     return step.surface
 
@@ -99,7 +99,7 @@ def test_prompts_at_once_are_read_beside_one_another(dp: int) -> None:
 def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
     """The makespan of a flow shop (Johnson 1954): each stage takes them one by one."""
     program = served("llama3.1-8b", pp=4)
-    step = llmir.server(program, "h100-sxm").prices.step
+    step = llmir.server(program, "h100-sxm").prices().step
     assert isinstance(step, PricedStep)
     chunks = [(1000, 0), (1000, 1000), (1000, 2000), (1000, 3000), (1000, 4000), (1000, 5000), (500, 6000)]
     free = [0.0] * 4
@@ -187,7 +187,7 @@ def test_a_pipeline_is_near_one_that_is_simulated_plainly(pp: int, rate: int) ->
     traffic = llmir.traffic(rate=rate, requests=300, **lengths)
     columns = traffic.arrival_s, traffic.prompt, traffic.generate
     jobs = [Job(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-    step = server.prices.step
+    step = server.prices().step
     assert isinstance(step, PricedStep)
     of = step.surface
 

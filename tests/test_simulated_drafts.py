@@ -163,7 +163,7 @@ def test_a_static_batch_of_which_all_drafts_are_right() -> None:
 @pytest.mark.parametrize("draft", [None, SMALL])
 def test_prompts_beside_drafts_take_no_less_than_either_and_no_more_than_both(draft: Program | None) -> None:
     engine = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.7, draft=draft)
-    step = engine.prices.step
+    step = engine.prices().step
     for decodes, kept, chunk in ((1, 900, (512, 0)), (64, 64 * 3000, (2000, 500)), (200, 200 * 700, (16, 0))):
         verify, read = step(decodes, (kept,), ()), step(0, (), (chunk,))
         both = step(decodes, (kept,), (chunk,))
@@ -278,7 +278,7 @@ def test_prompts_beside_drafts_of_ranks_take_no_less_than_either_and_no_more_tha
     engine = llmir.server(
         *(RANKS, "h100-sxm"), verify=RANKS_EVERY, draft_tokens=4, acceptance=0.7, draft=RANKS_SMALL
     )
-    step = engine.prices.step
+    step = engine.prices().step
     for decodes, kept, chunk in ((1, 900, (3000, 0)), (63, 63 * 3000, (2000, 500))):  # beyond graphs
         verify = float(step(decodes, (kept,), ()))
         alone, both = (step.micro_batch(n, (kept,), ([chunk], []))[0] for n in (0, decodes))

@@ -148,7 +148,7 @@ def test_a_static_batch_takes_what_a_workload_says(name: str) -> None:
 def test_steps_are_those_of_sequences_given_one_by_one(name: str, engine: str) -> None:
     program = llmir.run(llmir.load(name), llmir.pipeline_of(engine))
     device = "b200" if "scout" in name else "h100-sxm"
-    step = llmir.server(program, device, engine=engine).prices.step
+    step = llmir.server(program, device, engine=engine).prices().step
     assert isinstance(step, PricedStep)
     rng = np.random.default_rng(0)
     # New tokens of a prompt: one; as few as drafts; any number.

@@ -260,7 +260,7 @@ class Pooling:
         rates = []
         for profile, of in zip((pair.prefill, pair.decode), pair.halves(load), strict=True):
             room = profile.capacity(of.longest)
-            rates.append(saturated(profile.prices, profile.policy, room, of))
+            rates.append(saturated(profile.prices(), profile.policy, room, of))
         sent = float(pair.seconds(load.prompt).mean())
         return min(servers[0] * rates[0], servers[1] * rates[1], min(servers) / sent if sent else inf)
 

@@ -42,7 +42,7 @@ def tandem(pair: Pair, load: Load, servers: tuple[int, int], router: str = FIRST
         some = some[np.argsort(arrivals[some], kind="stable")]
         if some.size:
             course = Course(arrivals[some].tolist())
-            prices = pair.decode.prices
+            prices = pair.decode.prices()
             own = replace(rest.only(some), seed=rest.seed + number * LATER)
             server = decoder_of(prices, pair.decode.policy, room, own, course)
             for request, time_s in enumerate(course.arrival_s):
@@ -59,7 +59,7 @@ def _read(pair: Pair, read: Load, sender: Array) -> Array:
     check(read, room, pair.prefill.policy)
     for number in np.unique(sender):
         some = np.flatnonzero(sender == number)
-        server = serve(pair.prefill.prices, pair.prefill.policy, room, read.only(some))
+        server = serve(pair.prefill.prices(), pair.prefill.policy, room, read.only(some))
         first_s[some] = server.course.end_s
     return first_s
 

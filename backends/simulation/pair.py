@@ -120,7 +120,7 @@ class Pair(Immutable):
         room = profile.capacity(checked.longest)
         check(checked, room, profile.policy)
         course = Course(arrival_s.tolist())
-        return serving(profile.prices, profile.policy, room, load, course)
+        return serving(profile.prices(), profile.policy, room, load, course)
 
 
 def _routers(

@@ -60,15 +60,18 @@ class Profile(Immutable):
         """What the engine takes where the longest request has so many tokens; InputError without room."""
         return capacity(self.of(longest), self.drafts)
 
-    @cached_property
     def prices(self) -> Prices:
         """Of steps."""
+        return self._prices
+
+    @cached_property
+    def _prices(self) -> Prices:
         return prices(self.job.program, model_of(self.job), self.drafts)
 
     def decoding(self) -> Profile:
         """The same for decode servers: what prompts they read again goes beside what decodes."""
         other = object.__new__(Profile)
-        vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True), "prices": self.prices})
+        vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True), "_prices": self._prices})
         return other
 
     def admitted(self, load: Load) -> Load:
@@ -119,7 +122,7 @@ class Profile(Immutable):
         asked, load = load, self.admitted(load)
         counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
         room = self.capacity(load.longest)
-        prices = self.prices
+        prices = self._prices
         if copies == 1:
             return Simulation.of(self, serve(prices, self.policy, room, load), load, **counted)
         one = server_of(prices, self.policy, room, load, Course(load.arrival_s.tolist()))

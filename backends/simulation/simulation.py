@@ -200,7 +200,7 @@ class Simulation(Figures, Result, Paged):
     @figure
     def largest_rate(self) -> float:
         """Requests a second that the server answers at most: it is stable at lower rates."""
-        return saturated(self.profile.prices, self.policy, self.capacity, self.load)
+        return saturated(self.profile.prices(), self.policy, self.capacity, self.load)
 
     @property
     def requests_per_s(self) -> float:
