@@ -110,12 +110,49 @@ def test_each_time_has_its_strip_and_the_head_says_how_many_devices(
     assert device.split("\n")[0] == ("2 devices" if pp > 1 else "device")
 
 
+def printed(driver: Any) -> int:
+    """How many pages of paper it takes."""
+    browser.settled(driver)
+    pdf = driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
+    return base64.b64decode(pdf).count(b"/Type /Page\n")
+
+
 @browser.real
 def test_paper_is_one_page(page: Path, chromium: Any) -> None:
-    browser.opened(chromium, page, "#setup=3&batch=8&prompt=4000&generate=500")
-    browser.settled(chromium)
-    printed = chromium.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
-    assert base64.b64decode(printed["data"]).count(b"/Type /Page\n") == 1
+    for pin in ("", "&pin=2,8,4000,500"):
+        browser.opened(chromium, page, f"#setup=3&batch=8&prompt=4000&generate=500{pin}")
+        assert printed(chromium) == 1
+
+
+MANY: dict[str, dict[str, Any]] = {
+    "llama3.1-405b": {"tp": 8, "pp": 4, "micro_batches": 4},
+    "qwen3-235b-a22b": {"tp": 8, "ep": 8},
+    "deepseek-v3": {"tp": 8, "pp": 4},
+}
+
+
+@browser.real
+@pytest.mark.parametrize("model", MANY)
+def test_paper_of_many_ops_is_one_page(model: str, tmp_path: Path, chromium: Any) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(llmir.page(model, MANY[model], batch=16), encoding="utf-8")
+    browser.opened(chromium, path)
+    assert printed(chromium) == 1
+    step = "const { ops, extras } = llmirPage.view.step, all = [...ops, ...extras];"
+    shown = "[...document.querySelectorAll('#table tbody tr')].filter((row) => row.offsetHeight)"
+    assert chromium.execute_script(f"{step} return {shown}.length === all.length")
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        browser.settled(chromium)
+        rows, most, said = chromium.execute_script(
+            f"{step} const rows = {shown}.map((row) => row.cells[0].textContent.split(':')[0]);"
+            "const most = all.sort((a, b) => Math.abs(b.total_s) - Math.abs(a.total_s)).map((op) => op.name);"
+            "return [rows, most, document.querySelector('#table .paper').textContent]"
+        )
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert set(rows) == set(most[: len(rows)]), "not those that take most"
+    assert said.startswith(f"… {len(most) - len(rows)} more ") if len(most) > len(rows) else not said
 
 
 @browser.real

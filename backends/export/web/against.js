@@ -1,5 +1,5 @@
 // This set-up against the pinned one, op by op: differences add up.
-import { ratio, time, whole } from "./format.js";
+import { abs, max, ratio, time, whole } from "./format.js";
 import { $, badge, breaking, called, h, heads, mark, say, span } from "./dom.js";
 import { SIZES } from "./state.js";
 
@@ -36,8 +36,8 @@ export class Against {
     });
     add(then, "then");
     add(now, "now");
-    const rows = [...sums.values()].sort((a, b) => Math.abs(b.now - b.then) - Math.abs(a.now - a.then));
-    const most = Math.max(...rows.map((row) => Math.abs(row.now - row.then))), rest = rows.slice(SHOWN);
+    const rows = [...sums.values()].sort((a, b) => abs(b.now - b.then) - abs(a.now - a.then));
+    const most = max(...rows.map((row) => abs(row.now - row.then))), rest = rows.slice(SHOWN);
     const total = rows.reduce((all, row) => ({ now: all.now + row.now, then: all.then + row.then }), { now: 0, then: 0 });
     for (const row of rows.slice(0, SHOWN)) body.append(this.row(row, most));
     if (rest.length) {
@@ -50,7 +50,7 @@ export class Against {
 
   row({ name, bound, now, then }, most) {
     const change = now - then, bar = h("i", { class: change > 0 ? "worse" : "better" });
-    bar.style.width = most ? `${(40 * Math.abs(change)) / most}px` : "0";
+    bar.style.width = most ? `${(40 * abs(change)) / most}px` : "0";
     return h("tr", { class: most ? "" : "total" },
       h("th", { scope: "row" }, bound ? badge(bound) : "", " ", breaking(name.split(".").at(-1))), h("td", {}, time(then)), h("td", {}, time(now)),
       h("td", {}, `${change > 0 ? "+" : ""}${time(change)} `, bar), h("td", {}, now >= 0 && then > 0 ? ratio(now, then) : "–"));

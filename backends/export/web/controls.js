@@ -1,5 +1,5 @@
 // The set-up on top, and the sliders.
-import { kilo, whole } from "./format.js";
+import { kilo, max, min, round, whole } from "./format.js";
 import { $, div, field, h, mark, number, say, span } from "./dom.js";
 import { SIZES } from "./state.js";
 import { Rates } from "./rates.js";
@@ -15,7 +15,7 @@ const SLIDERS = {
 function steps(low, high, own) {
   const found = new Set([low, high, ...own]);
   for (let octave = 1; octave <= high; octave *= 2) {
-    for (let i = 0; i < 8; i++) found.add(Math.round(octave * (1 + i / 8)));
+    for (let i = 0; i < 8; i++) found.add(round(octave * (1 + i / 8)));
   }
   return [...found].filter((n) => n >= low && n <= high).sort((a, b) => a - b);
 }
@@ -63,12 +63,12 @@ export class Controls {
     if (found < 0 || setups[found].why) return this.choices(this.state.setup);
     const { parts } = setups[found], { batch } = this.state;
     const typed = setups[found].device === setups[this.state.setup].device ? this.state.typed : {};
-    this.changed({ setup: found, typed, batch: Math.max(parts, Math.round(batch / parts) * parts) });
+    this.changed({ setup: found, typed, batch: max(parts, round(batch / parts) * parts) });
   }
 
   slider(name) {
     const { title, more, low, high, ticks } = SLIDERS[name], start = this.state[name];
-    const values = steps(Math.min(low, start), Math.max(high, start), [start]);
+    const values = steps(min(low, start), max(high, start), [start]);
     const range = h("input", {
       type: "range", min: 0, max: values.length - 1, step: 1, id: `range-${name}`, "aria-label": `${title}, ${more}`,
       oninput: () => this.move(name, this.fitting(name, values[range.value])),
@@ -89,7 +89,7 @@ export class Controls {
 
   fitting(name, value) {
     const { parts } = this.state.setups[this.state.setup];
-    return name === "batch" ? Math.max(parts, Math.round(value / parts) * parts) : value;
+    return name === "batch" ? max(parts, round(value / parts) * parts) : value;
   }
 
   move(name, value) {

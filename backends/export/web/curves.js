@@ -1,5 +1,5 @@
 // Throughput and TPOT as the batch grows, or the prompt: at the other sizes as the sliders have them.
-import { digits, kilo, time, whole } from "./format.js";
+import { digits, floor, kilo, max, min, time, whole } from "./format.js";
 import { $, Chart, either, put, svg } from "./dom.js";
 import { EDGE, beyond, framed } from "./charts.js";
 
@@ -11,8 +11,8 @@ const ALONG = {
 
 // Figures of a request, with decode steps at a few contexts in place of all of them: for lines.
 export function sampled(setup, { batch, prompt, generate }) {
-  const reading = setup.reading(batch, prompt), later = generate - 1, few = Math.min(later, SAMPLES);
-  const contexts = Array.from({ length: few }, (_, i) => prompt + Math.floor(((i + 0.5) * later) / few));
+  const reading = setup.reading(batch, prompt), later = generate - 1, few = min(later, SAMPLES);
+  const contexts = Array.from({ length: few }, (_, i) => prompt + floor(((i + 0.5) * later) / few));
   const tpot = few ? setup.timings(batch, 1, contexts).reduce((all, { period }) => all + period, 0) / few : null;
   return { tpot_s: tpot, output_tokens_per_s: (batch * generate) / (reading.time + later * (tpot ?? 0)) };
 }
@@ -58,18 +58,18 @@ export class Curves extends Chart {
     charts.forEach(([key, title, say, scale], i) => {
       const place = this.places[i], known = [...own, ...then].filter((point) => point[key] !== null);
       if (!known.length) return place.replaceChildren("One token has no later ones.");
-      const x = d3.scaleLog(domain, [0, 1]), y = d3.scaleLinear([0, Math.max(...known.map((point) => point[key])) * scale * 1.08], [1, 0]);
+      const x = d3.scaleLog(domain, [0, 1]), y = d3.scaleLinear([0, max(...known.map((point) => point[key])) * scale * 1.08], [1, 0]);
       const said = `${title} by ${unit}: ${say(view.figures[key])} at ${show(now)}`;
       const chart = framed(this.wide, { x, y, title, unit, xFormat: show, yFormat: (n) => (n >= 1000 ? `${n / 1000}k` : `${n}`), xTicks: ticks, high: HIGH, label: said });
       const { root, wide, high } = chart, first = own.find(({ fits }) => !fits);
-      if (first) beyond(root, Math.max(EDGE.left, x(first.value)), wide - EDGE.right, high, "does not fit");
+      if (first) beyond(root, max(EDGE.left, x(first.value)), wide - EDGE.right, high, "does not fit");
       const path = d3.line((point) => x(point.value), (point) => y(point[key] * scale)).defined((point) => point[key] !== null);
       if (then.length) root.append(svg("path", { d: path(then), class: "then" }));
       root.append(svg("path", { d: path(own), class: "now" }));
       if (view.figures[key] !== null) {
         const [px, py] = [x(now), y(view.figures[key] * scale)], left = px > wide / 2;
         root.append(svg("line", { x1: px, x2: px, y1: 22, y2: high - 34, class: "here" }), svg("circle", { cx: px, cy: py, r: 5, class: "dot" }),
-          put("here-text", px + (left ? -9 : 9), Math.max(py - 8, 32), say(view.figures[key]), left ? "end" : "start"));
+          put("here-text", px + (left ? -9 : 9), max(py - 8, 32), say(view.figures[key]), left ? "end" : "start"));
       }
       place.replaceChildren(root);
     });

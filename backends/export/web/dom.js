@@ -5,8 +5,7 @@ const SVG = "http://www.w3.org/2000/svg";
 function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+    else mark(node, name, value);
   }
   node.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return node;

@@ -1,5 +1,5 @@
 // The strip of figures, and the memory of a GPU beside what it has.
-import { bytes, digits, percent, ratio, time, whole, within } from "./format.js";
+import { abs, bytes, digits, max, percent, ratio, time, whole, within } from "./format.js";
 import { $, div, h, mark, say, span } from "./dom.js";
 
 const CARDS = [
@@ -71,14 +71,14 @@ export class Figures {
     const known = typeof then === "number" && typeof now === "number";
     mark(place, "hidden", !known);
     if (!known) return say(place, "");
-    const sign = Math.abs(now / then - 1) < 5e-4 ? "=" : now > then ? "▲" : "▼";
+    const sign = abs(now / then - 1) < 5e-4 ? "=" : now > then ? "▲" : "▼";
     const better = sign === "=" ? "" : (now > then) === Boolean(rises) ? "better" : "worse";
     place.replaceChildren(`A ${show(then)} `, h("b", { class: better }, `${sign} ${ratio(now, then)}`),
       span("unseen", better && `, ${better}`));
   }
 
   bar(memory, setup, pinned) {
-    const { value, fits, parts, limit, usable } = this.memory, all = Math.max(setup.capacity, memory.bytes);
+    const { value, fits, parts, limit, usable } = this.memory, all = max(setup.capacity, memory.bytes);
     const sizes = { weights: memory.weights, caches: memory.caches };
     sizes.rest = memory.bytes - sizes.weights - sizes.caches;
     say(value, bytes(memory.bytes));
@@ -87,7 +87,7 @@ export class Figures {
     say(fits, memory.fits ? `✓ fits, to batch ${whole(memory.largest)}${then}` : `✗ does not fit, ${most}${then}`);
     mark(fits, "data-fits", memory.fits ? "yes" : "no");
     for (const { key, title, block, label } of parts) {
-      block.style.width = `${(100 * Math.max(0, sizes[key])) / all}%`;
+      block.style.width = `${(100 * max(0, sizes[key])) / all}%`;
       say(label, `${key === "rest" && memory.overhead ? "activations, engine" : title} ${bytes(sizes[key])}`);
     }
     limit.style.left = `${(100 * memory.capacity) / all}%`;

@@ -1,5 +1,7 @@
 // Numbers as people read them: three significant digits, a unit, never an exponent; as llmir's tables have them.
 
+export const { abs, ceil, floor, max, min, round } = Math;
+
 const TIMES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"], [1e-12, "ps"]];
 const PREFIXES = [[1e24, "Y"], [1e21, "Z"], [1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
 
@@ -11,7 +13,7 @@ export function digits(x) {
   if (!Number.isFinite(x)) return x < 0 ? "-∞" : "∞";
   if (x < 0) return `-${digits(-x)}`;
   if (x < 0.001) return x ? "<0.001" : "0";
-  const size = rounded(x), places = Math.max(0, 2 - Math.floor(Math.log10(size)));
+  const size = rounded(x), places = max(0, 2 - floor(Math.log10(size)));
   return size < 1000 ? size.toFixed(places) : whole(size);
 }
 
@@ -48,8 +50,8 @@ export function percent(x) {
   if (!Number.isFinite(x)) return digits(x);
   if (!x) return "0%";
   const of = 100 * x;
-  if (Math.abs(of) < 0.1) return "<0.1%";
-  return Math.abs(of) < 9.95 ? `${of.toFixed(1)}%` : `${of.toFixed(0)}%`;
+  if (abs(of) < 0.1) return "<0.1%";
+  return abs(of) < 9.95 ? `${of.toFixed(1)}%` : `${of.toFixed(0)}%`;
 }
 
 // The error that is known of a time; in words where nothing was measured.

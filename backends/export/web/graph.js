@@ -1,5 +1,5 @@
 // The graph of a step: blocks that fold, ops from top to bottom, what jumps over others dashed beside them.
-import { percent, time } from "./format.js";
+import { abs, max, min, percent, time } from "./format.js";
 import { $, breaking, div, h, mark, pressed, roving, say, span, svg, unfold } from "./dom.js";
 
 const MANY = 60;  // ops from which blocks begin folded, but for the longest
@@ -18,7 +18,7 @@ export class Graph {
   build(view) {
     const { setup, step } = view, graph = this.graphs[step.phase.graph];
     this.built = step.phase;
-    const heavy = graph.sections.map(({ ops }) => this.seconds(ops, step)), most = heavy.indexOf(Math.max(...heavy));
+    const heavy = graph.sections.map(({ ops }) => this.seconds(ops, step)), most = heavy.indexOf(max(...heavy));
     const many = step.ops.length > MANY;
     this.sections = graph.sections.map((section, i) => {
       const key = `${step.phase.graph} ${i}`, closed = this.folded.get(key) ?? ((many && i !== most) || section.title === "embedding" && i !== most);
@@ -69,7 +69,7 @@ export class Graph {
     if (this.built !== step.phase || this.extras.length !== step.extras.length) this.build(view);
     say($("graph-title"), `${view.title} · ${time(step.time_s)}`);
     const whole = step.time_s * view.setup.stages;
-    this.longest = Math.max(...this.sections.flatMap(({ boxes }) => boxes.map((box) => this.seconds([box], step))));
+    this.longest = max(...this.sections.flatMap(({ boxes }) => boxes.map((box) => this.seconds([box], step))));
     for (const { cost, ops, count } of this.sections) {
       const all = this.seconds(ops, step);
       say(cost, `${count > 1 ? `${time(all / count / view.setup.parts)} each · ` : ""}${time(all)} · ${percent(all / whole)}`);
@@ -79,7 +79,7 @@ export class Graph {
     for (const box of open) if (!this.far.has(box.place)) this.say(box, view);
     this.extras.forEach(({ node }, i) => {
       const op = step.extras[i];
-      const waits = op.bound === "bubble", parts = waits ? {} : step.overheads[op.stage], more = PARTS.filter(([key]) => Math.abs(parts[key] ?? 0) > 1e-12);
+      const waits = op.bound === "bubble", parts = waits ? {} : step.overheads[op.stage], more = PARTS.filter(([key]) => abs(parts[key] ?? 0) > 1e-12);
       const of = more.length > 1 || op.time_s < 0 ? `: ${more.map(([key, words]) => `${words} ${time(parts[key])}`).join(", ")}` : "";
       say(node, `${waits ? `${op.name}, waits` : "overhead of the engine"} · ${time(op.total_s)} · ${percent(op.share)}${of}`);
     });
@@ -97,7 +97,7 @@ export class Graph {
     pressed(box.node, chosen);
     say(box.cost, time(own.time_s));
     say(box.share, `${own.bound} · ${percent(total / (step.time_s * setup.stages))}`);
-    const filled = `${(100 * Math.max(0, total / this.longest)).toFixed(1)}% 100%`;
+    const filled = `${(100 * max(0, total / this.longest)).toFixed(1)}% 100%`;
     if (box.filled !== filled) box.track.style.backgroundSize = box.filled = filled;
     mark(box.node, "title", box.note ? `${own.name}, ${box.note}` : own.name);
   }
@@ -114,7 +114,7 @@ export class Graph {
         let lane = lanes.findIndex((end) => end <= from);
         if (lane < 0) lane = lanes.length;
         lanes[lane] = to;
-        const side = at.width - 24 + Math.min(lane, 2) * LANE;
+        const side = at.width - 24 + min(lane, 2) * LANE;
         paths.push(svg("path", { d: `M${a.right - at.left},${from}H${side - 4}q4,0 4,4V${to - 4}q0,4 -4,4H${b.right - at.left + 5}` }),
           svg("path", { class: "tip", d: `M${b.right - at.left},${to}l7,-3.5v7z` }));
       }

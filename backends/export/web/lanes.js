@@ -1,5 +1,5 @@
 // A step over its pipeline stages, to scale: what each does with each micro-batch, and how long it waits for others.
-import { time } from "./format.js";
+import { max, time } from "./format.js";
 import { $, Chart, mark, put, sheet, svg } from "./dom.js";
 
 const LEFT = 46, TOP = 34, ROW = 30, HIGH = 22;  // pixels
@@ -41,14 +41,14 @@ export function slices({ stages, overheads }, parts) {
   for (let part = 0; part < parts; part++) {
     let there = 0;
     stages.forEach((seconds, stage) => {
-      const start = Math.max(free[stage], there), { host, launching } = overheads[stage];
+      const start = max(free[stage], there), { host, launching } = overheads[stage];
       add(stage, "bubble", part, free[stage], start);
       there = free[stage] = start + seconds;
       add(stage, "overhead", part, start, start + host + launching);
       add(stage, "work", part, start + host + launching, there);
     });
   }
-  const end = Math.max(...free);
+  const end = max(...free);
   stages.forEach((_, stage) => add(stage, "bubble", parts - 1, free[stage], end));
   return found;
 }

@@ -1,5 +1,5 @@
 // One op: its equation, what it costs in symbols and here, what bounds it, and where the constants come from.
-import { bytes, flops, percent, rate, time, whole, within } from "./format.js";
+import { bytes, flops, max, percent, rate, time, whole, within } from "./format.js";
 import { $, badge, div, h, heads, span } from "./dom.js";
 
 // A size in symbols as it is read: 10,240·B·T.
@@ -47,7 +47,7 @@ export class Op {
     }
     if (op.comm_bytes) rows.push(["roofline", "network", op.ideal_time_s, ""]);
     rows.push(["predicted", op.bound, op.time_s, `${percent(op.ideal_time_s / op.time_s)} of the roofline`]);
-    const most = Math.max(...rows.map(([, , seconds]) => seconds));
+    const most = max(...rows.map(([, , seconds]) => seconds));
     return div("bars", rows.map(([name, bound, seconds, beside]) => {
       const fill = h("i", { class: bound });
       fill.style.width = `${(100 * seconds) / most}%`;

@@ -1,6 +1,6 @@
 // Rates of a device, as its file has them: what can be typed in, and the fields for it.
 import { CAPACITY } from "./price.js";
-import { digits } from "./format.js";
+import { digits, max, min, round } from "./format.js";
 import { $, div, field, h, mark, number, say, span, unfold } from "./dom.js";
 
 const ORDER = ["matrix", "memory_GBps", CAPACITY, "links", "node", "vector"];
@@ -13,11 +13,11 @@ export function fields(setup) {
   const found = setup.rates.map(({ key, unit, value, least, source }) => {
     const [group, name] = key.split("."), exponent = unit === 1e12 ? 12 : 9, usual = value / unit;
     const title = { matrix_tflops: `${name} peak`, vector_tflops: `${name} peak without matrix units`, memory_GBps: "memory bandwidth", links: `link, ${name}` }[group] ?? "network";
-    const low = Math.max(usual / TIMES, least / unit), slower = least > value / TIMES;
+    const low = max(usual / TIMES, least / unit), slower = least > value / TIMES;
     return { key, title, unit: exponent === 12 ? "TFLOP/s" : "GB/s", exponent, usual, low, high: usual * TIMES, source, why: slower ? "or another link is faster" : "" };
   });
   const [least, most] = setup.sizes, usual = (setup.bare ?? setup).capacity / 1e9, engine = setup.engine ?? "";
-  const [low, high] = [Math.max(usual / TIMES, least / 1e9), Math.min(usual * TIMES, (most ?? Infinity) / 1e9)];
+  const [low, high] = [max(usual / TIMES, least / 1e9), min(usual * TIMES, (most ?? Infinity) / 1e9)];
   const tight = least > 1 || most;
   found.push({ key: CAPACITY, title: "memory", unit: "GB", exponent: 9, usual, low, high, source: "what programs can have of it", why: tight ? `or ${engine} takes other steps` : "" });
   const place = ({ key }) => ORDER.findIndex((start) => key.startsWith(start));
@@ -28,14 +28,14 @@ export function fields(setup) {
 export function wrong({ key, low, high, why, usual, exponent }, value, setup) {
   const bounded = value === usual || (value > low && value < high) || (key === CAPACITY && value >= low && value < high);
   if (!bounded) return `a number from ${digits(low)} to ${digits(high)}${why && `, ${why}`}`;
-  return key === CAPACITY && !(setup.given({ [key]: Math.round(si(value, exponent)) }).capacity_bytes > 0) ? "more than the engine keeps for itself" : "";
+  return key === CAPACITY && !(setup.given({ [key]: round(si(value, exponent)) }).capacity_bytes > 0) ? "more than the engine keeps for itself" : "";
 }
 
 // Those of what is typed in that a set-up can have, in its units, and the same in SI units.
 export function fitting(setup, typed) {
   const known = fields(setup).filter((field) => field.key in typed && typed[field.key] !== field.usual && !wrong(field, typed[field.key], setup));
   const units = Object.fromEntries(known.map(({ key }) => [key, typed[key]]));
-  return { units, rates: Object.fromEntries(known.map(({ key, exponent }) => [key, (key === CAPACITY ? Math.round : Number)(si(typed[key], exponent))])) };
+  return { units, rates: Object.fromEntries(known.map(({ key, exponent }) => [key, (key === CAPACITY ? round : Number)(si(typed[key], exponent))])) };
 }
 
 export class Rates {

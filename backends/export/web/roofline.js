@@ -1,5 +1,5 @@
 // The roofline of one device, with every op that computes: squares read prompts, circles decode.
-import { digits, percent, rate, tick, whole } from "./format.js";
+import { ceil, digits, floor, max, min, percent, rate, tick, whole } from "./format.js";
 import { $, Chart, LETTERS, mark, pressed, put, roving, say, svg } from "./dom.js";
 
 const EDGE = { left: 62, right: 24, top: 26, bottom: 40 };
@@ -7,7 +7,7 @@ const LARGEST = 26, LEAST = 3.5, NAMED = 0.05, WIDE = 7.6;  // of a letter at mo
 const SOME = 8;  // ends of axes a decade, so that they stand still for small changes
 const decades = (low, high) => {
   const found = [];
-  for (let e = Math.ceil(Math.log10(low) - 1e-9); e <= Math.log10(high) + 1e-9; e++) found.push(10 ** e);
+  for (let e = ceil(Math.log10(low) - 1e-9); e <= Math.log10(high) + 1e-9; e++) found.push(10 ** e);
   return found;
 };
 
@@ -59,14 +59,14 @@ export class Roofline extends Chart {
       step.ops.map((op) => ({ ...op, phase, key: `${phase} ${op.name}`, speed: op.flops / op.time_s })));
     const drawn = all.filter(({ flops, bytes, time_s }) => flops && bytes && time_s);
     const peaks = setup.roofs.peaks, bandwidth = setup.roofs.memory;
-    const most = Math.max(...peaks.map(([, peak]) => peak), ...drawn.map(({ speed }) => speed), 1);
+    const most = max(...peaks.map(([, peak]) => peak), ...drawn.map(({ speed }) => speed), 1);
     const ends = {
-      x: [Math.min(0.1, ...drawn.map((op) => op.intensity / 2)), Math.max((most / bandwidth) * 20, ...drawn.map((op) => op.intensity * 3))],
-      y: [Math.min(most / 1e5, ...drawn.map((op) => op.speed / 3)), most * 4],
+      x: [min(0.1, ...drawn.map((op) => op.intensity / 2)), max((most / bandwidth) * 20, ...drawn.map((op) => op.intensity * 3))],
+      y: [min(most / 1e5, ...drawn.map((op) => op.speed / 3)), most * 4],
     };
     for (const axis of ["x", "y"]) {
       const [low, high] = ends[axis].map(Math.log10);
-      ends[axis] = [10 ** Math.floor(low), 10 ** (Math.ceil(SOME * high) / SOME)];
+      ends[axis] = [10 ** floor(low), 10 ** (ceil(SOME * high) / SOME)];
     }
     const x = this.zoomed.rescaleX(d3.scaleLog(ends.x, [EDGE.left, wide - EDGE.right]));
     const y = this.zoomed.rescaleY(d3.scaleLog(ends.y, [high - EDGE.bottom, EDGE.top]));
@@ -89,7 +89,7 @@ export class Roofline extends Chart {
     const box = { x: EDGE.left, y: EDGE.top - 14, width: wide - EDGE.left - EDGE.right, height: high - EDGE.top - EDGE.bottom + 14 };
     for (const [name, value] of Object.entries(box)) mark(this.window, name, value);
     const [xs, ys] = [decades(...x.domain()), decades(...y.domain())];
-    const thin = (list, room) => list.filter((_, i) => i % Math.ceil(list.length / room) === 0);
+    const thin = (list, room) => list.filter((_, i) => i % ceil(list.length / room) === 0);
     const format = (n) => (n < 1 ? String(Number(n.toPrecision(1))) : tick(n));
     const plain = (n) => (n < 1 ? format(n) : whole(n));
     mark(this.x, "transform", `translate(0,${high - EDGE.bottom})`);
@@ -132,7 +132,7 @@ export class Roofline extends Chart {
       known.add(op.key);
       more ||= !this.bubbles.has(op.key);
       const bubble = this.bubbles.get(op.key) ?? this.bubble(op), [cx, cy] = [x(op.intensity), y(op.speed)];
-      const size = Math.max(LEAST, Math.min(LARGEST, LARGEST * Math.sqrt(Math.max(0, op.share) * 2)));
+      const size = max(LEAST, min(LARGEST, LARGEST * Math.sqrt(max(0, op.share) * 2)));
       bubble.at = { cx, cy, size };
       mark(bubble.node, "class", `bubble ${op.bound}${op.name === state.op ? " chosen" : ""}`);
       pressed(bubble.node, op.name === state.op);

@@ -1,5 +1,5 @@
 // The memory of a device over the ops of a step, or over the tokens of a request.
-import { bytes, time, tokens, whole } from "./format.js";
+import { abs, bytes, floor, max, round, time, tokens, whole } from "./format.js";
 import { $, Chart, LETTERS, either, put, say, svg } from "./dom.js";
 import { total } from "./price.js";
 import { EDGE, framed } from "./charts.js";
@@ -23,7 +23,7 @@ export class Skyline extends Chart {
     if (!this.wide) return;
     const chart = this.over === "step" ? this.step(view) : this.request(view), { points, capacity, peak } = chart;
     const all = points.map(total);
-    const top = Math.max(capacity, ...all) * 1.12, x = d3.scaleLinear(chart.domain, [0, 1]), y = d3.scaleLinear([0, top / 1e9], [1, 0]);
+    const top = max(capacity, ...all) * 1.12, x = d3.scaleLinear(chart.domain, [0, 1]), y = d3.scaleLinear([0, top / 1e9], [1, 0]);
     const { root, wide } = framed(this.wide, {
       x, y, title: "GB", unit: chart.unit, xFormat: chart.format, yFormat: (n) => `${n}`, xTicks: chart.ticks, high: HIGH, label: chart.said, under: chart.slices ? STRIP : 0,
     });
@@ -39,11 +39,11 @@ export class Skyline extends Chart {
     const room = (low, high) => y(low / 1e9) - y(high / 1e9) > 15;
     for (const [key, , title] of layers.slice(0, 2)) {
       const size = points.at(-1)[key], base = key === "weights" ? 0 : points.at(-1).weights;
-      const middle = y((base + size / 2) / 1e9) + 4, aside = Math.abs(middle + 4 - limit) < 16 ? 170 : 0;  // of the limit's words
+      const middle = y((base + size / 2) / 1e9) + 4, aside = abs(middle + 4 - limit) < 16 ? 170 : 0;  // of the limit's words
       if (room(base, base + size)) root.append(put("in-stack", EDGE.left + 6 + aside, middle, `${title} ${bytes(size)}`));
     }
     if (chart.slices) root.append(...chart.slices.map((slice) => this.slice(slice, x)));
-    const high = Math.max(...all), at = all.indexOf(high), px = x(peak ?? points[at].x), py = y(high / 1e9);
+    const high = max(...all), at = all.indexOf(high), px = x(peak ?? points[at].x), py = y(high / 1e9);
     const left = px > wide / 2, words = chart.label(high, at), long = words.length * 1.15;
     root.append(svg("circle", { cx: px, cy: py, r: 4, class: "peak" }),
       put("peak-text", px + (left ? -8 : 8), py > limit && py - limit < 22 ? py + 16 : py - 7, long * WIDE < (left ? px : wide - px) - 8 ? words : bytes(high), left ? "end" : "start"));
@@ -56,7 +56,7 @@ export class Skyline extends Chart {
     const [left, right] = [x(from), x(to)], wide = right - left, short = name.split(".").at(-1), top = HIGH - EDGE.bottom + 6;
     const words = WIDE * (short.length + 2) < wide ? `${LETTERS[bound]} ${short}` : wide > 2 * WIDE ? LETTERS[bound] : "";
     return svg("g", { class: bound }, svg("title", {}, `${name}: ${time(time_s)}${repeat > 1 ? ` × ${repeat}` : ""}, ${bound}`),
-      svg("rect", { class: "slice", x: left, y: top, width: Math.max(wide, 0.5), height: STRIP }),
+      svg("rect", { class: "slice", x: left, y: top, width: max(wide, 0.5), height: STRIP }),
       put(null, (left + right) / 2, top + 14, words, "middle"));
   }
 
@@ -81,15 +81,15 @@ export class Skyline extends Chart {
 
   // Caches as all requests grow together.
   request({ setup, at, memory }) {
-    const first = at.prompt, last = at.prompt + Math.max(0, at.generate - 2), points = [];
-    const sequences = Math.floor(at.batch / setup.parts), { stage } = memory, other = memory.bytes - memory.weights - memory.caches;
+    const first = at.prompt, last = at.prompt + max(0, at.generate - 2), points = [];
+    const sequences = floor(at.batch / setup.parts), { stage } = memory, other = memory.bytes - memory.weights - memory.caches;
     for (let i = 0; i <= POINTS; i++) {
-      const context = Math.round(first + ((last - first) * i) / POINTS);
+      const context = round(first + ((last - first) * i) / POINTS);
       points.push({ x: context, weights: memory.weights, caches: setup.held(sequences, 1, context)[stage], activations: other });
     }
     if (first === last) points.push({ ...points.at(-1), x: last + 1 });
     return {
-      points, capacity: setup.capacity_bytes, domain: [first, Math.max(last, first + 1)], unit: "tokens of each request", format: tokens,
+      points, capacity: setup.capacity_bytes, domain: [first, max(last, first + 1)], unit: "tokens of each request", format: tokens,
       label: (high) => `${bytes(high)} at the end`,
       said: `${whole(at.batch)} requests from their first token to their last`,
     };

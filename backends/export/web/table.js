@@ -1,19 +1,21 @@
 // All ops of both steps: sorted by any column, found by their names, one of them chosen.
-import { bytes, digits, flops, percent, time, within } from "./format.js";
-import { $, LETTERS, called, h, mark, roving, say, span } from "./dom.js";
+import { abs, bytes, digits, flops, percent, time, within } from "./format.js";
+import { $, LETTERS, called, div, h, mark, roving, say, span } from "./dom.js";
 import { line } from "./menu.js";
 
-export const COLUMNS = [
+const FEW = 24;  // ops on paper
+
+const COLUMNS = [
   { key: "name", title: "op" },
   { key: "repeat", title: "×", show: String },
   { key: "time", title: "time of one", of: (op) => op.time_s, show: time },
-  { key: "error", title: "±", show: within },
+  { key: "error", title: "±", show: (error, own) => (own || error ? within(error) : "–") },
   { key: "share", title: "share", show: percent },
   { key: "flops", title: "FLOPs", show: (n) => (n ? flops(n) : "–") },
   { key: "bytes", title: "bytes", show: (n) => (n ? bytes(n) : "–") },
   { key: "intensity", title: "FLOP/B", show: digits },
   { key: "bound", title: "bound" },
-  { key: "ideal", title: "of roofline", of: (op) => op.ideal_time_s / op.time_s, show: percent },
+  { key: "ideal", title: "of roofline", of: (op) => op.ideal_time_s / op.time_s, show: (share, own) => percent(own ? share : NaN) },
 ];
 
 export class Table {
@@ -49,9 +51,9 @@ export class Table {
       body.append(row);
       return { row, cells, letter, word, name };
     });
-    const foot = h("tfoot");
-    this.place.replaceChildren(h("table", {}, caption, h("thead", {}, h("tr", {}, ...heads)), body, foot));
-    Object.assign(this, { heads, rows, body, caption, foot, built: step.phase, size: all.length });
+    const rest = div("note paper");
+    this.place.replaceChildren(h("table", {}, caption, h("thead", {}, h("tr", {}, ...heads)), body), rest);
+    Object.assign(this, { heads, rows, body, caption, rest, built: step.phase, size: all.length });
     this.order = null;
   }
 
@@ -67,18 +69,21 @@ export class Table {
     if (this.built !== step.phase || this.size !== all.length) this.build(step);
     const error = step.error === null ? "" : ` ${within(step.error)}`;
     say(this.caption, `${view.title}: ${time(step.time_s)}${error}`);
+    const found = all.filter(({ name }) => name.toLowerCase().includes(this.filter)), chosen = (op) => op.name === state.op;
+    const late = found.sort((a, b) => chosen(b) - chosen(a) || abs(b.total_s) - abs(a.total_s)).slice(FEW);
+    say(this.rest, late.length ? `… ${late.length} more that take less: ${percent(late.reduce((sum, { share }) => sum + share, 0))} of the step, in the CSV` : "");
     all.forEach((op, i) => {
       const { row, cells, letter, word, name } = this.rows[i];
       COLUMNS.forEach(({ key, show, of }, c) => {
         if (key === "bound") say(word, op.bound);
-        else if (key !== "name") say(cells[c], show(of ? of(op) : op[key]));
+        else if (key !== "name") say(cells[c], show(of ? of(op) : op[key], op.row));
       });
       if (!op.row) say(name, called(op));
       say(letter, LETTERS[op.bound]);
       mark(letter, "class", `badge ${op.bound}`);
-      mark(row, "class", op.name === state.op ? "chosen" : null);
-      mark(row, "aria-selected", op.name === state.op ? "true" : null);
-      mark(row, "hidden", !op.name.toLowerCase().includes(this.filter));
+      mark(row, "class", chosen(op) ? "chosen" : late.includes(op) ? "late" : null);
+      mark(row, "aria-selected", chosen(op) ? "true" : null);
+      mark(row, "hidden", !found.includes(op));
     });
     this.arrange(all);
     this.settle();
