@@ -89,7 +89,7 @@ Comparing = Callable[[int, Iterable[str]], AbstractContextManager[Callable[[Case
 
 
 def command(comparing: Comparing, axes: Mapping[str, Any]) -> None:
-    """Prints how far programs of a covering are, as many as the command line says, and each that is too far."""
+    """Prints how far programs of a covering are, as the command line asks, and each that is too far."""
     asked = argparse.ArgumentParser()
     asked.add_argument("programs", type=int)
     asked.add_argument("--points", type=int, default=1000)
