@@ -38,16 +38,24 @@ REPLICAS = 1000  # at most
 class Profile(Immutable):
     """An engine that serves a program on a device, with the limits of a `job`: it runs load after load.
 
-    Tables of prices grow with what is asked of them, and serve all runs.
+    Tables of prices grow with what is asked of them, and serve all runs; `priced` are some that are there, of
+    steps with no fewer tokens.
     """
 
     job: Workload
     policy: Policy
     drafts: Drafts | None
+    priced: Prices | None
     _prices: dict[int, Prices]
 
-    def __init__(self, job: Workload, chunked: bool | None = None, drafts: Drafts | None = None) -> None:
-        vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts, _prices={})
+    def __init__(
+        self,
+        job: Workload,
+        chunked: bool | None = None,
+        drafts: Drafts | None = None,
+        priced: Prices | None = None,
+    ) -> None:
+        vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts, priced=priced, _prices={})
 
     def __repr__(self) -> str:
         return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
@@ -62,6 +70,8 @@ class Profile(Immutable):
 
     def prices(self, tokens: int) -> Prices:
         """Of steps of so many tokens at most."""
+        if self.priced:
+            return self.priced
         if tokens not in self._prices:
             self._prices[tokens] = prices(self.job.program, model_of(self.job), tokens, self.drafts)
         return self._prices[tokens]
