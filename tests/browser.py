@@ -42,8 +42,8 @@ SETTLED = "setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(ar
 
 
 @contextmanager
-def browser(width: int = 1440, height: int = 1000, reaches: str = "") -> Iterator[Any]:
-    """A driver of a browser that reaches no network, but for one host."""
+def browser(width: int = 1440, height: int = 1000, reaches: str = "", watched: bool = True) -> Iterator[Any]:
+    """A driver of a browser that reaches no network but one host; `requests` is of one that is watched."""
     from selenium import webdriver
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
@@ -54,7 +54,8 @@ def browser(width: int = 1440, height: int = 1000, reaches: str = "") -> Iterato
         options.add_argument(argument)
     but = f", EXCLUDE {reaches}" if reaches else ""
     options.add_argument(f"--host-resolver-rules=MAP * ~NOTFOUND{but}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    logs = ("browser", "performance") if watched else ("browser",)
+    options.set_capability("goog:loggingPrefs", dict.fromkeys(logs, "ALL"))
     driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
     try:
         resize(driver, width, height)

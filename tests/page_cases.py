@@ -158,15 +158,11 @@ def compared(
     What a page says cannot be, Python refuses too, and nothing else.
     """
     try:
-        program, priced = asked(case)
-        device = hw.load(priced.pop("hw"))
-        by = model(device, priced.get("cost"), priced.get("engine"), priced.get("efficiency"))
-        told, functions = way.told_of(web.Setup({"hw": device.name}, program, by))
-        points = [(batch * program.micro_batches, *rest) for batch, *rest in points]
-        jobs = _jobs(program, device, points, priced)
-        jobs[0].capacity_bytes  # noqa: B018  it may have none
+        program, device, priced, told, functions = page_of(case, way)
     except LlmirError:
         return None
+    points = [(batch * program.micro_batches, *rest) for batch, *rest in points]
+    jobs = jobs_of(program, device, points, priced)
     typed = changes(random.Random(str(case))) if typed is None else typed
     first, *others = way.run(told, functions, points, [{}, *typed])
     plain, far, refused = max(map(differs, first["points"], jobs)), 0.0, 0
@@ -175,17 +171,29 @@ def compared(
             with pytest.raises(LlmirError):
                 units = {rate.key: rate.unit for rate in rates(device)}
                 si = {key: value * units.get(key, GIGA) for key, value in found["units"].items()}
-                _jobs(program, changed(device, si), points, priced)[0].capacity_bytes  # noqa: B018
+                jobs_of(program, changed(device, si), points, priced)[0].capacity_bytes  # noqa: B018
             refused += 1
         else:
-            jobs = _jobs(program, changed(device, found["rates"]), points, priced)
+            jobs = jobs_of(program, changed(device, found["rates"]), points, priced)
             far = max(far, *map(differs, found["points"], jobs))
     return Compared(plain, far, len(others), refused)
 
 
-def _jobs(
+def page_of(case: dict[str, Any], way: Way = AS_A_FILE) -> tuple[Any, ...]:
+    """A case's program, its device, how it is priced, and what its page is told; LlmirError of none."""
+    program, priced = asked(case)
+    device = hw.load(priced.pop("hw"))
+    by = model(device, priced.get("cost"), priced.get("engine"), priced.get("efficiency"))
+    told, functions = way.told_of(web.Setup({"hw": device.name}, program, by))
+    at = program.micro_batches, 1, 1
+    jobs_of(program, device, [at], priced)[0].capacity_bytes  # noqa: B018  it may have none
+    return program, device, priced, told, functions
+
+
+def jobs_of(
     program: llmir.Program, device: hw.Device, points: list[Any], priced: dict[str, Any]
 ) -> list[llmir.Workload]:
+    """Workloads at points."""
     names = "batch", "prompt", "generate"
     return [llmir.workload(program, device, **dict(zip(names, at, strict=True)), **priced) for at in points]
 

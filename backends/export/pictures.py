@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from llmir.backends.export.plot import FORMATS, check, curves, front, latencies, serving
@@ -12,7 +13,6 @@ from llmir.backends.export.plot.frame import HEIGHT, WIDTH, head, notes, padded
 from llmir.backends.export.plot.latencies import Asked
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.sweep import Sweep
-from llmir.backends.simulation.drawn import drawn
 from llmir.backends.simulation.profile import Profile
 from llmir.backends.simulation.rates import Rates
 from llmir.backends.simulation.simulation import Simulation
@@ -82,8 +82,7 @@ def simulated(best: Candidate, largest: float) -> Iterator[Simulation]:
     others = (part * largest for part in RATES)
     apart = [rate for rate in others if abs(rate - traffic.rate) > NEAR * largest]
     for rate in sorted([*apart, traffic.rate]):
-        each = rate / best.replicas
-        load = drawn(traffic.requests, traffic.prompt, traffic.generate, rate=each, seed=0)
+        load = replace(traffic, rate=rate).alone(best.replicas, 0)
         yield profile.run(load, warm_up=traffic.warm_up)
 
 

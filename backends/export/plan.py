@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llmir.backends.analysis.precision import precision
 from llmir.backends.export import facts, jsonio, spending, table, units
 from llmir.backends.export.chart import chart
+from llmir.backends.export.hour import contradiction, hour
 from llmir.backends.search.limit import USUAL, Limit
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.structure import Structure
@@ -293,7 +294,11 @@ def plans(plans: Plans) -> Group:
         return Text(line, style=QUIET)
 
     head = Text(answer(plans), style=f"bold {GOOD if plans.best else BAD}")
-    parts: list[Any] = [head, basis(plans), *served(plans), *energy(plans), "", *map(quiet, assumed(plans))]
+    parts: list[Any] = [head, basis(plans), *served(plans), *energy(plans)]
+    parts += (
+        ["", *hour(plans), *(Text(line, style=BAD) for line in contradiction(plans))] if plans.best else []
+    )
+    parts += ["", *map(quiet, assumed(plans))]
     heads = headings(plans)
     shown = table.columns(heads, heads[2:], gap=1)
     for number, each in enumerate(plans.shown, 1):
@@ -351,7 +356,8 @@ def _told(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[st
     """What a report says: lines, a row for each plan, and why each is where it is."""
     rows = [row(plans, n, each) for n, each in enumerate(plans.shown, 1)]
     whys = [(str(n), reason(plans, plans.why(c), c)) for n, c in enumerate(plans.shown, 1)]
-    lines = [answer(plans), basis(plans), *served(plans), *energy(plans), *goals(plans), *assumed(plans)]
+    lines = [answer(plans), basis(plans), *served(plans), *energy(plans), *hour(plans), *contradiction(plans)]
+    lines += [*goals(plans), *assumed(plans)]
     return lines, rows, whys
 
 

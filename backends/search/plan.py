@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmir.dataclass import dataclass
+from llmir.errors import InputError
 from llmir.frozen import Array, Figures
 from llmir.hw.spent import Spent, spent
 from llmir.views import Paged, Result
@@ -22,7 +23,10 @@ from .trial import Trial
 
 if TYPE_CHECKING:
     from llmir.backends.simulation.drafts import Drafts
+    from llmir.backends.simulation.pair import Pair
+    from llmir.backends.simulation.profile import Profile
 
+    from .hour import Hour
     from .why import Why
 
 
@@ -159,12 +163,13 @@ class PooledCandidate(Candidate):
     """A plan of pools: `replicas` of so many prefill `servers` and decode servers, joined by a link.
 
     `prefill` is the structure that reads, in steps of `chunk` tokens, and `structure` the one that goes on,
-    `batch` requests at once.
+    `batch` requests at once; a `pair` of both is what simulates them.
     """
 
     prefill: Structure | None = None
     servers: tuple[int, int] = (1, 1)
     link: str = ""
+    pair: Pair | None = None
 
     @property
     def reads(self) -> Structure:
@@ -213,7 +218,7 @@ class Plans(Figures, Result, Paged):
     `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others
     have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated,
     and `priced` says that all devices have a price, so that cost decides; else the number of devices does.
-    `largest_rate` is what the first plan answers at most, in requests a second.
+    `largest_rate` is what the first plan answers at most, in requests a second; `server` simulates it.
     """
 
     traffic: Traffic
@@ -227,6 +232,7 @@ class Plans(Figures, Result, Paged):
     seeds: tuple[int, ...]
     largest_rate: float | None
     notes: tuple[str, ...] = ()
+    server: Profile | Pair | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -258,6 +264,18 @@ class Plans(Figures, Result, Paged):
         from .why import why
 
         return why(self, candidate)
+
+    @cached_property
+    def hour(self) -> Hour | None:
+        """An hour of the traffic on the first plan, with a seed that decided nothing; None without a plan.
+
+        It is simulated when it is first asked for. InputError where a request comes that has no room.
+        """
+        from .hour import hour
+
+        if self.best is None or self.server is None:
+            return None
+        return hour(self.best, self.server, self.seeds[-1] + 1)
 
     @property
     def tokens_per_s_device(self) -> Array:
@@ -297,6 +315,7 @@ class Plans(Figures, Result, Paged):
             "seeds": list(self.seeds),
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),
+            "hour": self._hour(),
             "goals": {name: self.shown.index(each) for name, each in self.goals.items()},
             "plans": [{**each.to_dict(), "why": self.why(each)._asdict()} for each in self.shown],
             "front": [
@@ -313,6 +332,13 @@ class Plans(Figures, Result, Paged):
             ],
             "refused": {name: refusal.why for name, refusal in self.refused.items()},
         }
+
+    def _hour(self) -> dict[str, Any] | None:
+        """The same of the hour, or why there is none of the first plan."""
+        try:
+            return self.hour.to_dict() if self.hour else None
+        except InputError as error:
+            return {"error": str(error)}
 
     def __repr__(self) -> str:
         return f"<Plans {len(self.ranked)} that meet the limits, {len(self.missed)} that do not>"

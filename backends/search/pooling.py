@@ -234,6 +234,7 @@ class Pooling:
             prefill=one,
             servers=unit,
             link=self.link,
+            pair=pair,
         )
 
     def _traffic(self, joined: Joined, units: int) -> Traffic:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from llmir.backends.simulation.profile import Profile
 from llmir.errors import LlmirError
 from llmir.garbage import uncollected
 
 from .closed import BATCHES, Points, Times, joined, points, times
 from .fewest import fewest
 from .front import front
-from .plan import Candidate, Plans
+from .plan import Candidate, Plans, PooledCandidate
 from .refusal import Refusal, too_large, too_many
 from .structure import Structure, room
 from .traffic import Traffic
@@ -281,6 +282,10 @@ class Search:
     def _number(self, candidate: Candidate) -> int:
         return next(i for i, s in enumerate(self.structures) if s is candidate.structure)
 
+    def server(self, candidate: Candidate) -> Profile:
+        """A replica of a plan, as `llmir.server` gives it."""
+        return self.replica(self._number(candidate)).profile(candidate.chunk, candidate.batch)
+
     def replica(self, number: int) -> Replica:
         """The server of a structure."""
         if number not in self._replicas:
@@ -367,19 +372,14 @@ def search(
             (met if candidate.meets and candidate.carried else missed).append(candidate)
         found.sort(met, missed)
         refused |= pooling.refused
-    largest, one = None, structures[0]
-    notes = [one.drafts.note(one.program)] if one.drafts else []
-    if traffic.refused:
-        longer = f"more than the {traffic.positions:,} positions of the model"
-        notes.append(
-            f"{100 * traffic.refused:.3g}% of requests have {longer}: they are refused, and not counted"
-        )
+    largest, server, one = None, None, structures[0]
+    drafts = (one.drafts.note(one.program),) if one.drafts else ()
     if met:
         best = met[0]
         largest = best.largest_rate
         if largest is None:
-            of = found.replica(found._number(best))
-            largest = best.replicas * of.largest_rate(best.chunk, best.batch)
+            largest = best.replicas * found._largest(found._number(best), best.chunk, best.batch)
+        server = best.pair if isinstance(best, PooledCandidate) else found.server(best)
     return Plans(
         traffic=traffic,
         most_devices=most,
@@ -391,5 +391,6 @@ def search(
         refused=dict(sorted(refused.items(), key=lambda item: item[1].far)),
         seeds=tuple(range(seed, seed + SEEDS)),
         largest_rate=largest,
-        notes=tuple(notes),
+        notes=(*drafts, *traffic.notes),
+        server=server,
     )

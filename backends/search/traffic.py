@@ -94,6 +94,14 @@ class Traffic(Record):
         """The share of requests that are longer than the model's positions."""
         return float((self._tokens > self.positions).mean()) if self.positions else 0.0
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of it."""
+        if not self.refused:
+            return ()
+        longer = f"more than the {self.positions:,} positions of the model"
+        return (f"{100 * self.refused:.3g}% of requests have {longer}: they are refused, and not counted",)
+
     @cached_property
     def _tokens(self) -> Array:
         load = drawn(MEASURED, self.prompt, self.generate)

@@ -96,7 +96,7 @@ class Replica:
 
         InputError where a request has no room.
         """
-        traffic, profile = self.traffic, self._profile(chunk, batch)
+        traffic, profile = self.traffic, self.profile(chunk, batch)
         if not ROUTERS[traffic.router].blind and replicas > 1:
             return self._together(profile, replicas, seed)
         load = profile.admitted(traffic.alone(replicas, seed))
@@ -116,14 +116,15 @@ class Replica:
 
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""
-        profile = self._profile(chunk, batch)
+        profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.load(1, 0))
         return saturated(self._prices, profile.policy, profile.capacity(load.longest), load)
 
-    def _profile(self, chunk: int, batch: int) -> Profile:
+    def profile(self, chunk: int, batch: int) -> Profile:
+        """It as a server that runs any load."""
         if (chunk, batch) not in self._profiles:
             job = self.structure.job(1, 1, None, chunk, batch)
-            self._profiles[chunk, batch] = Profile(job, None, self.structure.drafts)
+            self._profiles[chunk, batch] = Profile(job, None, self.structure.drafts, self._prices)
         return self._profiles[chunk, batch]
 
 

@@ -39,15 +39,23 @@ REPLICAS = 1000  # at most
 class Profile(Immutable):
     """An engine that serves a program on a device, with the limits of a `job`: it runs load after load.
 
-    Tables of prices grow with what is asked of them, and serve all runs.
+    Tables of prices grow with what is asked of them, and serve all runs; `priced` are some that are there.
     """
 
     job: Workload
     policy: Policy
     drafts: Drafts | None
 
-    def __init__(self, job: Workload, chunked: bool | None = None, drafts: Drafts | None = None) -> None:
+    def __init__(
+        self,
+        job: Workload,
+        chunked: bool | None = None,
+        drafts: Drafts | None = None,
+        priced: Prices | None = None,
+    ) -> None:
         vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts)
+        if priced:
+            vars(self).update(_prices=priced)
 
     def __repr__(self) -> str:
         return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"

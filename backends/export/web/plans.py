@@ -9,6 +9,7 @@ import numpy as np
 
 from llmir.backends.export import plan as words
 from llmir.backends.export import units
+from llmir.backends.export.hour import contradiction, hour
 from llmir.backends.export.plot.front import BEATEN, Points, of_plans
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 
@@ -30,13 +31,15 @@ def plans(found: Plans) -> Mapping[str, Any]:
     curves, missed = _latencies(found), [] if found.best else words.misses(found)
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
+    first = [words.basis(found), *words.served(found), *words.energy(found)]
+    first += [*hour(found), *contradiction(found)]
     return document(
         model,
         _asked(found),
         _figures(found),
         views,
         answer=words.answer(found),
-        lines=[words.basis(found), *words.served(found), *words.energy(found), *words.goals(found), *missed],
+        lines=[*first, *words.goals(found), *missed],
         basis=words.counts(found),
         notes=[*words.assumed(found), *found.notes],
         about=about,
