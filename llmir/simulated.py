@@ -358,7 +358,12 @@ def kv(
     _acts(link, cost, engine, efficiency)
     if not program.cache_bytes(tokens):
         raise InputError(f"{program.name} keeps no caches that could be moved")
-    return transfer(program, model, sequences, tokens, link)
+    found = transfer(program, model, sequences, tokens, link)
+    if other := [name for name in efficiency or () if name not in found.channel.shares]:
+        raise InputError(
+            f"efficiency: {other[0]} cannot act, caches go over {found.channel.name}; say that one's share"
+        )
+    return found
 
 
 def _acts(link: object, cost: object, engine: object, efficiency: object) -> None:
@@ -372,12 +377,6 @@ def _acts(link: object, cost: object, engine: object, efficiency: object) -> Non
         )
     if link == "host" and engine is not None:
         raise InputError("engine: cannot act, copies to the host are the same on all; leave it out")
-    if isinstance(efficiency, Mapping):
-        other = [name for name in efficiency if name in ("compute", "memory")]
-        if other:
-            raise InputError(
-                f"efficiency: {other[0]} cannot act, caches go over a link; say that one's share"
-            )
 
 
 def _parted(asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

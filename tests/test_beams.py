@@ -47,6 +47,20 @@ def test_a_prompt_is_held_once_and_what_follows_for_each_beam(width: int) -> Non
     assert found.ttft_s >= job.ttft_s
 
 
+def test_stages_hold_what_is_shared_once() -> None:
+    """Of two stages with half the layers each, a half of what one has in all."""
+    whole, program = beams(priced(None), 4), llmir.run(priced(None).program, "stages{pp=2}")
+    job = llmir.workload(
+        program, "h100-sxm", batch=BATCH, prompt=PROMPT, generate=GENERATE, cost="ideal", engine=None
+    )
+    two = beams(job, 4).decode
+    assert two is not None and whole.decode is not None and len(two.stages) == 2
+    assert [2 * stage.kv_cache_bytes for stage in two.stages] == [whole.cache_bytes] * 2
+    for step in (two, whole.decode):
+        assert max(stage.peak_memory_bytes for stage in step.stages) == step.peak_memory_bytes
+        assert max(stage.kv_cache_bytes for stage in step.stages) == step.kv_cache_bytes
+
+
 @pytest.mark.parametrize(("engine", "block"), [("vllm", 16), ("trtllm", 32)])
 def test_blocks_of_a_prompt_that_are_full_are_shared(engine: str, block: int) -> None:
     """As a list of blocks: each beam has those of the prompt, and others from the one that is partly full."""

@@ -80,6 +80,20 @@ def test_links_between_devices_are_priced_as_sends() -> None:
     assert "torch.distributed" in str(near.basis)
 
 
+@pytest.mark.parametrize("link", ["host", "nvlink", "pcie", "network"])
+def test_a_share_is_taken_if_it_acts_and_refused_if_not(link: str) -> None:
+    """Whether the time to move bytes depends on it decides, link by link."""
+    device = hw.load("dgx-a100")
+    whole = channel(model(device, efficiency={"compute": 1.0}), link).seconds(1e9)
+    for name in ("compute", "memory", *device.links, "network", "launch"):
+        share = 0.5 if name != "launch" else 1e-3
+        if channel(model(device, efficiency={name: share}), link).seconds(1e9) != whole:
+            assert llmir.kv(LLAMA, "dgx-a100", link=link, efficiency={name: share}).time_s > 0
+        else:
+            with pytest.raises(InputError, match=f"efficiency: {name} cannot act, caches go over "):
+                llmir.kv(LLAMA, "dgx-a100", link=link, efficiency={name: share})
+
+
 def test_a_model_without_caches_has_none_to_move() -> None:
     with pytest.raises(InputError, match="DiT-XL-2-256 keeps no caches"):
         llmir.kv(llmir.load("dit-xl-2-256"), "h100")

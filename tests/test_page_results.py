@@ -270,6 +270,57 @@ def test_a_timeline_is_drawn_to_scale_and_enlarged_by_keys(files: dict[str, Path
     assert chromium.execute_script(f"{view} return view.to") == job.prefill.time_s
 
 
+# Labels of slices: what covers another, or is crossed by the line of another.
+LEADERS = """
+  const view = llmirPage.views[0], all = [...view.place.querySelectorAll(".leader")];
+  const boxes = all.map((node) => node.querySelector("text").getBoundingClientRect());
+  const lines = all.map((node) => node.querySelector("path").getBoundingClientRect());
+  const over = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom - 2 && b.top < a.bottom - 2;
+  const bad = [];
+  boxes.forEach((box, i) => boxes.forEach((other, j) => {
+    if (i < j && over(box, other)) bad.push([all[i].textContent, "covers", all[j].textContent]);
+    if (i !== j && over(box, lines[j])) bad.push([all[i].textContent, "is crossed"]);
+  }));
+  const whole = view.root.getBoundingClientRect();
+  for (const box of boxes) if (box.left < whole.left || box.right > whole.right) bad.push("outside");
+  return { bad, words: all.map((node) => node.textContent) };
+"""
+
+
+@browser.real
+@pytest.mark.parametrize("width", [1440, 800, 360])
+def test_slices_without_room_have_labels_that_cross_nothing(
+    width: int, files: dict[str, Path], chromium: Any
+) -> None:
+    job = made("trace")
+    own = [s for s in job.prefill.timeline() if s.stage == 0]
+    try:
+        browser.resize(chromium, width)
+        browser.opened(chromium, files["trace"])
+        browser.settled(chromium)
+        for way in (0, 0.3, 0.3, -0.7):
+            chromium.execute_script(f"llmirPage.views[0].move({way})")
+            found = chromium.execute_script(LEADERS)
+            assert not found["bad"]
+            if not way:
+                first = found["words"]
+        times = {f"{s.path.split('.')[-1]} {units.time(s.time_s)}" for s in own}
+        alone = [words.split(" · ")[0] for words in first if " more " not in words]
+        assert first and set(alone) <= times
+    finally:
+        browser.resize(chromium, 1440)
+
+
+@browser.real
+def test_what_crosses_between_stages_is_what_the_ops_send(files: dict[str, Path], chromium: Any) -> None:
+    browser.opened(chromium, files["trace"])
+    ends = [s for s in made("trace").prefill.timeline() if s.path == "stage0.send"]
+    script = "return [...llmirPage.views[0].place.querySelectorAll('.sends')].map((node) => node.textContent)"
+    said = chromium.execute_script(script)
+    assert len(said) == len(ends) > 1
+    assert all(words == f"{units.bytes(s.comm_bytes)} a GPU" for words, s in zip(said, ends, strict=True))
+
+
 @browser.real
 def test_a_sweep_is_its_rows_and_any_column_is_drawn(files: dict[str, Path], chromium: Any) -> None:
     found = made("sweep")

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
+from llmir.backends.export.plot import frame
 from llmir.errors import InputError
 
 from .plots import MODELS, grey, line, new_axes, outside, overlapping, texts, workload
@@ -313,3 +314,12 @@ def test_what_cannot_be_drawn_is_one_line(plot: Any, data: Any, words: str) -> N
 def test_axes_are_axes() -> None:
     with pytest.raises(InputError, match="plot_memory: ax is a int; it takes Axes of matplotlib, or None"):
         llmir.plot_memory(workload("llama3.1-8b"), 3)  # type: ignore[arg-type]
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    said = "overhead of the engine: decode -1.86 ms: CPU 831 µs ± 9%, late ranks 1.06 ms, 19% of the step"
+    parts = ("-1.86 ms", "831 µs", "± 9%", "1.06 ms")
+    for most in range(20, 60):
+        lines = frame.wrap(said, most)
+        assert " ".join(lines) == said and max(map(len, lines)) <= most
+        assert all(any(part in line for line in lines) for part in parts), most

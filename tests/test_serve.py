@@ -22,7 +22,6 @@ from llmir import hw
 from llmir.cli import cli
 from llmir.frontends import presets
 from llmir.served.guard import Hosts, RefusedError
-from llmir.served.worker import Worker
 
 from . import emit_cases, page_cases, serve_cases
 from .browser import OFF, program_of
@@ -291,35 +290,6 @@ def test_hosts_are_those_of_where_it_listens() -> None:
     assert "localhost" not in Hosts("10.0.0.5")
     assert f"{socket.gethostname()}:8765" in Hosts("0.0.0.0")
     assert "evil.example" not in Hosts("0.0.0.0")
-
-
-# What takes long, or breaks.
-
-
-def sleeps(body: bytes) -> bytes:
-    if body == b"sleep":
-        import time
-
-        time.sleep(60)
-    if body == b"end":
-        os._exit(1)
-    if body == b"break":
-        raise KeyError("x")
-    return body
-
-
-def test_what_takes_long_is_ended_and_the_next_is_answered() -> None:
-    worker = Worker(sleeps, 0.5)
-    for body, status, why in (
-        (b"sleep", 422, "longer than 0.5 s"),
-        (b"end", 422, "ended"),
-        (b"break", 500, "KeyError"),
-    ):
-        with pytest.raises(RefusedError, match=why) as refused:
-            worker(body)
-        assert refused.value.status == status
-        assert worker(b"fine") == b"fine"
-    worker.end()
 
 
 def test_requests_of_all_kinds_are_answered() -> None:

@@ -10,9 +10,11 @@ import llmir
 from llmir import hw
 from llmir.backends.analysis.report import Report
 from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.played import Manner
 from llmir.backends.silicon.tables import load
 from llmir.backends.silicon.validate.pricing import captured, priced_by
 from llmir.backends.silicon.validate.requests import Request, request
+from llmir.errors import InputError
 
 COLUMNS = "model,gpu,num_gpus,kind,isl,osl,batch_or_concurrency,ttft_ms,framework,note,source"
 
@@ -48,9 +50,9 @@ def test_a_station_is_an_a100_whose_matrix_units_are_slower() -> None:
 SERVED = "model,gpu,num_gpus,tp,kind,isl,osl,batch_or_concurrency,tpot_ms,framework,weight_dtype,source"
 
 
-def served(folder: Path, line: str) -> Request:
+def served(folder: Path, line: str, columns: str = SERVED) -> Request:
     table = folder / "e2e.csv"
-    table.write_text(f"{SERVED}\n{line}\n")
+    table.write_text(f"{columns}\n{line}\n")
     return request(load(table)[1], 0)
 
 
@@ -78,6 +80,67 @@ def test_a_source_may_say_which_checkpoint_a_row_ran(
 def test_a_source_may_say_how_large_graphs_are(tmp_path: Path, source: str, graphs: int) -> None:
     line = f"Qwen/Qwen3-32B,h100_sxm,8,8,serving_closed_loop,4000,1000,224,21,trtllm-1.2.0rc6.post1,,{source}"
     assert served(tmp_path, line).manner.graphs == graphs
+
+
+@pytest.mark.parametrize(
+    ("source", "note", "prompt"),
+    [
+        ("aic_silicon_gap", "per_rank_batch=64;measured=2026-01-25;", 2000),
+        ("aic_silicon_gap", "per_rank_batch=64;measured=;", 4000),
+        ("someone", "per_rank_batch=64;measured=2026-01-25;", 4000),
+    ],
+)
+@pytest.mark.parametrize("framework", ["trtllm-1.2.0rc6.post1", "vllm-0.12.0"])
+def test_a_source_may_say_how_long_prompts_were(
+    tmp_path: Path, source: str, note: str, prompt: int, framework: str
+) -> None:
+    """A step's budget goes on following what is stated."""
+    run = "Qwen/Qwen3-32B,h100_sxm,2,2,serving_closed_loop,4000,1000,64,19"
+    asked = served(tmp_path, f"{run},{framework},fp8,{source},{note}", f"{SERVED},note")
+    assert (asked.prompt, asked.generate) == (prompt, 1000)
+    assert asked.chunk == (64 + 4000 + 1500 if source == "aic_silicon_gap" else None)
+
+
+MANNER = "rounds,shortest,apart_ms,ahead,patience,enough,utilization,chunk,graphs"
+RUN = "Qwen/Qwen3-32B,h100_sxm,2,2,serving_closed_loop,1000,100,64,19,trtllm-1.0.0rc3,fp8,aic_silicon_gap"
+
+
+def test_a_row_says_how_it_was_measured_before_its_source_does(tmp_path: Path) -> None:
+    source = served(tmp_path, RUN)
+    assert served(tmp_path, RUN + 9 * ",", f"{SERVED},{MANNER}") == source
+    own = served(tmp_path, f"{RUN},3,0.5,7,1,4,0.5,0.75,batch_or_concurrency + 10,256", f"{SERVED},{MANNER}")
+    manner = Manner(3, 0.5, 7e-3, ahead=True, patience=4, enough=0.5, utilization=0.75, graphs=256)
+    assert own == source._replace(manner=manner, chunk=74)
+    for chunk, read in (("all", "all"), ("2048", 2048)):
+        said = served(tmp_path, f"{RUN},{chunk},0", f"{SERVED},chunk,ahead")
+        assert (said.chunk, said.manner) == (read, source.manner._replace(ahead=False))
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "message"),
+    [
+        ("chunk", "half", "chunk must be a number, got 'half'"),
+        ("chunk", "isl + half", "chunk must be a number, got 'half'"),
+        ("graphs", "0", "graphs must be an integer from 1 to 10,000,000, got '0'"),
+    ],
+)
+def test_a_row_that_says_nonsense_of_how_it_was_measured_has_no_price(
+    tmp_path: Path, column: str, cell: str, message: str
+) -> None:
+    with pytest.raises(InputError) as raised:
+        served(tmp_path, f"{RUN},{cell}", f"{SERVED},{column}")
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [("rounds", "0"), ("ahead", "2"), ("enough", "1.5"), ("shortest", "0"), ("patience", "-1")],
+)
+def test_a_row_that_was_measured_in_no_possible_way_is_named(tmp_path: Path, column: str, cell: str) -> None:
+    table = tmp_path / "e2e.csv"
+    table.write_text(f"{SERVED},{column}\n{RUN},{cell}\n")
+    (problem,) = load(table)[1].problems
+    assert problem.startswith(f"e2e.csv: row 1: {column} must be")
 
 
 def test_graphs_that_hold_a_step_spare_its_launches() -> None:

@@ -210,4 +210,6 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
         "ProfilerStep#0"
     }
     assert run("trace", "llama3.2-1b", "-o", "-").code == 2
-    assert run("trace", "llama3.2-1b", "--rank", "7").code == 2
+    for rank in ("7", "-1"):
+        refused = run("trace", "llama3.2-1b", "--rank", rank)
+        assert refused.code == 2 and "expected an integer from 0 to 0" in refused.err

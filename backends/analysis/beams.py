@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from llmir.backends.analysis.caches import PAGE, policy
+from llmir.backends.analysis.costs import StageCost
 from llmir.backends.analysis.liveness import memories, reserved
 from llmir.backends.analysis.pool import Pool, keeps_all
 from llmir.backends.analysis.report import Report
@@ -62,6 +63,19 @@ class BeamStep(Report):
     def peak_memory_bytes(self) -> Number:
         """Weights, caches and activations at the fullest moment."""
         return self._held(lambda memory, at: memory.peak(at) - self.again(memory.caches))
+
+    @figure
+    def stages(self) -> tuple[StageCost, ...]:
+        """One row a pipeline stage, each with its part of what is shared."""
+        again = (self.again(memory.caches) for memory in self.plan.memories)
+        return tuple(
+            replace(
+                stage,
+                kv_cache_bytes=stage.kv_cache_bytes - less,
+                peak_memory_bytes=stage.peak_memory_bytes - less,
+            )
+            for stage, less in zip(super().stages, again, strict=True)
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,6 +41,11 @@ class Channel:
     basis: Basis
     price: Price | None = None
 
+    @property
+    def shares(self) -> tuple[str, ...]:
+        """What of an `efficiency` acts on it: its link's share, and the launch of a send."""
+        return (self.name, "launch") if self.price is not None else (self.name,)
+
     def seconds(self, payload: Number) -> Number:
         """Of so many bytes of a rank."""
         if self.price is not None:

@@ -52,9 +52,9 @@ class Count(_Kind):
 
 
 class Whole(Count):
-    """An integer from `least` up, in any spelling: 1e5 too; to `most`, or as large as any."""
+    """An integer from `least` to `most` in any spelling, 1e5 too; None is no bound of its own."""
 
-    def __init__(self, least: int = 1, most: int | None = None) -> None:
+    def __init__(self, least: int | None = 1, most: int | None = None) -> None:
         self.least, self.most = least, most
 
     def check(self, name: str, value: Any) -> Any:
@@ -62,8 +62,9 @@ class Whole(Count):
         from llmir.convert import MOST, integer
 
         whole = isinstance(value, float) and value.is_integer()
+        least = -MOST if self.least is None else self.least
         most = MOST if self.most is None else self.most
-        return integer(name, int(value) if whole else value, self.least, most)
+        return integer(name, int(value) if whole else value, least, most)
 
 
 class Number(Count):

@@ -51,8 +51,20 @@ speculation = _stack(
     ),
 )
 
+
+class Beams(Count):
+    """Sequences that a request decodes."""
+
+    def check(self, name: str, value: Any) -> int:
+        """As the API checks it."""
+        from llmir.convert import integer
+        from llmir.ops.beams import MOST
+
+        return integer(name, value, 1, MOST)
+
+
 beams = click.option(
-    "--beams", type=Count(), help="Sequences that each request decodes by beam search, after one prompt."
+    "--beams", type=Beams(), help="Sequences that each request decodes by beam search, after one prompt."
 )
 
 sides = _stack(

@@ -22,7 +22,7 @@ from .kinds import Whole
 @options.phase
 @click.option(
     "--rank",
-    type=Whole(0),
+    type=Whole(None),  # the mesh says which there are
     help="The file of this rank alone, as the profiler writes one.  [default: the first of each stage]",
 )
 @options.max_size

@@ -74,26 +74,27 @@ class Worker:
         return done
 
     def _started(self) -> Connection:
-        if self._pipe is None or not self._process.is_alive():
-            self.end()
-            how = multiprocessing.get_context("spawn")
-            self._pipe, theirs = how.Pipe()
-            given = theirs, self.does, loaded()
-            self._process = how.Process(target=_work, args=given, daemon=True)
-            self._process.start()
-            theirs.close()
-            with suppress(EOFError, OSError):
-                if self._pipe.poll(_START):
-                    self._pipe.recv()
-        return self._pipe
+        if (pipe := self._pipe) is not None and self._process.is_alive():
+            return pipe
+        self.end()
+        how = multiprocessing.get_context("spawn")
+        pipe, theirs = how.Pipe()
+        self._process = how.Process(target=_work, args=(theirs, self.does, loaded()), daemon=True)
+        self._process.start()
+        self._pipe = pipe
+        theirs.close()
+        with suppress(EOFError, OSError):
+            if pipe.poll(_START):
+                pipe.recv()
+        return pipe
 
     def end(self) -> None:
-        """End the process, if there is one."""
-        if self._pipe is not None:
-            self._pipe.close()
+        """End the process, if there is one; while another thread waits for its answer, too."""
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.close()
             self._process.kill()
             self._process.join()
-            self._pipe = None
 
 
 def _work(pipe: Connection, does: Callable[[bytes], bytes], plugins: tuple[str, ...]) -> None:

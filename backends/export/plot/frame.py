@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 from llmir.backends.analysis import precision
@@ -98,6 +99,12 @@ def settle(ax: Any) -> None:
         engine.execute(figure)
     else:
         figure.draw_without_rendering()
+
+
+def wrap(text: str, most: int) -> list[str]:
+    """Lines of so many characters, none of which ends between a number and its unit."""
+    held = re.sub(r"(?<=[\d±]) (?=[\w%])", "\xa0", text)
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(held, most)]
 
 
 def _lines(text: str, most: int) -> list[str]:

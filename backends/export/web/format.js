@@ -55,6 +55,6 @@ export function percent(x) {
 }
 
 // The error that is known of a time; in words where nothing was measured.
-export const within = (error) => (error === null || error === undefined ? "roofline" : `±${percent(error)}`);
+export const within = (error) => (error === null || error === undefined ? "roofline" : `± ${percent(error)}`);
 
 export const ratio = (now, then) => (then ? `${digits(now / then)}×` : "–");

@@ -39,7 +39,7 @@ export class Foot {
 
   draw({ setup, steps }) {
     const errors = [...steps.prefill.ops, ...(steps.decode?.ops ?? [])].map(({ error }) => error).filter((error) => error !== null);
-    const range = errors.length ? `, ±${percent(min(...errors))} to ${percent(max(...errors))} by kernel` : "";
+    const range = errors.length ? `, ± ${percent(min(...errors))} to ${percent(max(...errors))} by kernel` : "";
     say(this.basis, `times: ${setup.whose}${range}${errors.length ? "; ± is the mean error of such kernels on shapes left out of their fit" : ""}`);
     if (this.setup !== setup) this.notes.replaceChildren(...setup.notes.map((note) => h("p", {}, note)));
     this.setup = setup;

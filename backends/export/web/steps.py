@@ -71,6 +71,10 @@ def _engine(s: Slice) -> bool:
     return s.kind == OVERHEAD and s.bound != BUBBLE
 
 
+def _at(s: Slice) -> tuple[int, int]:
+    return s.stage, s.micro_batch
+
+
 def _strip(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> Told:
     """A strip; what is enlarged at first is a layer in the middle of the first stage."""
     ops, told, rows = _Numbers(), _Numbers(), []
@@ -82,11 +86,13 @@ def _strip(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> 
     start, end = _layer(slices)
     depth, program = step.plan.depth, step.program
     ranks = program.devices // depth
+    sends = {row.name for row in step.plan.rows if row.work.wire and max(row.work.group) >= ranks}
     stages = [
         {
             "name": f"stage {stage}" if depth > 1 else "step",
             "ranks": f"{ranks:,} GPU{'s' if ranks > 1 else ''}",
             "below": _below(step, stage),
+            "sends": value(sum(s.comm_bytes for s in slices if _at(s) == (stage, 0) and s.op in sends)),
         }
         for stage in range(depth)
     ]

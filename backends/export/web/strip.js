@@ -1,11 +1,12 @@
 // A step to scale: what each stage does, a part of it enlarged, and live activations under the same axis.
-import { Chart, LETTERS, badge, div, h, roving, say, span, svg } from "./dom.js";
+import { Chart, LETTERS, badge, div, h, mark, roving, say, span, svg } from "./dom.js";
 import { bytes, flops, percent, time } from "./format.js";
 import { EDGE } from "./charts.js";
 import { ticked } from "./cells.js";
 import { line } from "./menu.js";
 
-const ROW = 58, HIGH = 34, NEAR = 58, MEMORY = 150, LEFT = 74, THIN = 0.7, SLIM = 4, NEXT = 0.5;  // pixels
+const ROW = 58, HIGH = 34, NEAR = 58, MEMORY = 150, LEFT = 74, THIN = 0.7, SLIM = 4, NEXT = 0.5, LINE = 16;  // pixels
+const LETTER = 6.9, WIDE = 7.6, LABELS = 10, LINES = 6, FEW = 60;  // pixels of letters; labels below slices, their lines, and slices of which they are
 const COLUMNS = ["op", "path", "stage", "rank", "micro_batch", "start_s", "end_s", "bound", "basis", "error", "flops", "read_bytes", "write_bytes", "comm_bytes", "live_bytes"];
 
 export class Strip extends Chart {
@@ -56,26 +57,30 @@ export class Strip extends Chart {
     this.last = data;
     if (!this.wide) return;
     const right = this.wide - EDGE.right, whole = d3.scaleLinear([0, data.end], [LEFT, right]), part = d3.scaleLinear([this.from, this.to], [LEFT, right]);
-    const below = 26 + this.stages.length * ROW, detail = below + 46, memory = detail + NEAR + 44, high = memory + MEMORY + 30;
-    if (this.drawn !== this.wide) this.whole(whole, high);
-    const root = this.part;
+    const below = 26 + this.stages.length * ROW, detail = below + 46;
+    if (this.drawn !== this.wide) this.whole(whole);
+    const root = this.part, seen = this.stages[this.stage].filter((own) => own.end_s > this.from && own.start_s < this.to);
+    const near = this.gathered(seen, part), labels = seen.length > FEW ? [] : labelled(near, LEFT, right);
+    const under = detail + NEAR + LINE * Math.max(0, ...labels.map(({ row }) => row)) + 4, memory = under + 44, high = memory + MEMORY + 10;
     root.replaceChildren();
+    mark(this.root, "height", high);
+    mark(this.root, "viewBox", `0 0 ${this.wide} ${high}`);
     // What is enlarged, on the whole and as a cone to the part.
     const [a, b] = [whole(this.from), Math.max(whole(this.to), whole(this.from) + 2)], top = 26 + this.stage * ROW;
     root.append(svg("path", { d: `M${a},${top + HIGH}L${LEFT},${detail}H${right}L${b},${top + HIGH}Z`, class: "cone" }), svg("rect", { x: a, y: top - 2, width: b - a, height: HIGH + 4, class: "lens" }));
     const scale = data.end / (this.to - this.from);
     root.append(svg("text", { x: 0, y: detail - 8, class: "head" }, `${time(this.to - this.from)} of ${data.stages[this.stage].name}`));
     if (scale > 1.05) root.append(svg("text", { x: right, y: detail - 8, "text-anchor": "end", class: "unit" }, `${scale >= 10 ? Math.round(scale).toLocaleString("en-US") : scale.toFixed(1)} × the scale above`));
-    const seen = this.stages[this.stage].filter((own) => own.end_s > this.from && own.start_s < this.to);
     root.append(svg("text", { x: 0, y: detail + 22, class: "head" }, "stream"), svg("text", { x: 0, y: detail + 37, class: "unit" }, `GPU ${seen[0]?.rank ?? 0}`));
-    root.append(...this.near(seen, part, detail), this.axis(d3.scaleLinear([0, this.to - this.from], [LEFT, right]), detail + NEAR + 16), ...this.skyline(seen, part, memory));
+    root.append(...labels.map((label) => leader(label, detail + NEAR)), ...near.map((each) => (each.all.length > 1 ? this.several(each, detail) : this.one(each, detail))),
+      this.axis(d3.scaleLinear([0, this.to - this.from], [LEFT, right]), under + 14), ...this.skyline(seen, part, memory));
     this.settle();
   }
 
   // What stays as a part is enlarged: the whole step, and a place for the rest.
-  whole(x, high) {
+  whole(x) {
     this.drawn = this.wide;
-    const root = svg("svg", { width: this.wide, height: high, viewBox: `0 0 ${this.wide} ${high}`, role: "group", "aria-label": `${this.data.title}, to scale` });
+    const root = (this.root = svg("svg", { width: this.wide, role: "group", "aria-label": `${this.data.title}, to scale` }));
     root.append(svg("defs", {}, svg("pattern", { id: "waits", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("line", { x1: 0, x2: 0, y1: 0, y2: 7, class: "hatch" }))));
     root.append(this.axis(x, 18));
     this.stages.forEach((slices, stage) => {
@@ -83,6 +88,7 @@ export class Strip extends Chart {
       root.append(svg("text", { x: 0, y: top + 15, class: "head" }, name), svg("text", { x: 0, y: top + 30, class: "unit" }, ranks));
       root.append(...this.runs(stage).map((run) => this.block(run, x, top)));
       root.append(...merged(slices, x).map((own) => svg("rect", { x: own.x, y: top + HIGH - 9, width: own.wide, height: 8, class: `tone ${own.bound}` })));
+      root.append(...this.sent(stage, x, top + HIGH));
     });
     root.append((this.part = svg("g")));
     this.place.replaceChildren(root);
@@ -118,8 +124,19 @@ export class Strip extends Chart {
     return node;
   }
 
+  // What crosses to the next stage as each micro-batch leaves this one.
+  sent(stage, x, y) {
+    const { sends } = this.data.stages[stage], below = y + ROW - HIGH, right = this.wide - EDGE.right;
+    const ends = sends ? this.runs(stage).filter(({ kind }) => kind === "work").map(({ end }) => x(end)) : [];
+    return ends.map((at, i) => {
+      const words = [`${bytes(sends)} a GPU`, bytes(sends)].find((text) => text.length * LETTER + 16 < (ends[i + 1] ?? right) - at);
+      return svg("g", { class: "network sends" }, svg("path", { d: `M${at},${y}V${below - 6}` }), svg("path", { class: "tip", d: `M${at},${below}l-4,-7h8z` }),
+        words && svg("text", { x: at + 8, y: y + 16, class: "took" }, words));
+    });
+  }
+
   // Slices of a part, of which those that are too slim to point at stand together.
-  near(seen, x, top) {
+  gathered(seen, x) {
     const found = [];
     for (const own of seen) {
       const left = Math.max(x(own.start_s), LEFT), right = Math.min(x(own.end_s), this.wide - EDGE.right), last = found.at(-1);
@@ -128,13 +145,11 @@ export class Strip extends Chart {
         last.all.push(own);
       } else found.push({ left, right, all: [own] });
     }
-    return found.map((each) => (each.all.length > 1 ? this.several(each, top) : this.one(each, top)));
+    return found;
   }
 
   several({ left, right, all }, top) {
-    const [first, last] = [all[0], all.at(-1)], seconds = new Map();
-    for (const own of all) seconds.set(own.bound, (seconds.get(own.bound) ?? 0) + own.end_s - own.start_s);
-    const bound = [...seconds].reduce((best, each) => (each[1] > best[1] ? each : best))[0];
+    const [first, last] = [all[0], all.at(-1)], bound = bounding(all);
     return this.slice(`near ${bound}`, { x: left, y: top, width: Math.max(right - left, THIN), height: NEAR },
       `${all.length} from ${first.path} to ${last.path} · ${time(last.end_s - first.start_s)} · from ${time(first.start_s)}`, () => this.look(first.start_s, last.end_s));
   }
@@ -143,7 +158,7 @@ export class Strip extends Chart {
     const wide = right - left, long = own.end_s - own.start_s;
     const node = this.slice(`near ${own.bound}`, { x: left, y: top, width: Math.max(wide, THIN), height: NEAR, rx: wide > 6 ? 3 : 0 }, this.words(own),
       () => this.look(own.start_s - 0.2 * long, own.end_s + 0.2 * long));
-    const fits = (text) => text.length * 6.9 < wide - 6;
+    const fits = fitting(wide);
     if (fits(own.name)) {
       const lines = [[own.name, "head"], [time(long), "took"], [own.bound, "unit"]].filter(([text]) => fits(text));
       node.append(...lines.map(([text, look], i) => svg("text", { x: left + wide / 2, y: top + 19 + 15 * i, "text-anchor": "middle", class: look }, text)));
@@ -160,7 +175,7 @@ export class Strip extends Chart {
 
   words(own) {
     const amounts = [own.flops && flops(own.flops), own.read_bytes + own.write_bytes && bytes(own.read_bytes + own.write_bytes), own.comm_bytes && `${bytes(own.comm_bytes)} sent`].filter(Boolean);
-    const error = own.error === null ? "" : ` ±${percent(own.error)}`;
+    const error = own.error === null ? "" : ` ± ${percent(own.error)}`;
     return [own.path, `${time(own.end_s - own.start_s)}${error}, ${own.bound}`, `from ${time(own.start_s)}`, ...amounts, own.live_bytes ? `${bytes(own.live_bytes)} live` : null, own.basis || null].filter(Boolean).join(" · ");
   }
 
@@ -191,6 +206,56 @@ export class Strip extends Chart {
   csv() {
     return [line(COLUMNS), ...this.slices.map((own) => line(COLUMNS.map((key) => own[key]))), ""].join("\n");
   }
+}
+
+const fitting = (wide) => (text) => text.length * LETTER < wide - 6;
+
+// What bounds most of the time of some slices.
+function bounding(all) {
+  const seconds = new Map();
+  for (const own of all) seconds.set(own.bound, (seconds.get(own.bound) ?? 0) + own.end_s - own.start_s);
+  return [...seconds].reduce((best, each) => (each[1] > best[1] ? each : best))[0];
+}
+
+// Words of slices that have no room for their names, in lines below them: of as many of the longest as have all room there.
+function labelled(near, least, most) {
+  const wanted = near.filter(({ left, right, all }) => all.length > 1 || !fitting(right - left)(all[0].name)).map(({ left, right, all }) => {
+    const long = all.at(-1).end_s - all[0].start_s, first = all.reduce((best, own) => (own.end_s - own.start_s > best.end_s - best.start_s ? own : best)), bound = bounding(all);
+    const sent = all.length === 1 && first.comm_bytes ? `, ${bytes(first.comm_bytes)} sent` : "";
+    const at = (left + right) / 2, what = `${first.name}${all.length > 1 ? ` and ${all.length - 1} more` : ""} ${time(long)}`, size = (text) => text.length * WIDE + 10;
+    const words = [`${what} · ${bound === "bubble" ? "waits" : bound}${sent}`, what].find((text) => at + size(text) <= most || at >= size(text));
+    return { at, long, bound, words, wide: words && size(words) };
+  }).filter(({ words }) => words).sort((a, b) => b.long - a.long).slice(0, LABELS);
+  for (let count = wanted.length; count; count--) {
+    const found = placed(wanted.slice(0, count), (least + most) / 2, most);
+    if (found) return found;
+  }
+  return [];
+}
+
+// Labels so that none covers another, nor is crossed by a line; null where there is no such way.
+function placed(labels, middle, most) {
+  const found = [], late = labels.filter(({ at }) => at > middle).sort((a, b) => a.at - b.at), early = labels.filter(({ at }) => at <= middle).sort((a, b) => b.at - a.at);
+  for (const label of [...late, ...early]) {
+    const sides = [{ from: label.at, to: label.at + label.wide }, { from: label.at - label.wide, to: label.at, left: true }].filter(({ from, to }) => from >= 0 && to <= most);
+    if (label.at > middle) sides.reverse();
+    const free = (row, { from, to }) => !found.some((other) => {
+      const over = from < other.to + 4 && other.from < to + 4, crossed = other.at > from - 4 && other.at < to + 4, crosses = label.at > other.from - 4 && label.at < other.to + 4;
+      return (other.row === row && over) || (other.row >= row && crossed) || (other.row <= row && crosses);
+    });
+    const tries = sides.flatMap((side) => Array.from({ length: LINES }, (_, i) => ({ ...label, ...side, row: i + 1 })));
+    const own = tries.find((each) => free(each.row, each));
+    if (!own) return null;
+    found.push(own);
+  }
+  return found;
+}
+
+// A label with its line to the slice.
+function leader({ at, row, left, bound, words }, top) {
+  const y = top + LINE * row, side = left ? -8 : 8;
+  return svg("g", { class: `leader ${bound}`, "aria-hidden": "true" }, svg("path", { d: `M${at},${top}V${y - 10}l${side * 0.75},6` }),
+    svg("text", { x: at + side, y, "text-anchor": left ? "end" : "start", class: "took" }, words));
 }
 
 // Slices as wide as a pixel at least: neighbours of one bound that are thinner become one.

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from llmir.backends.analysis.chunks import ALL
 from llmir.backends.silicon.machines import at_version
 from llmir.backends.silicon.played import Manner
 from llmir.backends.silicon.rows import Table
@@ -78,7 +79,8 @@ def request(t: Table, i: int) -> Request:
     prompt = _count(t["isl"][i], "isl")
     osl = t["osl"][i].strip()
     generate = _count(osl, "osl") if osl else 0
-    prompt, generate = (round(tokens * t["lengths"][i]) for tokens in (prompt, generate))
+    prompt = max(1, round(prompt * t["lengths"][i] * t["prompts"][i]))
+    generate = round(generate * t["lengths"][i])
     devices = layout.tp * layout.pp * layout.dp
     figures = _figures(t, i, kind, batch, prompt, generate, devices)
     if not figures:
@@ -88,23 +90,25 @@ def request(t: Table, i: int) -> Request:
 
 
 def _chunk(t: Table, i: int) -> int | str | None:
-    """The budget: a number, a word, or a sum of numbers and of columns."""
-    said = t["chunk"][i] or None
-    return _sum(t, i, said) if isinstance(said, str) and "+" in said else said
+    """The budget: a number, all, or a sum of numbers and of columns."""
+    said = str(t["chunk"][i]).strip()
+    return ALL if said == ALL else _sum(t, i, "chunk") or None
 
 
-def _sum(t: Table, i: int, said: str) -> int:
-    """Numbers and columns of a row, added up."""
-    terms = [term.strip() for term in said.split("+")]
-    return sum(_count(t[term][i] if term in t.columns else term, term) for term in terms)
+def _sum(t: Table, i: int, fact: str) -> int:
+    """What a fact says of a row, numbers and columns added up; 0 where it says nothing."""
+    said = str(t[fact][i]).strip()
+    terms = [term.strip() for term in said.split("+")] if said else []
+    return sum(_count(t[term][i], term) if term in t.columns else _count(term, fact) for term in terms)
 
 
 def _manner(t: Table, i: int) -> Manner:
     facts = "rounds", "shortest", "apart_ms", "ahead", "patience", "enough", "utilization"
     rounds, shortest, apart_ms, ahead, patience, enough, share = (float(t[fact][i]) for fact in facts)
     goes, used = None if math.isnan(ahead) else bool(ahead), None if math.isnan(share) else share
-    graphs = _sum(t, i, said) if (said := str(t["graphs"][i])) else 0
-    return Manner(int(rounds), shortest, apart_ms * 1e-3, goes, int(patience), enough, used, graphs)
+    return Manner(
+        int(rounds), shortest, apart_ms * 1e-3, goes, int(patience), enough, used, _sum(t, i, "graphs")
+    )
 
 
 def _figures(
