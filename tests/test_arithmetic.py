@@ -64,7 +64,7 @@ def test_lines_are_every_kernel(kind: type[Kernel], part: str, takes: Any, data:
     assume(part != "seconds" or kind.takes(shape))
     assume(getattr(shape, "causal", 1) or getattr(shape, "cached", 1))  # who sees all sees a key
     found = composed(arithmetic(kernel, part, device, shape), names(kernel, shape))
-    assert found == pytest.approx(float(getattr(kernel, part)(device, shape, SCALARS)), rel=1e-12)
+    assert found == pytest.approx(float(getattr(kernel, part)(device, shape, SCALARS)), rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize(("model", "pipeline", "device"), PROGRAMS)
@@ -79,7 +79,7 @@ def test_lines_together_are_the_time_of_an_op(model: str, pipeline: str, device:
             seen.add(e.kernel.family)
             own = {p.name: p.value for p in e.kernel.parameters}
             seconds = composed(e.kernel.lines, {**e.kernel.given, **own})
-            assert e.time_s == pytest.approx(max(seconds, e.ideal_time_s), rel=1e-12), op.name
+            assert e.time_s == pytest.approx(max(seconds, e.ideal_time_s), rel=1e-12, abs=0), op.name
     assert len(seen) >= 2
 
 
@@ -102,7 +102,7 @@ def test_a_kernel_that_changes_changes_its_lines(
     after = arithmetic(kernel, "seconds", H100, shape)
     assert after[-1].value != before[-1].value
     assert {x.formula for x in after} != {x.formula for x in before}
-    assert after[-1].value == pytest.approx(float(kernel.seconds(H100, shape, SCALARS)), rel=1e-12)
+    assert after[-1].value == pytest.approx(float(kernel.seconds(H100, shape, SCALARS)), rel=1e-12, abs=0)
 
 
 def test_lines_say_what_is_chosen() -> None:

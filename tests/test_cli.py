@@ -79,7 +79,7 @@ def test_the_json_has_every_key_of_the_schema_and_its_type(run: Run) -> None:
     for phase in data["phases"].values():
         has(phase, PHASE)
         assert set(phase["bound"]) == {"compute", "memory", "network", "overhead", "bubble"}
-        assert sum(phase["bound"].values()) == pytest.approx(1, rel=1e-12)
+        assert sum(phase["bound"].values()) == pytest.approx(1, rel=1e-12, abs=0)
         for op in phase["ops"]:
             has(op, OP)
             assert (op["intensity"] is None) == (op["kind"] == "overhead")
@@ -91,8 +91,8 @@ def test_rows_times_repeats_are_the_phase(run: Run, attention: str) -> None:
         for key in ("flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes"):
             assert phase[key] == sum(op[key] * op["repeat"] for op in phase["ops"])
         time = sum(o["time_s"] * o["repeat"] for o in phase["ops"])
-        assert phase["time_s"] == pytest.approx(time, rel=1e-12)
-        assert sum(op["share"] for op in phase["ops"]) == pytest.approx(1, rel=1e-12)
+        assert phase["time_s"] == pytest.approx(time, rel=1e-12, abs=0)
+        assert sum(op["share"] for op in phase["ops"]) == pytest.approx(1, rel=1e-12, abs=0)
 
 
 def test_one_token_has_no_decode(run: Run) -> None:
@@ -198,7 +198,7 @@ def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
 def test_limits_of_latencies_are_milliseconds_or_have_a_unit(text: str, time_ms: float) -> None:
     from llmir.cli.kinds import Milliseconds
 
-    assert Milliseconds().convert(text, None, None) == pytest.approx(time_ms, rel=1e-12)
+    assert Milliseconds().convert(text, None, None) == pytest.approx(time_ms, rel=1e-12, abs=0)
 
 
 def test_a_reserve_leaves_room_for_fewer(run: Run) -> None:

@@ -54,7 +54,7 @@ def test_compiled_steps_are_those_of_reports(program: llmir.Program) -> None:
     batch, context = np.arange(1, 6)[:, None], np.array([[0, 7, 4096]])
     report = llmir.analyze(program, "h100-sxm", engine="vllm", batch=batch, context=context)
     found = step(batch, 1, context)
-    assert found.time_s == pytest.approx(report.time_s, rel=1e-12)
+    assert found.time_s == pytest.approx(report.time_s, rel=1e-12, abs=0)
     assert (found.peak_memory_bytes == report.peak_memory_bytes).all()
 
 
@@ -88,7 +88,7 @@ def test_many_points_of_several_lengths_are_code_too(
         monkeypatch.setattr(groups, "MANY", 10)
         monkeypatch.setattr(Group, "sums", counted := Counted(Group.sums))
         found = llmir.analyze(staged, device, **at)
-        assert found.time_s == pytest.approx(expected, rel=1e-12)
+        assert found.time_s == pytest.approx(expected, rel=1e-12, abs=0)
         assert found.overhead_s == pytest.approx(alone, rel=1e-11, abs=1e-15)
         assert counted.shapes <= {()}  # symbols alone, if those were not met before
         monkeypatch.undo()
@@ -152,7 +152,7 @@ def test_text_is_a_program_by_itself(program: llmir.Program) -> None:
     step = llmir.compile(program, "h100-sxm")
     names: dict[str, Any] = {"cbrt": lambda x: x ** (1 / 3), **vars(math)}
     exec(step.text(), names)
-    assert names["late"](1000, *names["early"](8, 1)) == pytest.approx(step(8, 1, 1000), rel=1e-15)
+    assert names["late"](1000, *names["early"](8, 1)) == pytest.approx(step(8, 1, 1000), rel=1e-15, abs=0)
 
 
 def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.Monk
     ):
         b, t, c = (np.asarray(x, dtype=float) for x in given)
         (found,) = code.grid(*given)
-        assert found == pytest.approx(np.sqrt(b * 3 + t) * c, rel=1e-14)
+        assert found == pytest.approx(np.sqrt(b * 3 + t) * c, rel=1e-14, abs=0)
     assert asked == [
         *(("early", 8), ("late", 500)),
         *(("early", 24), ("late", 500)),
@@ -218,7 +218,7 @@ def test_figures_become_code_after_many_points_and_stay_alike(
     assert len(set(found)) == 1
     assert len(calls) == 4  # three points, and once on symbols
     columns = {"B": np.arange(1.0, 201), "T": 1, "C": 7}
-    assert often(Binding(**columns))[0] == pytest.approx(np.cbrt(columns["B"] / 3) + 7, rel=1e-14)
+    assert often(Binding(**columns))[0] == pytest.approx(np.cbrt(columns["B"] / 3) + 7, rel=1e-14, abs=0)
     assert len(calls) == 4
 
 

@@ -106,7 +106,7 @@ def test_text_round_trips(expression: tuple[Size, object]) -> None:
 def test_arrays_agree_with_points(expression: tuple[Size, object], batch: list[int], t: int) -> None:
     size = expression[0]
     grid = np.broadcast_to(Binding(B=np.array(batch), T=t, C=3)(size), (len(batch),))
-    assert [Binding(B=b, T=t, C=3)(size) for b in batch] == pytest.approx(grid.tolist(), rel=1e-12)
+    assert [Binding(B=b, T=t, C=3)(size) for b in batch] == pytest.approx(grid.tolist(), rel=1e-12, abs=0)
 
 
 @given(EXPRESSIONS, EXPRESSIONS, VALUES, VALUES, VALUES)
@@ -204,7 +204,7 @@ def test_distinct_experts(experts: int, data: st.DataObject, tokens: int) -> Non
     value = Binding(n=tokens)(distinct(experts, chosen, Dim.symbol("n")))
     assert value == pytest.approx(experts * (1 - (1 - chosen / experts) ** tokens), rel=1e-9)
     grid = Binding(n=np.array([tokens]))(distinct(experts, chosen, Dim.symbol("n")))
-    assert grid[0] == pytest.approx(value, rel=1e-12)
+    assert grid[0] == pytest.approx(value, rel=1e-12, abs=0)
 
 
 @given(st.sampled_from(sorted(ATOMS)), st.lists(st.one_of(st.integers(-2, 9), st.just(B + 1)), max_size=6))

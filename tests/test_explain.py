@@ -47,7 +47,7 @@ def test_an_explanation_has_the_numbers_of_the_report(model: str, pipeline: str)
     for step, op, e in explanations(model, pipeline):
         assert (e.name, e.kind, e.block, e.repeat) == (op.name, op.kind, op.block, op.repeat)
         assert (e.time_s, e.share, e.total_time_s) == (op.time_s, op.share, op.repeat * op.time_s)
-        assert e.share == pytest.approx(e.total_time_s / (e.stages * e.step_time_s), rel=1e-12)
+        assert e.share == pytest.approx(e.total_time_s / (e.stages * e.step_time_s), rel=1e-12, abs=0)
         assert e.step_time_s == step.time_s
         assert sum(a.value for a in e.flops) == op.flops
         assert e.flops[0].value == op.matmul_flops
@@ -69,9 +69,9 @@ def test_symbols_evaluate_to_the_numbers_beside_them(model: str, pipeline: str) 
 def test_the_time_is_the_largest_of_the_limits(model: str) -> None:
     for step, op, e in explanations(model, llmir.DEFAULT_PIPELINE, "ideal"):
         (decides,) = (x for x in e.limits if x.decides)
-        assert all(x.time_s == pytest.approx(x.amount / x.rate, rel=1e-12) for x in e.limits)
+        assert all(x.time_s == pytest.approx(x.amount / x.rate, rel=1e-12, abs=0) for x in e.limits)
         assert decides.time_s == max(x.time_s for x in e.limits)
-        assert decides.time_s == pytest.approx(op.time_s, rel=1e-12)
+        assert decides.time_s == pytest.approx(op.time_s, rel=1e-12, abs=0)
         assert decides.bound == op.bound
         assert all(x.source == step.device.source(x.constant) for x in e.limits)
 
@@ -201,12 +201,14 @@ def test_a_collective_says_what_it_sends_and_how(
     [cost] = [op for op in report.ops if op.name == "layer.all_reduce_o_proj"]
     assert cost.comm_bytes == found.sends[0].value
     name, link = report.device.link(8)
-    assert cost.time_s == pytest.approx(hops * link.latency_s + float(sent) * payload / link.Bps, rel=1e-12)
+    assert cost.time_s == pytest.approx(
+        hops * link.latency_s + float(sent) * payload / link.Bps, rel=1e-12, abs=0
+    )
     [fastest] = [r for r in found.routes if r.fastest]
     assert (fastest.name, fastest.time_s) == (way, min(r.time_s for r in found.routes))
     [limit] = [x for x in found.limits if x.bound == "network"]
     assert (limit.constant, limit.latency_s) == (f"links.{name}", fastest.latency_s)
-    assert limit.time_s == pytest.approx(limit.latency_s + limit.amount / limit.rate, rel=1e-12)
+    assert limit.time_s == pytest.approx(limit.latency_s + limit.amount / limit.rate, rel=1e-12, abs=0)
 
 
 def test_a_collective_across_nodes_says_both_its_links(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_one_replica_is_the_server(case: Case, router: str) -> None:
     fills, load, capacity = case
     one = serve(Prices(Toy()), fills, capacity, load).course
     _, course = served(1, router, load, capacity, fills)
-    assert course.end_s == pytest.approx(one.end_s, rel=1e-12)
+    assert course.end_s == pytest.approx(one.end_s, rel=1e-12, abs=0)
     assert course.preemptions == one.preemptions
 
 
@@ -73,8 +73,8 @@ def test_in_turn_replicas_are_independent_servers(case: Case, replicas: int) -> 
     for number in range(min(replicas, len(load))):
         mine = np.arange(len(load)) % replicas == number
         alone = serve(Prices(Toy()), fills, capacity, load.only(mine)).course
-        assert np.array(course.end_s)[mine] == pytest.approx(alone.end_s, rel=1e-12)
-        assert np.array(course.first_s)[mine] == pytest.approx(alone.first_s, rel=1e-12)
+        assert np.array(course.end_s)[mine] == pytest.approx(alone.end_s, rel=1e-12, abs=0)
+        assert np.array(course.first_s)[mine] == pytest.approx(alone.first_s, rel=1e-12, abs=0)
         assert np.array(course.preemptions)[mine].tolist() == alone.preemptions
 
 
@@ -94,7 +94,7 @@ def test_least_loaded_joins_the_shortest_queue(busy: float) -> None:
         queue = queues[int(np.argmin(lengths))]
         starts.append(max(now, queue[-1]) if queue else now)
         queue.append(starts[-1] + service)
-    assert course.start_s == pytest.approx(starts, rel=1e-12)
+    assert course.start_s == pytest.approx(starts, rel=1e-12, abs=0)
 
 
 def conversations(talks: int, turns: int, rng: np.random.Generator) -> Load:
@@ -122,7 +122,7 @@ def test_prompts_go_where_their_prefix_was_read() -> None:
     one, _ = served(1, "round-robin", given_load, ROOM, Vllm())
     whole = sum(one.servers[0].cached) / int(given_load.prompt.sum())
     assert max(share["round-robin"], share["least-loaded"]) < 0.6 * whole
-    assert share["prefix-aware"] == pytest.approx(whole, rel=1e-12)
+    assert share["prefix-aware"] == pytest.approx(whole, rel=1e-12, abs=0)
 
 
 def test_a_replica_that_is_far_ahead_gets_no_more() -> None:
@@ -153,7 +153,7 @@ def test_the_whole_is_made_of_its_replicas() -> None:
     assert seconds @ counts == pytest.approx((found.end_s - found.first_s).sum(), rel=1e-9)
     assert found.goodput_share == pytest.approx(float((found.ttft_s[10:] <= 0.03).mean()))
     single = llmir.simulate(MODEL, "h100-sxm", rate=20, **asked)
-    assert found.largest_rate == pytest.approx(3 * single.largest_rate, rel=1e-12)
+    assert found.largest_rate == pytest.approx(3 * single.largest_rate, rel=1e-12, abs=0)
 
 
 def test_users_are_answered_by_any_replica() -> None:

@@ -55,7 +55,7 @@ def test_a_loop_is_the_function_at_each_point(data: st.DataObject, truth: bool) 
         names["run"](table, columns[None], np.array(said.constants), results)
     expected = blocks.compiled(function)(rows[:, None], columns, truth)
     for found, value in zip(results, expected, strict=True):
-        assert found == pytest.approx(value.astype(float), rel=1e-14, nan_ok=True)
+        assert found == pytest.approx(value.astype(float), rel=1e-14, abs=0, nan_ok=True)
 
 
 def test_constants_are_given() -> None:

@@ -69,7 +69,7 @@ ADDS_UP = Link(10 * GB, 1 * US, direct=True, reduces=True)
     ],
 )
 def test_closed_forms(link: Link, opcode: str, ranks: int, payload: float, microseconds: float) -> None:
-    assert seconds(device(link), opcode, payload, ranks) == pytest.approx(microseconds * US, rel=1e-12)
+    assert seconds(device(link), opcode, payload, ranks) == pytest.approx(microseconds * US, rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_closed_forms(link: Link, opcode: str, ranks: int, payload: float, micro
 def test_what_is_fastest_changes_with_size(link: Link, names: list[str], payload: float) -> None:
     small, large = ways(device(link), "all_reduce", tuple(range(8)))
     assert [small.name, large.name] == names
-    assert crossing(small, large) == pytest.approx(float(payload), rel=1e-12)
+    assert crossing(small, large) == pytest.approx(float(payload), rel=1e-12, abs=0)
     for near, best in ((0.99, small), (1.01, large)):
         limit = exchange(device(link), "all_reduce", Dim.symbol("P"), tuple(range(8)))
         assert limit.fastest(Binding(P=float(payload) * near)).name == best.name
@@ -111,7 +111,7 @@ def test_time_is_the_least_of_all_algorithms_and_latency_only_adds(
     assert found == pytest.approx(brute, rel=1e-9)
     assert found >= seconds(device(Link(1e10, 0.0, None, *can)), opcode, payload, ranks)
     grid = exchange(device(link), opcode, Dim.symbol("P"), tuple(range(ranks)))
-    assert grid.time(Binding(P=np.array([payload, 0.0])))[0] == pytest.approx(found, rel=1e-12)
+    assert grid.time(Binding(P=np.array([payload, 0.0])))[0] == pytest.approx(found, rel=1e-12, abs=0)
 
 
 LINES = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=8)
@@ -160,12 +160,12 @@ def test_an_all_reduce_across_nodes_by_hand(inside: int, nodes: int) -> None:
     found = named(device(PLAIN, FAR, inside), "all_reduce", n)
     way = found["ring" if inside == 1 else "ring inside, ring across"]
     hops = 2 * (inside - 1) * 1 * US + 2 * (nodes - 1) * 5 * US
-    assert way.latency_s == pytest.approx(hops, rel=1e-12)
+    assert way.latency_s == pytest.approx(hops, rel=1e-12, abs=0)
     sent = {leg.span.name: leg.share for leg in way.legs}
     assert sent["network"] == Fraction(2 * (nodes - 1), nodes * inside)
     assert sent.get("inside", 0) == Fraction(2 * (inside - 1), inside)
     slowest = max(float(sent["network"]) / GB, float(sent.get("inside", 0)) / (10 * GB))
-    assert way.time(payload) == pytest.approx(hops + payload * slowest, rel=1e-12)
+    assert way.time(payload) == pytest.approx(hops + payload * slowest, rel=1e-12, abs=0)
 
 
 @given(st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 16), st.integers(2, 16))
@@ -251,7 +251,7 @@ def test_a_stage_sends_to_the_next_over_the_link_between_them() -> None:
     for group, link in (((0, 4), on.links["nvlink"]), ((0, 8), on.node.network if on.node else None)):
         assert link is not None
         [way] = ways(on, "send", group)
-        assert way.time(1e6) == pytest.approx(link.latency_s + 1e6 / link.Bps, rel=1e-12)
+        assert way.time(1e6) == pytest.approx(link.latency_s + 1e6 / link.Bps, rel=1e-12, abs=0)
 
 
 def test_a_bridge_joins_neighbours_only() -> None:

@@ -29,7 +29,7 @@ def test_short_prompts_take_as_long_as_their_launches(engine: str, decodes: int)
     kernels = sum(row.repeat for row in whole.plan.rows)
     assert whole.time_s >= kernels * host.kernel_us * 1e-6
     sums = [decodes * 500] * len(step.functions) if decodes else ()  # type: ignore[attr-defined]
-    assert step(decodes, sums, ((64, 0),)) == pytest.approx(whole.time_s, rel=1e-12)
+    assert step(decodes, sums, ((64, 0),)) == pytest.approx(whole.time_s, rel=1e-12, abs=0)
 
 
 def step(busy: float) -> StepShape:
@@ -58,7 +58,7 @@ def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Host])
         beside = host.beside(batch)
         alone = sum(op.total_s for op in report.ops if op.kind != "overhead")
         whole = float(report.time_s)
-        assert alone + sum(report.overhead.values()) == pytest.approx(whole, rel=1e-12)
+        assert alone + sum(report.overhead.values()) == pytest.approx(whole, rel=1e-12, abs=0)
         assert whole >= beside * (1 - 1e-12)
         hidden = max(0.0, beside - (whole - report.overhead["host_s"]))
         assert report.overhead["host_s"] == pytest.approx(hidden if family is OverlappedHost else beside)

@@ -170,8 +170,8 @@ def test_batches_of_the_curve_are_those_of_analyze(name: str) -> None:
     context = job.length + job.generate // 2 - 1
     for batch, tokens, seconds in zip(x, rate, time, strict=True):
         step = llmir.analyze(job.program, job.device, batch=int(batch), context=context)
-        assert seconds == pytest.approx(step.time_s, rel=1e-12)
-        assert tokens == pytest.approx(batch / step.time_s, rel=1e-12)
+        assert seconds == pytest.approx(step.time_s, rel=1e-12, abs=0)
+        assert tokens == pytest.approx(batch / step.time_s, rel=1e-12, abs=0)
     assert max(x) == job.max_batch
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("sequences in a step", "throughput, tokens/s")
     assert right.get_ylabel() == "time of a step (TPOT of a decode), s"
@@ -204,7 +204,7 @@ def test_contexts_of_the_curve_are_those_of_analyze(name: str) -> None:
     x, time = ax.get_lines()[0].get_data()
     for context, seconds in zip(x, time, strict=True):
         step = llmir.analyze(job.program, job.device, batch=job.batch, context=int(context))
-        assert seconds == pytest.approx(step.time_s, rel=1e-12)
+        assert seconds == pytest.approx(step.time_s, rel=1e-12, abs=0)
 
 
 def test_the_longest_context_that_fits_is_the_last_that_does() -> None:
@@ -259,7 +259,7 @@ def test_lines_of_a_sweep_differ_in_more_than_colour() -> None:
     assert len({(each.get_marker(), str(each.get_linestyle())) for each in lines}) == 4
     rows = [row for row in found.rows() if row["hw"] == "h200" and row["tp"] == 2]
     _, rate = line(ax, "hw h200, tp 2")
-    assert list(rate) == pytest.approx([row["batch"] / row["time_s"] for row in rows], rel=1e-12)
+    assert list(rate) == pytest.approx([row["batch"] / row["time_s"] for row in rows], rel=1e-12, abs=0)
     assert outside(ax) == []
 
 

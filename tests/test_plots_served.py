@@ -71,7 +71,7 @@ def test_the_front_of_a_sweep_is_what_fits_and_nothing_else_beats() -> None:
         points = {(1 / row["time_s"], row["batch"] / row["time_s"] / row["devices"]) for row in rows}
         best = {p for p in points if not any(o != p and o[0] >= p[0] and o[1] >= p[1] for o in points)}
         drawn = sorted(zip(*line(ax, str(device)), strict=True))
-        assert np.array(drawn) == pytest.approx(np.array(sorted(best)), rel=1e-12)
+        assert np.array(drawn) == pytest.approx(np.array(sorted(best)), rel=1e-12, abs=0)
     out = [each for each in ax.collections if "does not fit" in str(each.get_label())]
     count = sum(len(each.get_offsets()) for each in out)
     assert count == sum(row["fits"] is False for row in found.rows()) > 0

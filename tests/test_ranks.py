@@ -54,10 +54,10 @@ def test_a_rank_that_reads_alone_or_as_all_others_do_takes_what_analyze_says(nam
         alone = of.on_rank(0, (), [(many, new, 0)], [])
         alike = of.on_rank(0, (), [(many, new, 0)], [(many * (dp - 1), new, 0)])
         each = llmir.analyze(MODELS[name], "h100-sxm", batch=dp * many, new=new)
-        assert alike[0] == pytest.approx(float(each.time_s), rel=1e-12)
+        assert alike[0] == pytest.approx(float(each.time_s), rel=1e-12, abs=0)
         if many == 1:
             single = llmir.analyze(MODELS[name], "h100-sxm", batch=1, new=new)
-            assert alone[0] == pytest.approx(float(single.time_s), rel=1e-12)
+            assert alone[0] == pytest.approx(float(single.time_s), rel=1e-12, abs=0)
         assert alone[0] <= alike[0]
 
 
@@ -79,8 +79,8 @@ def test_a_prompt_is_read_by_one_rank_in_one_micro_batch(asked: dict[str, int], 
     program = served("qwen3-30b-a3b", **asked)
     alone = llmir.workload(program, "h100-sxm", prompt=prompt, generate=20)
     found = llmir.simulate(program, "h100-sxm", rate=1, requests=1, prompt=prompt, generate=20)
-    assert found.ttft_s[0] == pytest.approx(alone.ttft_s, rel=1e-12)
-    assert found.e2e_s[0] == pytest.approx(alone.e2e_s, rel=1e-12)
+    assert found.ttft_s[0] == pytest.approx(alone.ttft_s, rel=1e-12, abs=0)
+    assert found.e2e_s[0] == pytest.approx(alone.e2e_s, rel=1e-12, abs=0)
     busy = llmir.simulate(program, "h100-sxm", rate=40, requests=300, prompt=prompt, generate=20)
     assert (busy.ttft_s >= alone.ttft_s * (1 - 1e-12)).all()
 
@@ -91,7 +91,7 @@ def test_prompts_at_once_are_read_beside_one_another(dp: int) -> None:
     each = {"prompt": 6000, "generate": 1}
     together = llmir.simulate(program, "h100-sxm", closed=dp, requests=dp, **each)
     step = llmir.analyze(program, "h100-sxm", batch=dp, new=6000)
-    assert together.ttft_s == pytest.approx(np.full(dp, float(step.time_s)), rel=1e-12)
+    assert together.ttft_s == pytest.approx(np.full(dp, float(step.time_s)), rel=1e-12, abs=0)
     more = llmir.simulate(program, "h100-sxm", closed=dp + 1, requests=dp + 1, **each)
     assert more.ttft_s.max() > 1.5 * together.ttft_s.max()  # 8,192 tokens of a rank have no room for two
 
@@ -109,7 +109,7 @@ def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
             time = free[i] = max(time, free[i]) + seconds
     asked: dict[str, Any] = {"rate": 1, "requests": 1, "prompt": 6500, "generate": 1}
     found = llmir.simulate(program, "h100-sxm", max_batched_tokens=1000, **asked)
-    assert found.ttft_s[0] == pytest.approx(free[-1], rel=1e-12)
+    assert found.ttft_s[0] == pytest.approx(free[-1], rel=1e-12, abs=0)
 
 
 @st.composite
@@ -158,7 +158,9 @@ def test_a_pipeline_makes_each_token_once(case: Case, ranks: int, stages: int) -
         assert (took[known] >= np.array(alone)[known] - 1e-12).all()
     begin = events["start_s"]
     assert (np.diff(begin) >= -1e-12).all()
-    assert begin[1:] == pytest.approx(np.maximum(begin[1:], (begin + events["time_s"])[:-1]), rel=1e-12)
+    assert begin[1:] == pytest.approx(
+        np.maximum(begin[1:], (begin + events["time_s"])[:-1]), rel=1e-12, abs=0
+    )
     assert servers[1].course.end_s == course.end_s
 
 

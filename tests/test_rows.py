@@ -95,12 +95,14 @@ def test_rows_add_up_to_the_step_on_every_stage(step: Report) -> None:
 @settings(max_examples=60)
 def test_bytes_come_apart_by_role(step: Report) -> None:
     for row in step.ops:
-        assert sum(getattr(row, f"{role}_bytes") for role in READ) == pytest.approx(row.read_bytes, rel=1e-14)
+        assert sum(getattr(row, f"{role}_bytes") for role in READ) == pytest.approx(
+            row.read_bytes, rel=1e-14, abs=0
+        )
         assert sum(getattr(row, f"{role}_bytes") for role in WRITTEN) == row.write_bytes
     for role in TRAFFIC:
         assert step.bytes_by_role[f"{role}_bytes"] == pytest.approx(total(step.ops, f"{role}_bytes"))
     for figure in FIGURES:
-        assert getattr(step, figure) == pytest.approx(total(step.ops, figure), rel=1e-14)
+        assert getattr(step, figure) == pytest.approx(total(step.ops, figure), rel=1e-14, abs=0)
 
 
 def test_decode_reads_each_weight_once_and_each_cached_token_once() -> None:
@@ -215,7 +217,7 @@ def test_json_and_csv_add_up(job: Workload) -> None:
             assert sum(float(row["share"]) for row in of) == pytest.approx(1, **EXACT)
             for figure in (*FIGURES, *(f"{role}_bytes" for role in TRAFFIC)):
                 sums = sum(float(row[figure]) * int(row["repeat"]) for row in of)
-                assert sums == pytest.approx(phase[figure], rel=1e-12), figure
+                assert sums == pytest.approx(phase[figure], rel=1e-12, abs=0), figure
         assert sum(phase["bound"].values()) == pytest.approx(1, **EXACT)
         assert sum(phase["overhead"].values()) == pytest.approx(phase["overhead_s"], **EXACT)
         for stage in phase["stages"]:
@@ -312,7 +314,7 @@ def test_rows_of_pandas_add_up(step: Report) -> None:
     assert frame.share.sum() == pytest.approx(1, **EXACT)
     for role in TRAFFIC:
         moved = (frame[f"{role}_bytes"] * frame.repeat).sum()
-        assert moved == pytest.approx(step.bytes_by_role[f"{role}_bytes"], rel=1e-12)
+        assert moved == pytest.approx(step.bytes_by_role[f"{role}_bytes"], rel=1e-12, abs=0)
 
 
 @given(BASIS, st.sampled_from(("", "shard{tp=2}", "stages{pp=2}")), st.sampled_from(("", "shard{tp=4}")))

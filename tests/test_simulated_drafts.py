@@ -116,11 +116,11 @@ def test_one_request_alone_takes_the_steps_that_analyze_prices(
     steps = llmir.analyze(EVERY, "h100-sxm", batch=1, new=5, context=contexts).period_s
     if draft:
         steps = steps + 4 * llmir.analyze(draft, "h100-sxm", batch=1, new=1, context=contexts).period_s
-    assert found.tpot_s[0] == pytest.approx(np.sum(steps) / 400, rel=1e-12)
+    assert found.tpot_s[0] == pytest.approx(np.sum(steps) / 400, rel=1e-12, abs=0)
     assert found.events["steps"][1:].sum() == len(contexts)
     job = llmir.workload(LAST, "h100-sxm", batch=1, prompt=1000, generate=401)
     said = llmir.speculate(job, EVERY, 4, acceptance, draft)
-    assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12)
+    assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12, abs=0)
     assert found.tpot_s[0] == pytest.approx(said.tpot_s, rel=1e-5)
 
 
@@ -147,7 +147,7 @@ def test_what_drafts_reads_a_prompt_in_the_steps_that_analyze_prices(prompt: int
         found = llmir.simulate(program, "h100-sxm", closed=1, requests=1, **asked, **drafts)
         said = llmir.speculate(llmir.workload(program, "h100-sxm", chunk=8192, **asked), **drafts)
         assert said.draft_read_s > 0
-        assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12)
+        assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12, abs=0)
 
 
 def test_a_static_batch_of_which_all_drafts_are_right() -> None:
@@ -157,7 +157,7 @@ def test_a_static_batch_of_which_all_drafts_are_right() -> None:
         **{"verify": EVERY, "draft_tokens": 3, "acceptance": 1.0},
     )
     steps = llmir.analyze(EVERY, "h100-sxm", batch=8, new=4, context=900 + np.arange(0, 300, 4)).period_s
-    assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12)
+    assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("draft", [None, SMALL])
@@ -269,9 +269,9 @@ def test_ranks_verify_abreast(acceptance: float, draft: Program | None) -> None:
     steps = llmir.analyze(RANKS_EVERY, "h100-sxm", batch=8, new=4, context=contexts).period_s
     if draft:
         steps = steps + 3 * llmir.analyze(draft, "h100-sxm", batch=8, new=1, context=contexts).period_s
-    assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12)
+    assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12, abs=0)
     said = llmir.speculate(llmir.workload(RANKS, "h100-sxm", batch=8, **asked), **drafts, draft=draft)
-    assert found.ttft_s == pytest.approx(np.full(8, said.ttft_s), rel=1e-12)
+    assert found.ttft_s == pytest.approx(np.full(8, said.ttft_s), rel=1e-12, abs=0)
 
 
 def test_prompts_beside_drafts_of_ranks_take_no_less_than_either_and_no_more_than_both() -> None:
@@ -297,7 +297,9 @@ def test_a_decode_server_verifies_from_its_second_token_on(acceptance: float, dr
     """Both sides read what the drafter reads, and its cache goes over the link too."""
     found = apart(acceptance, draft, rate=1, requests=1)
     job = llmir.workload(LAST, "h100-sxm", prompt=1000, generate=402)
-    assert found.ttft_s[0] == pytest.approx(llmir.speculate(job, EVERY, 4, 0.5, draft).ttft_s, rel=1e-12)
+    assert found.ttft_s[0] == pytest.approx(
+        llmir.speculate(job, EVERY, 4, 0.5, draft).ttft_s, rel=1e-12, abs=0
+    )
     sent = sum(of.cache_bytes(1000) for of in (LAST, draft) if of)
     assert found.transfer_s[0] == pytest.approx(5e-6 + sent / 50e9, rel=1e-9)
     contexts = 1001 + np.arange(0, 400, 5 if acceptance else 1)

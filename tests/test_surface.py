@@ -79,9 +79,9 @@ def test_is_each_sequence_with_its_own_context(name: str, cost: str | None) -> N
         prompts = sorted(prompts[: rng.randrange(4)] * parts)
         for chunks in (prompts, []):
             found = of.step(len(contexts), of.kept(contexts), chunks)
-            assert found == pytest.approx(one_by_one(name, contexts, chunks, cost), rel=1e-12)
+            assert found == pytest.approx(one_by_one(name, contexts, chunks, cost), rel=1e-12, abs=0)
         prompts = prompts or [(300, 7)] * parts
-        assert of.step(0, (), prompts) == pytest.approx(one_by_one(name, [], prompts, cost), rel=1e-12)
+        assert of.step(0, (), prompts) == pytest.approx(one_by_one(name, [], prompts, cost), rel=1e-12, abs=0)
     assert of.whole == ()
 
 
@@ -90,9 +90,11 @@ def test_is_the_report_of_sequences_that_are_alike(name: str) -> None:
     of = surface(name)
     for batch, context in ((2, 0), (8, 100), (64, 5000), (300, 40_000)):
         plain = llmir.analyze(program(name), "h100-sxm", batch=batch, new=1, context=context)
-        assert of.step(batch, of.kept([context] * batch)) == pytest.approx(float(plain.time_s), rel=1e-12)
+        assert of.step(batch, of.kept([context] * batch)) == pytest.approx(
+            float(plain.time_s), rel=1e-12, abs=0
+        )
         read = llmir.analyze(program(name), "h100-sxm", batch=batch, new=300, context=context)
-        assert of.step(0, (), [(300, context)] * batch) == pytest.approx(float(read.time_s), rel=1e-12)
+        assert of.step(0, (), [(300, context)] * batch) == pytest.approx(float(read.time_s), rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("name", KEEPS)

@@ -43,7 +43,7 @@ def check(row: dict[str, Any], program: llmir.Program, **how: Any) -> None:
         stated = getattr(report, name)
         assert row[name] == (None if stated is None else pytest.approx(stated, rel=1e-12, abs=0)), name
     for name in (*BYTES, *WORK):
-        assert row[name] == pytest.approx(getattr(report, name), rel=1e-15), name
+        assert row[name] == pytest.approx(getattr(report, name), rel=1e-15, abs=0), name
     shares = {f"{bound}_share": share for bound, share in report.bound.items()}
     assert {name: row[name] for name in SHARES} == pytest.approx(shares, rel=1e-9, abs=1e-12)
     length = row["new"] + row["context"]

@@ -80,7 +80,7 @@ def test_what_is_bounded_lies_within(data: st.DataObject, x: Any, y: Any) -> Non
 def test_bounds_are_as_close_as_by_hand(function: str, operands: Any, low: float, high: float) -> None:
     with np.errstate(all="ignore"):
         found = BOUNDS[function](*(Range.of(*map(np.asarray, ends)) for ends in operands))
-    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-14)
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-14, abs=0)
 
 
 @given(st.data(), st.integers(2, 300))
@@ -133,7 +133,7 @@ def test_a_step_is_equal_at_all_tokens_of_the_range(plan: Any, new: int | None) 
     assert 3 * len(functions[0].live) < 2 * len(functions[1].live)
     short, full = map(blocks.compiled, functions)
     for batch, each in ((TOKENS, 1.0), (1.0, TOKENS)) if new is None else ((TOKENS, 1.0),):
-        assert short(batch, each, 4096.0)[0] == pytest.approx(full(batch, each, 4096.0)[0], rel=1e-14)
+        assert short(batch, each, 4096.0)[0] == pytest.approx(full(batch, each, 4096.0)[0], rel=1e-14, abs=0)
     short, full = map(scalar.compiled, functions)
     for tokens in (*range(1, 1100), *range(1100, MOST, 61), MOST):
         assert short(tokens, 1, 4096) == full(tokens, 1, 4096)
@@ -148,7 +148,9 @@ def test_beyond_the_range_prices_are_those_of_all_variants(plan: Any) -> None:
         expected = figures(Binding(**dict(zip("BTC", step, strict=True))))
         assert code.point(*step) == code.point(*step) == expected
     batch = np.array([1.0, 2 * MOST])
-    assert always.grid(batch, 1, 100)[0] == pytest.approx(figures(Binding(B=batch, T=1, C=100))[0], rel=1e-12)
+    assert always.grid(batch, 1, 100)[0] == pytest.approx(
+        figures(Binding(B=batch, T=1, C=100))[0], rel=1e-12, abs=0
+    )
 
 
 def test_a_kernel_is_recorded_once_for_all_programs() -> None:

@@ -50,18 +50,18 @@ def check(report: Report) -> None:
     for stage, slices in stages.items():
         assert slices[0].start_s == 0
         assert all(a.end_s == b.start_s for a, b in pairwise(slices))  # without a gap, nothing twice
-        assert slices[-1].end_s == pytest.approx(report.time_s, rel=1e-12)
+        assert slices[-1].end_s == pytest.approx(report.time_s, rel=1e-12, abs=0)
         ops = [op for op in report.work if op.stage == stage]
         runs = Counter(s.op for s in slices if s.kind != "overhead")
         assert runs == {op.name: op.repeat for op in ops}
         flops = sum(op.flops * op.repeat for op in ops)
-        assert sum(s.flops for s in slices) == pytest.approx(flops, rel=1e-12)
+        assert sum(s.flops for s in slices) == pytest.approx(flops, rel=1e-12, abs=0)
         seconds: dict[str, Fraction] = defaultdict(Fraction)
         for s in slices:
             seconds["bubble" if s.bound == "bubble" else "works"] += Fraction(s.end_s) - Fraction(s.start_s)
         row = report.stages[stage]
         assert float(seconds["bubble"]) == pytest.approx(row.bubble_s, rel=1e-9, abs=1e-12 * report.time_s)
-        assert float(seconds["works"]) == pytest.approx(row.ops_s + row.overhead_s, rel=1e-12)
+        assert float(seconds["works"]) == pytest.approx(row.ops_s + row.overhead_s, rel=1e-12, abs=0)
         assert max(s.live_bytes for s in slices) == row.activation_peak_bytes
 
 

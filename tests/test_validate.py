@@ -61,10 +61,10 @@ def test_a_gemm_takes_the_longer_of_its_flops_and_its_bytes(judge: Any, m: int, 
     wide, narrow = found.rows
     moved = 2 * (m * k + k * n + m * n)
     expected = max(2 * m * n * k / H100.matrix_flops["bf16"], moved / H100.memory_Bps)
-    assert wide.predicted_s == wide.ideal_s == pytest.approx(expected, rel=1e-12)
+    assert wide.predicted_s == wide.ideal_s == pytest.approx(expected, rel=1e-12, abs=0)
     moved = 2 * m * k + k * n + 4 * n + 2 * m * n  # x is narrowed in the call; with a scale a channel
     expected = max(2 * m * n * k / H100.matrix_flops["fp8"], moved / H100.memory_Bps)
-    assert narrow.ideal_s == pytest.approx(expected, rel=1e-12)
+    assert narrow.ideal_s == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 def test_attention_reads_the_cache_once_and_a_window_no_more_than_itself(judge: Any) -> None:
@@ -75,10 +75,10 @@ def test_attention_reads_the_cache_once_and_a_window_no_more_than_itself(judge: 
     assert [r.kind for r in found.rows].count("attention_prefill") == 1
     for row, keys in zip(found.rows, (4096, 128, 64), strict=False):
         moved = 8 * (2 * keys * 8 * 128 + 2 * 2 * 32 * 128)
-        assert row.ideal_s == pytest.approx(moved / H100.memory_Bps, rel=1e-12)
+        assert row.ideal_s == pytest.approx(moved / H100.memory_Bps, rel=1e-12, abs=0)
     pairs = 4096 * 4097 // 2
     assert found.rows[-1].ideal_s == pytest.approx(
-        4 * 32 * 128 * pairs / H100.matrix_flops["bf16"], rel=1e-12
+        4 * 32 * 128 * pairs / H100.matrix_flops["bf16"], rel=1e-12, abs=0
     )
 
 
