@@ -5,7 +5,7 @@ import { $, div, h, mark, say, span } from "./dom.js";
 const CARDS = [
   { key: "ttft_s", title: "TTFT, first token", show: time, error: "prefill", split: ({ steps }) => bounds(steps.prefill) },
   { key: "tpot_s", title: "TPOT, later tokens", show: time, error: "decode", split: ({ steps }) => steps.decode && bounds(steps.decode) },
-  { key: "output_tokens_per_s", title: "output tokens/s", show: digits, more: true, rises: true, why: ({ figures }) => `${digits(figures.busy_output_tokens_per_s)} without a pause` },
+  { key: "output_tokens_per_s", title: "output tokens/s", show: digits, more: true, rises: true, why: ({ figures, setup }) => (setup.stages > 1 ? `${digits(figures.busy_output_tokens_per_s)} if all stages are busy` : "") },
   { key: "user", title: "tokens/s a user", show: digits, rises: true, why: () => "1 / TPOT" },
   { key: "e2e_s", title: "end to end", show: time, split: ({ figures }) => [["weights", "prefill", figures.ttft_s], ["caches", "decode", figures.e2e_s - figures.ttft_s]] },
 ];

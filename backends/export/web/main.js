@@ -31,7 +31,7 @@ class Page {
     const made = (...views) => views.map((View) => new View(choose, told));
     const [figures, graph, roofline] = made(Figures, Graph, Roofline);
     this.views = [new Actions(this), new Tabs(), figures, graph, roofline, new Foot(told)];
-    this.later = [{ draw: (view) => graph.rest(view) }, ...made(Op, Table, Skyline, Lanes, Against, Curves)];  // in a turn of their own, so that sliders move freely
+    this.later = [{ draw: (view) => [graph, roofline].forEach((each) => each.rest(view)) }, ...made(Op, Table, Skyline, Lanes, Against, Curves)];  // in a turn of their own, so that sliders move freely
     this.phased = either("phase", ["prefill", "decode"], (phase) => this.changed({ phase }));
     this.dims = matchMedia("(prefers-color-scheme: dark)");
     this.dims.addEventListener("change", () => this.changed({}));

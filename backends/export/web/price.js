@@ -213,13 +213,14 @@ export class Setup {
     const { priced, amounts: first, bases, repeat } = row;
     const [time_s, bound, ideal_time_s, which] = times.slice(priced, priced + PRICED);
     const [basis, error, lent, beyond] = bases[this.doubts[Number(row.sends)]][which];
-    const own = Object.fromEntries(this.names.amounts.map((name, i) => [name, amounts[first + i]]));
-    const moved = own.read_bytes + own.write_bytes;
-    return {
+    const found = {
       row, name: row.name, stage: row.stage, repeat, time_s, ideal_time_s, basis, error, lent, beyond, which,
       bound: this.names.bounds[bound], total_s: repeat * time_s, share: step ? (repeat * time_s) / step : NaN,
-      ...own, intensity: moved ? own.flops / moved : NaN, bytes: moved,
     };
+    this.names.amounts.forEach((name, i) => (found[name] = amounts[first + i]));
+    const moved = (found.bytes = found.read_bytes + found.write_bytes);
+    found.intensity = moved ? found.flops / moved : NaN;
+    return found;
   }
 
   // A row that is no op.

@@ -56,7 +56,7 @@ export class Roofline extends Chart {
     const { steps, setup, state } = view, { wide } = this, high = wide < 420 ? 340 : 370;
     if (!wide) return;
     const all = Object.entries(steps).filter(([, step]) => step).flatMap(([phase, step]) =>
-      step.ops.map((op) => ({ ...op, phase, key: `${phase} ${op.name}`, speed: op.flops / op.time_s })));
+      step.ops.map((op) => Object.assign(op, { phase, key: `${phase} ${op.name}`, speed: op.flops / op.time_s })));
     const drawn = all.filter(({ flops, bytes, time_s }) => flops && bytes && time_s);
     const peaks = setup.roofs.peaks, bandwidth = setup.roofs.memory;
     const most = max(...peaks.map(([, peak]) => peak), ...drawn.map(({ speed }) => speed), 1);
@@ -136,8 +136,7 @@ export class Roofline extends Chart {
       bubble.at = { cx, cy, size };
       mark(bubble.node, "class", `bubble ${op.bound}${op.name === state.op ? " chosen" : ""}`);
       pressed(bubble.node, op.name === state.op);
-      const speed = rate(op.speed, "FLOP/s");
-      mark(bubble.node, "aria-label", `${op.name}, ${op.phase}: ${speed} at ${digits(op.intensity)} FLOP per byte, ${op.bound}, ${percent(op.share)}`);
+      bubble.op = op;
       mark(bubble.shape, "d", op.phase === "prefill" ? square(cx, cy, size) : circle(cx, cy, size));
       say(bubble.letter, size > 8 ? LETTERS[op.bound] : "");
       if (size > 8) place(bubble.letter, fixed(cx), fixed(cy));
@@ -149,6 +148,13 @@ export class Roofline extends Chart {
       }
     }
     if (more) this.settle();
+  }
+
+  // What each is for those who hear it, in a later turn.
+  rest() {
+    for (const { node, op } of this.bubbles.values()) {
+      mark(node, "aria-label", `${op.name}, ${op.phase}: ${rate(op.speed, "FLOP/s")} at ${digits(op.intensity)} FLOP per byte, ${op.bound}, ${percent(op.share)}`);
+    }
   }
 
   bubble(op) {
