@@ -311,6 +311,30 @@ def test_slices_without_room_have_labels_that_cross_nothing(
         browser.resize(chromium, 1440)
 
 
+# Words of limits that lie over a mark, or over each other.
+COVERED = """
+  const boxes = (of) => [...document.querySelectorAll(of)].map((node) => node.getBoundingClientRect());
+  const words = boxes(".limit-text, .here-text"), marks = boxes(".series:not(.faint) .mark .shape");
+  const over = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const covers = (one, i) => [...marks, ...words.slice(i + 1)].some((b) => over(one, b));
+  return [words.length, words.filter(covers).length];
+"""
+
+
+@browser.real
+@pytest.mark.parametrize("width", [1440, 360])
+@pytest.mark.parametrize("name", ["plan", "rates"])
+def test_words_of_limits_cover_no_mark(name: str, width: int, files: dict[str, Path], chromium: Any) -> None:
+    try:
+        browser.resize(chromium, width)
+        browser.opened(chromium, files[name])
+        browser.settled(chromium)
+        found, covered = chromium.execute_script(COVERED)
+        assert found and not covered
+    finally:
+        browser.resize(chromium, 1440)
+
+
 @browser.real
 def test_what_crosses_between_stages_is_what_the_ops_send(files: dict[str, Path], chromium: Any) -> None:
     browser.opened(chromium, files["trace"])

@@ -1,7 +1,7 @@
 // Small charts: axes, lines, and what lies beyond a limit.
 import { put, sheet, svg } from "./dom.js";
 
-export const EDGE = { left: 46, right: 16, top: 22, bottom: 34 };
+export const EDGE = { left: 46, right: 16, top: 26, bottom: 38 };
 
 // An empty chart of a size, with its axes, and room under them; `x` and `y` are scales.
 export function framed(wide, { x, y, title, unit, xFormat, yFormat, xTicks, yTicks, high, label, under = 0 }) {

@@ -68,7 +68,7 @@ export class Curves extends Chart {
       root.append(svg("path", { d: path(own), class: "now" }));
       if (view.figures[key] !== null) {
         const [px, py] = [x(now), y(view.figures[key] * scale)], left = px > wide / 2;
-        root.append(svg("line", { x1: px, x2: px, y1: 22, y2: high - 34, class: "here" }), svg("circle", { cx: px, cy: py, r: 5, class: "dot" }),
+        root.append(svg("line", { x1: px, x2: px, y1: EDGE.top, y2: high - EDGE.bottom, class: "here" }), svg("circle", { cx: px, cy: py, r: 5, class: "dot" }),
           put("here-text", px + (left ? -9 : 9), max(py - 8, 32), say(view.figures[key]), left ? "end" : "start"));
       }
       place.replaceChildren(root);

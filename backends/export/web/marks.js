@@ -4,7 +4,7 @@ import { EDGE, beyond, framed } from "./charts.js";
 import { scaled, shown, ticked } from "./cells.js";
 import { line } from "./menu.js";
 
-const NEAR = 26, MARK = 5.5, HIGH = 300;
+const NEAR = 26, MARK = 5.5, HIGH = 300, LETTER = 7, STEP = 10;  // pixels
 // Outlines of marks around 0, told apart by shape.
 const SHAPES = [
   "M-1,0a1,1 0 1,0 2,0a1,1 0 1,0 -2,0", "M0,-1.25L1.25,0L0,1.25L-1.25,0Z", "M-.95,-.95H.95V.95H-.95Z", "M0,-1.2L1.2,1H-1.2Z",
@@ -14,6 +14,12 @@ const DASHES = ["", "6 4", "2 3", "8 3 2 3", "1 4", "10 3", "4 2 1 2 1 2"];
 export const KINDS = SHAPES.length;
 
 let clips = 0;
+
+// Points on the lines between some.
+const along = (points) => points.flatMap(([a, b], i) => {
+  const [c, d] = points[i + 1] ?? [a, b], parts = Math.ceil(Math.hypot(c - a, d - b) / STEP) || 1;
+  return Array.from({ length: parts }, (_, n) => [a + ((c - a) * n) / parts, b + ((d - b) * n) / parts]);
+});
 
 const outline = (shape, size = MARK) => svg("path", { d: SHAPES[shape % KINDS], transform: `scale(${size})`, class: "shape" });
 
@@ -49,6 +55,7 @@ export class Marks extends Chart {
     }), { root, high } = chart;
     mark(root, "role", "group");
     this.at = ([a, b]) => [across.scale(a), up.scale(b)];
+    this.busy = series.filter(({ faint }) => !faint).flatMap((each) => (each.line && !each.threads ? along(each.points.filter(([a, b]) => a !== null && b !== null).map(this.at)) : each.points.map(this.at)));
     const words = limits.map((limit) => this.limit(root, limit, across.scale, up.scale, high));
     const top = high - EDGE.bottom, clip = `clip-${(clips += 1)}`, inner = svg("g", { "clip-path": `url(#${clip})` });
     root.append(svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: EDGE.left - 12, y: EDGE.top - 9, width: this.wide - EDGE.left - EDGE.right + 24, height: top - EDGE.top + 18 }))), inner);
@@ -86,15 +93,28 @@ export class Marks extends Chart {
   limit(root, { axis, at, words, side, asked }, x, y, high) {
     const right = this.wide - EDGE.right, bottom = high - EDGE.bottom, look = asked ? "here" : "capacity", text = asked ? "here-text" : "limit-text";
     if (axis === "y") {
-      const py = y(at);
+      const py = y(at), places = [-5, 14].flatMap((by) => [[EDGE.left + 6, py + by], [right, py + by, "end"]]);
       if (py < EDGE.top || py > bottom) return null;
       root.append(svg("line", { x1: EDGE.left, x2: right, y1: py, y2: py, class: look }));
-      return svg("text", { x: EDGE.left + 6, y: py - 5, class: text }, words);
+      return this.words(text, words, places);
     }
     const px = Math.max(EDGE.left, Math.min(x(at), right)), left = side === "high" || px > (EDGE.left + right) / 2;
     if (side) beyond(root, side === "low" ? EDGE.left : px, side === "low" ? px : right, high, "");
     if (px === x(at)) root.append(svg("line", { x1: px, x2: px, y1: EDGE.top, y2: bottom, class: look }));
-    return svg("text", { x: side === "high" ? right : px + (left ? -5 : 5), y: side === "high" ? EDGE.top + 12 : bottom - 6, "text-anchor": left ? "end" : "start", class: text }, words);
+    const most = bottom - EDGE.top, heights = [0.97, 0.1, 0.5, 0.25, 0.75].map((at) => EDGE.top + at * most), roomy = side === "high" && words.length * LETTER + 10 < right - px;
+    if (side === "high") heights.unshift(EDGE.top + 12);
+    const sides = roomy ? [[right, "end"]] : [[px - 5, "end"], [px + 5, "start"]];
+    if (!left) sides.reverse();
+    return this.words(text, words, sides.flatMap(([px, anchor]) => heights.map((py) => [px, py, anchor])));
+  }
+
+  // Words in the first of some places that no line, mark or word is in.
+  words(look, text, places) {
+    const wide = text.length * LETTER, start = ([px, , anchor]) => (anchor === "end" ? px - wide : px);
+    const free = (place) => start(place) > 0 && start(place) + wide < this.wide && !this.busy.some(([px, py]) => px > start(place) - 8 && px < start(place) + wide + 8 && py > place[1] - 18 && py < place[1] + 8);
+    const own = places.find(free) ?? places[0], [px, py, anchor] = own;
+    for (let at = 0; at <= wide; at += STEP) this.busy.push([start(own) + at, py - 4]);
+    return svg("text", { x: px, y: py, "text-anchor": anchor, class: look }, text);
   }
 
   entry(each, shape) {
