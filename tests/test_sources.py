@@ -82,25 +82,6 @@ def test_a_source_may_say_how_large_graphs_are(tmp_path: Path, source: str, grap
     assert served(tmp_path, line).manner.graphs == graphs
 
 
-@pytest.mark.parametrize(
-    ("source", "note", "prompt"),
-    [
-        ("aic_silicon_gap", "per_rank_batch=64;measured=2026-01-25;", 2000),
-        ("aic_silicon_gap", "per_rank_batch=64;measured=;", 4000),
-        ("someone", "per_rank_batch=64;measured=2026-01-25;", 4000),
-    ],
-)
-@pytest.mark.parametrize("framework", ["trtllm-1.2.0rc6.post1", "vllm-0.12.0"])
-def test_a_source_may_say_how_long_prompts_were(
-    tmp_path: Path, source: str, note: str, prompt: int, framework: str
-) -> None:
-    """A step's budget goes on following what is stated."""
-    run = "Qwen/Qwen3-32B,h100_sxm,2,2,serving_closed_loop,4000,1000,64,19"
-    asked = served(tmp_path, f"{run},{framework},fp8,{source},{note}", f"{SERVED},note")
-    assert (asked.prompt, asked.generate) == (prompt, 1000)
-    assert asked.chunk == (64 + 4000 + 1500 if source == "aic_silicon_gap" else None)
-
-
 MANNER = "rounds,shortest,apart_ms,ahead,patience,enough,utilization,chunk,graphs"
 RUN = "Qwen/Qwen3-32B,h100_sxm,2,2,serving_closed_loop,1000,100,64,19,trtllm-1.0.0rc3,fp8,aic_silicon_gap"
 

@@ -20,7 +20,7 @@ FACTS: dict[str, object] = {
     **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
     **dict.fromkeys(("cache", "stored", "version", "machine", "chunk", "graphs", "ran", "passes"), ""),
     **dict.fromkeys(("turns", "ahead", "utilization"), nan),
-    **dict.fromkeys(("lengths", "prompts", "shortest"), 1.0),
+    **dict.fromkeys(("lengths", "shortest"), 1.0),
     **dict.fromkeys(("apart_ms", "patience", "enough"), 0.0),
     "rounds": 10.0,
     "harness_us": 0.0,

@@ -79,8 +79,7 @@ def request(t: Table, i: int) -> Request:
     prompt = _count(t["isl"][i], "isl")
     osl = t["osl"][i].strip()
     generate = _count(osl, "osl") if osl else 0
-    prompt = max(1, round(prompt * t["lengths"][i] * t["prompts"][i]))
-    generate = round(generate * t["lengths"][i])
+    prompt, generate = (round(tokens * t["lengths"][i]) for tokens in (prompt, generate))
     devices = layout.tp * layout.pp * layout.dp
     figures = _figures(t, i, kind, batch, prompt, generate, devices)
     if not figures:
