@@ -78,8 +78,8 @@ def plan(
     from .backends.search.limit import limit
     from .backends.search.search import search
     from .backends.search.traffic import Traffic
+    from .backends.simulation.engine import policy
     from .backends.simulation.lengths import lengths
-    from .backends.simulation.profile import policy
     from .backends.simulation.router import FIRST
 
     for name, said in (("prompt", prompt), ("generate", generate)):

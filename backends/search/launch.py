@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, NamedTuple
 
-from llmir.backends.simulation.profile import capacity
+from llmir.backends.simulation.engine import capacity
 from llmir.convert import choice
 from llmir.errors import InputError
 from llmir.hw.releases import number

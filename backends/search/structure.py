@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Model
 from llmir.backends.simulation.drafts import Drafts
-from llmir.backends.simulation.profile import capacity
+from llmir.backends.simulation.engine import capacity
 from llmir.graph import Program
 from llmir.hw import Device
 

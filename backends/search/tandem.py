@@ -12,10 +12,10 @@ import numpy as np
 
 from llmir.backends.simulation.course import Course
 from llmir.backends.simulation.decoder import LATER
+from llmir.backends.simulation.engine import check
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.pair import Pair
 from llmir.backends.simulation.pipelined import decoder_of
-from llmir.backends.simulation.profile import check
 from llmir.backends.simulation.router import FIRST, Router
 from llmir.backends.simulation.serve import serve
 from llmir.frozen import Array

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.backends.simulation.course import Course
+from llmir.backends.simulation.engine import prices
 from llmir.backends.simulation.farm import farm
 from llmir.backends.simulation.fleet import Fleet
 from llmir.backends.simulation.limits import saturated, within
 from llmir.backends.simulation.pipelined import server_of
-from llmir.backends.simulation.profile import Profile, prices
+from llmir.backends.simulation.profile import Profile
 from llmir.backends.simulation.replications import STUDENT
 from llmir.backends.simulation.router import ROUTERS
 from llmir.backends.simulation.serve import serve

@@ -12,11 +12,11 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Model
 from llmir.backends.silicon.rows import Array
 from llmir.backends.simulation.drawn import drawn
+from llmir.backends.simulation.engine import capacity, check, model_of, policy
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policy import POLICIES, Policy
 from llmir.backends.simulation.prices import Chunks, Prices, Traced
-from llmir.backends.simulation.profile import capacity, check, model_of, policy
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import Server
 from llmir.backends.simulation.steps import PricedStep

@@ -19,12 +19,13 @@ from .capacity import Capacity
 from .course import FOREVER, Course
 from .decoder import decoded
 from .drafts import POOLS
+from .engine import check, model_of
 from .fleet import Fleet
 from .load import Array, Load
 from .pipelined import decoder_of, server_of
 from .pooled import Pooled
 from .pools import pools
-from .profile import REPLICAS, Profile, check, counts, model_of
+from .profile import REPLICAS, Profile, counts
 from .router import ROUTERS, Router, dealing
 from .server import Server
 

@@ -1,4 +1,4 @@
-"""What all simulations of an engine share: its policy, its capacity, and prices of steps."""
+"""An engine that serves a program on a device, and runs load after load."""
 
 from __future__ import annotations
 
@@ -6,32 +6,24 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from llmir.backends.analysis.pool import UNLIMITED, Pool
 from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Model
 from llmir.convert import integer, number, refuse
 from llmir.errors import InputError
 from llmir.frozen import Immutable
-from llmir.graph import Program
-from llmir.hw.sections.scheduler import Scheduler
 
 from .capacity import Capacity
 from .course import Course
 from .drafts import Drafts
+from .engine import capacity, check, model_of, policy, prices
 from .farm import farm
 from .fleet import Fleet
-from .load import Array, Load
+from .load import Load
 from .pipelined import server_of
-from .policies.vllm import Vllm
-from .policy import POLICIES, Policy
+from .policy import Policy
 from .prices import Prices
 from .router import ROUTERS, dealing
 from .serve import serve
 from .simulation import Simulation
-from .steps import PricedStep, in_flight
-from .verified import VerifiedStep
 
 REPLICAS = 1000  # at most
 
@@ -150,76 +142,3 @@ def counts(
 
 def _limit(name: str, value: object) -> float | None:
     return None if value is None else number(name, value, above=True)
-
-
-def prices(program: Program, model: Model, drafts: Drafts | None) -> Prices:
-    """Of steps, which verify drafts if there are any."""
-    if drafts:
-        return Prices(VerifiedStep(program, model, drafts))
-    return Prices(PricedStep(program, model))
-
-
-def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
-    """Of the engine that a workload is priced for; InputError where none is known, or has no room.
-
-    No more run than a step has tokens for, with their drafts.
-    """
-    pool, rows = _pool(job), drafts.rows if drafts else 1
-    tokens = UNLIMITED if pool.kv_tokens is None else pool.kv_tokens
-    tokens = int(tokens * drafts.share(job.program)) if drafts else tokens
-    if tokens < pool.rule.block:
-        where = f"{job.program.devices} × {job.device.name}"
-        raise InputError(f"does not fit: {job.program.name} on {where} leaves no room for caches")
-    dp = job.program.parallelism.dp  # ranks, each of which has a scheduler
-    if (sequences := min(pool.sequences, pool.tokens // rows)) < 1:
-        asked = f"a step verifies {rows:,} tokens of a sequence, and has {pool.tokens:,}"
-        raise InputError(f"draft_tokens: {rows - 1}; {asked}")
-    steps = pool.tokens, sequences * dp, dp, in_flight(job.program), rows
-    return Capacity(tokens // pool.rule.block, pool.rule.block, *steps)
-
-
-def model_of(job: Workload) -> Model:
-    """The cost model that a job is priced by."""
-    return job.model or job.prefill.plan.model
-
-
-def _pool(job: Workload) -> Pool:
-    if job.pool is None:
-        why = "simulate: no engine whose memory is known is priced"
-        raise InputError(f"{why}; say engine too, one of {', '.join(POLICIES)}")
-    return job.pool
-
-
-def policy(job: Workload, chunked: bool | None = None) -> Policy:
-    """That of the engine that a workload is priced for, which reads prompts in chunks or not, if stated."""
-    _pool(job)
-    engine = model_of(job).runs
-    name = engine.name if engine else ""
-    if not engine or name not in POLICIES:
-        why = f"simulate: how {name or 'no engine'} fills its steps is not known"
-        raise InputError(f"{why}; engines are {', '.join(POLICIES)}")
-    known = POLICIES[name]()
-    scheduler = engine.section(Scheduler)
-    if isinstance(known, Vllm) and scheduler and not scheduler.mixes:
-        known = Vllm(mixes=False, chunked=False, watermark=0.01)
-    if scheduler and scheduler.ahead:
-        known = replace(known, ahead=True)
-    return known if chunked is None else replace(known, chunked=chunked)
-
-
-def check(load: Load, room: Capacity, fills: Policy) -> None:
-    """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
-    kept = fills.spare(room.blocks) + load.shares  # a block of a prefix may be there and be read again
-    _within("the cache", load.reserved + room.rows - 1, (room.blocks // room.ranks - kept) * room.block)
-    if not fills.chunked:
-        unread = load.prompt if load.shares else load.prompt - load.cached
-        _within("a step", fills.longest(unread, load.written), room.tokens)
-
-
-def _within(what: str, tokens: Array, most: int) -> None:
-    """The first five that have more, by number."""
-    long = np.flatnonzero(tokens > most)
-    if long.size:
-        rows = ", ".join(f"{i + 1:,} of {tokens[i]:,} tokens" for i in long[:5])
-        more = f" and {long.size - 5:,} more" if long.size > 5 else ""
-        raise InputError(f"does not fit: {what} holds {most:,} tokens at most; request {rows}{more}")
