@@ -179,11 +179,11 @@ ROOM = Capacity(blocks=100_000, block=16, tokens=8192, sequences=1024)
 def alike(found: Course, reads: list[Request]) -> None:
     """Each request has the same course."""
     never = [np.inf]
-    assert found.arrival_s == pytest.approx([r.arrival for r in reads], rel=1e-9)
+    assert found.arrival_s == pytest.approx([r.arrival for r in reads], rel=1e-9, abs=0)
     assert found.preemptions == [r.preemptions for r in reads]
-    assert found.start_s == pytest.approx([r.start for r in reads], rel=1e-9)
-    assert found.first_s == pytest.approx([(r.times or never)[0] for r in reads], rel=1e-9)
-    assert found.end_s == pytest.approx([r.end for r in reads], rel=1e-9)
+    assert found.start_s == pytest.approx([r.start for r in reads], rel=1e-9, abs=0)
+    assert found.first_s == pytest.approx([(r.times or never)[0] for r in reads], rel=1e-9, abs=0)
+    assert found.end_s == pytest.approx([r.end for r in reads], rel=1e-9, abs=0)
     assert found.made == [len(r.times) for r in reads]
 
 
@@ -194,7 +194,7 @@ def in_use(server: Server, naive: Naive) -> None:
     event = dict(zip(LOG, server.events.T, strict=True))
     ends = event["start_s"] + event["time_s"]
     steps = np.searchsorted(begin + seconds, ends * (1 - 1e-9))
-    assert ends == pytest.approx((begin + seconds)[steps], rel=1e-9)
+    assert ends == pytest.approx((begin + seconds)[steps], rel=1e-9, abs=0)
     assert event["blocks"].tolist() == held[steps].tolist()
     assert max(held, default=0) == server.most_held <= server.capacity.blocks
 

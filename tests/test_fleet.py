@@ -150,7 +150,7 @@ def test_the_whole_is_made_of_its_replicas() -> None:
     whole = replace(found, warm_up=0, replicas=tuple(replace(one, warm_up=0) for one in found.replicas))
     seconds, counts = whole._gaps
     assert counts.sum() == (found.load.generate - 1).sum()
-    assert seconds @ counts == pytest.approx((found.end_s - found.first_s).sum(), rel=1e-9)
+    assert seconds @ counts == pytest.approx((found.end_s - found.first_s).sum(), rel=1e-9, abs=0)
     assert found.goodput_share == pytest.approx(float((found.ttft_s[10:] <= 0.03).mean()))
     single = llmir.simulate(MODEL, "h100-sxm", rate=20, **asked)
     assert found.largest_rate == pytest.approx(3 * single.largest_rate, rel=1e-12, abs=0)

@@ -156,7 +156,7 @@ def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
             power = 2 if isinstance(kernel, CdnaGemm) else 3
             tiles = ((waves * piece) ** power + float(kernel.memory(device, shape)) ** power) ** (1 / power)
             times.append(tiles + (gather if split > 1 else 0))
-        assert time == pytest.approx(min(times), rel=1e-9)
+        assert time == pytest.approx(min(times), rel=1e-9, abs=0)
 
 
 def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -> None:

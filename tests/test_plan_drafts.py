@@ -38,10 +38,10 @@ def test_closed_forms_are_steps_that_analyze_prices(draft: Any) -> None:
         step = float(llmir.analyze(structure.drafts.verify, "h100-sxm", new=5, **asked).period_s)
         if draft:
             step += 4 * float(llmir.analyze(structure.drafts.drafter, "h100-sxm", new=1, **asked).period_s)
-        assert points.tpot_s[at] == pytest.approx(step / yielded(4, 0.7), rel=1e-9)
+        assert points.tpot_s[at] == pytest.approx(step / yielded(4, 0.7), rel=1e-9, abs=0)
         job = llmir.workload(structure.program, "h100-sxm", prompt=500, generate=200, chunk=2048)
         said = llmir.speculate(job, structure.drafts.verify, 4, 0.7, structure.drafts.drafter)
-        assert points.ttft_s[at] == pytest.approx(said.ttft_s, rel=1e-9)
+        assert points.ttft_s[at] == pytest.approx(said.ttft_s, rel=1e-9, abs=0)
 
 
 def test_the_plan_is_what_a_server_does() -> None:
@@ -82,7 +82,7 @@ def test_json_has_what_a_step_yields_and_what_drafts_take_of_it(draft: Any) -> N
             n * float(llmir.analyze(of, "h100-sxm", new=new, **at).period_s)
             for of, new, n in zip(lowered, (5, 1), (1, 4), strict=True)
         )
-        assert report["best"]["draft_share"] == pytest.approx(drafts / (verify + drafts), rel=1e-9)
+        assert report["best"]["draft_share"] == pytest.approx(drafts / (verify + drafts), rel=1e-9, abs=0)
     plain = llmir.plan(MODEL, "h100-sxm", **ASKED).to_dict()
     assert plain["speculation"] is plain["best"]["draft_share"] is None
 

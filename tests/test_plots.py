@@ -68,7 +68,9 @@ def test_areas_are_shares_and_phases_have_marks_of_their_own() -> None:
     large = [label for label, share in shares.items() if share > 0.05]
     assert len(large) > 3
     for label in large:
-        assert sizes[label] / shares[label] == pytest.approx(sizes[large[0]] / shares[large[0]], rel=1e-9)
+        assert sizes[label] / shares[label] == pytest.approx(
+            sizes[large[0]] / shares[large[0]], rel=1e-9, abs=0
+        )
     corners: dict[str, set[int]] = {phase: set() for phase in job.steps}
     for mark in ax.collections:
         corners[str(mark.get_label()).split()[0]].add(len(mark.get_paths()[0].vertices))
@@ -227,14 +229,14 @@ def test_memory_over_a_request_is_that_of_its_steps(name: str) -> None:
     last = job.decode
     assert last is not None
     after = tops["weights"][:, 0].max()
-    assert after == pytest.approx(job.e2e_s, rel=1e-9)
+    assert after == pytest.approx(job.e2e_s, rel=1e-9, abs=0)
     held = 0.0
     for name_, amount in zip(
         tops, (last.weight_bytes, last.kv_cache_bytes, last.activation_peak_bytes), strict=True
     ):
         held += float(amount)
         vertices = tops[name_]
-        assert vertices[vertices[:, 0] == after, 1].max() * GIB == pytest.approx(held, rel=1e-9)
+        assert vertices[vertices[:, 0] == after, 1].max() * GIB == pytest.approx(held, rel=1e-9, abs=0)
     assert "GiB" in ax.get_ylabel()
     assert re.search(r"peak [\d.]+ GiB", " ".join(text.get_text() for text in ax.texts))
 

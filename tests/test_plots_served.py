@@ -125,7 +125,7 @@ def test_over_time_all_that_runs_and_waits_is_there(replicas: int) -> None:
     for label, amount in (("running", of["decodes"] + of["reads"]), ("waiting", of["waiting"])):
         (stairs,) = (patch for patch in ax.patches if patch.get_label() == label)
         values, edges, _ = stairs.get_data()
-        assert values @ np.diff(edges) == pytest.approx(float(amount @ of["time_s"]), rel=1e-9)
+        assert values @ np.diff(edges) == pytest.approx(float(amount @ of["time_s"]), rel=1e-9, abs=0)
     _, right = ax.figure.axes
     (blocks,) = right.patches
     assert 0 < blocks.get_data()[0].max() <= 100 * one.most_blocks / one.capacity.blocks + 1e-9

@@ -79,10 +79,10 @@ def test_they_are_the_plain_simulators(case: Case, many: tuple[int, int], router
     for i, j in enumerate(ways):
         if j.receiver >= 0:
             assert j.rest
-            assert found.sent_s[i] == pytest.approx(j.sent, rel=1e-9)
-            assert found.came_s[i] == pytest.approx(j.came, rel=1e-9)
-            assert rest.start_s[i] == pytest.approx(j.rest.start, rel=1e-9)
-            assert rest.end_s[i] == pytest.approx(j.rest.end, rel=1e-9)
+            assert found.sent_s[i] == pytest.approx(j.sent, rel=1e-9, abs=0)
+            assert found.came_s[i] == pytest.approx(j.came, rel=1e-9, abs=0)
+            assert rest.start_s[i] == pytest.approx(j.rest.start, rel=1e-9, abs=0)
+            assert rest.end_s[i] == pytest.approx(j.rest.end, rel=1e-9, abs=0)
             assert rest.made[i] == len(j.rest.times)
             assert rest.preemptions[i] == j.rest.preemptions
     for server, naive in zip(
@@ -132,8 +132,8 @@ def test_servers_of_one_sequence_are_queues_in_tandem(pace: float) -> None:
             begun.append(max(free, comes[i]))
             free = begun[-1] + service[i]
         leaves = np.array(begun) + service
-        assert starts == pytest.approx(begun, rel=1e-9)
-        assert ends == pytest.approx(leaves.tolist(), rel=1e-9)
+        assert starts == pytest.approx(begun, rel=1e-9, abs=0)
+        assert ends == pytest.approx(leaves.tolist(), rel=1e-9, abs=0)
 
 
 def test_one_request_takes_its_steps_and_the_way() -> None:
@@ -144,8 +144,8 @@ def test_one_request_takes_its_steps_and_the_way() -> None:
     found = pair.run(alone)
     way = 5e-6 + MODEL.cache_bytes(1000) / 50e9
     assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12, abs=0)
-    assert found.transfer_s[0] == pytest.approx(way, rel=1e-9)
-    assert found.e2e_s[0] == pytest.approx(job.e2e_s + way, rel=1e-9)
+    assert found.transfer_s[0] == pytest.approx(way, rel=1e-9, abs=0)
+    assert found.e2e_s[0] == pytest.approx(job.e2e_s + way, rel=1e-9, abs=0)
     assert found.admission_s[0] == 0
 
 
@@ -177,7 +177,7 @@ def test_the_whole_is_made_of_both() -> None:
     whole = tuple(replace(one, warm_up=0) for one in found.decode.replicas)
     seconds, counts = replace(found, warm_up=0, decode=replace(found.decode, replicas=whole))._gaps
     assert counts.sum() == (found.load.generate - 1).sum()
-    assert seconds @ counts == pytest.approx((found.end_s - found.first_s).sum(), rel=1e-9)
+    assert seconds @ counts == pytest.approx((found.end_s - found.first_s).sum(), rel=1e-9, abs=0)
     assert found.latencies["transfer"] is not None
     assert found.largest_rate == min(
         found.prefill.largest_rate, found.carried_rate, found.decode.largest_rate * 200 / goes_on.sum()
@@ -287,7 +287,7 @@ def test_the_side_that_has_more_of_each_rank_decides_how_long_a_cache_takes() ->
     pairs = [llmir.pools(a, b, "50GBps") for a, b in ((one, two), (two, one), (two, two), (four, two))]
     at = [float(pair.seconds(np.array([1000]))[0]) for pair in pairs]
     whole = llmir.load("llama3.1-70b").cache_bytes(1000) / 50e9
-    assert at == pytest.approx([whole / 2, whole / 2, whole / 4, whole / 4], rel=1e-9)
+    assert at == pytest.approx([whole / 2, whole / 2, whole / 4, whole / 4], rel=1e-9, abs=0)
 
 
 def test_cancelled_requests_get_as_many_tokens_as_they_wait_for() -> None:

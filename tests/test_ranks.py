@@ -69,7 +69,7 @@ def test_experts_see_what_all_ranks_read_and_the_rest_its_own(name: str) -> None
     for share in (0.25, 0.5):
         found = of.on_rank(0, (), [(1, 800, 300)], [(1, int(800 * share), 300)])
         expected = priced.timing(Binding(B=1 + share, T=800, C=300))
-        assert found == pytest.approx((expected.step, *expected.stages), rel=1e-9)
+        assert found == pytest.approx((expected.step, *expected.stages), rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("asked", [{"dp": 2, "ep": 2}, {"dp": 4, "tp": 2}, {"pp": 2}, {"pp": 4}])
@@ -177,8 +177,8 @@ def test_what_decodes_beside_nobody_is_as_in_an_uneven_pipeline(case: Case, stag
     columns = asked.arrival_s, asked.prompt, asked.generate
     jobs = [Job(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     run(jobs, lambda contexts, chunks: step.flow(contexts, 1, [chunks]), room.tokens, stages, stages)
-    assert course.first_s == pytest.approx([job.times[0] for job in jobs], rel=1e-9)
-    assert course.end_s == pytest.approx([job.times[-1] for job in jobs], rel=1e-9)
+    assert course.first_s == pytest.approx([job.times[0] for job in jobs], rel=1e-9, abs=0)
+    assert course.end_s == pytest.approx([job.times[-1] for job in jobs], rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize(("pp", "rate"), [(2, 10), (2, 30), (4, 20)])

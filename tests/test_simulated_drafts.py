@@ -78,7 +78,7 @@ def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
     event = dict(zip(LOG, log.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]
     plain = sum(seconds * requests for _, seconds, requests, _ in naively(case, Exact())[0].log)
-    assert inside @ event["time_s"] == pytest.approx(plain, rel=1e-9)
+    assert inside @ event["time_s"] == pytest.approx(plain, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.7, 0.95, 1.0])
@@ -301,14 +301,16 @@ def test_a_decode_server_verifies_from_its_second_token_on(acceptance: float, dr
         llmir.speculate(job, EVERY, 4, 0.5, draft).ttft_s, rel=1e-12, abs=0
     )
     sent = sum(of.cache_bytes(1000) for of in (LAST, draft) if of)
-    assert found.transfer_s[0] == pytest.approx(5e-6 + sent / 50e9, rel=1e-9)
+    assert found.transfer_s[0] == pytest.approx(5e-6 + sent / 50e9, rel=1e-9, abs=0)
     contexts = 1001 + np.arange(0, 400, 5 if acceptance else 1)
     rest = np.sum(llmir.analyze(EVERY, "h100-sxm", new=5, context=contexts).period_s)
     rest += llmir.analyze(LAST, "h100-sxm", new=1, context=1000).period_s
     if draft:
         rest += 4 * np.sum(llmir.analyze(draft, "h100-sxm", new=1, context=contexts).period_s)
         rest += llmir.analyze(draft, "h100-sxm", new=1, context=1000).period_s
-    assert found.e2e_s[0] - found.ttft_s[0] - found.transfer_s[0] == pytest.approx(float(rest), rel=1e-9)
+    assert found.e2e_s[0] - found.ttft_s[0] - found.transfer_s[0] == pytest.approx(
+        float(rest), rel=1e-9, abs=0
+    )
 
 
 def test_pools_with_drafts_make_every_token() -> None:

@@ -60,9 +60,9 @@ def test_who_leaves_while_held_leaves_nothing_behind(
     course = serve(Finite(Toy()), fills, room, replace(asked, leave_s=leave, drafts=drafts)).course
     assert course.made == [STEPS + 1, 0, 1]
     assert course.start_s[1] == np.inf
-    assert course.start_s[2] == pytest.approx(at[30 + ahead + PATIENCE], rel=1e-9)
+    assert course.start_s[2] == pytest.approx(at[30 + ahead + PATIENCE], rel=1e-9, abs=0)
     read = Toy()(1, (100 + 30 + ahead + PATIENCE,), [(50, 0)]) - Toy()(1, (100 + 30 + ahead + PATIENCE,), ())
-    assert course.end_s[0] == pytest.approx(at[-1] + read, rel=1e-9)
+    assert course.end_s[0] == pytest.approx(at[-1] + read, rel=1e-9, abs=0)
 
 
 def test_micro_batches_go_on_when_nobody_is_held_any_more() -> None:
@@ -72,4 +72,4 @@ def test_micro_batches_go_on_when_nobody_is_held_any_more() -> None:
     alone = serve(Finite(Abreast()), fills, stages, asked.only(np.array([0]))).course
     course = serve(Finite(Abreast()), fills, stages, gone).course
     assert course.made == [STEPS + 1, 0]
-    assert course.end_s[0] == pytest.approx(alone.end_s[0], rel=1e-9)
+    assert course.end_s[0] == pytest.approx(alone.end_s[0], rel=1e-9, abs=0)

@@ -55,7 +55,7 @@ def test_it_is_the_plain_simulator(case: Case, window: int) -> None:
     seconds, counts = gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
     made = [r.times for r in reads if r.times]
     assert counts.sum() == sum(len(times) - 1 for times in made)
-    assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9)
+    assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9, abs=0)
 
 
 @settings(max_examples=50, deadline=None)
@@ -68,7 +68,7 @@ def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
     event = dict(zip(LOG, log.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]
     plain = sum(seconds * requests for _, seconds, requests, _ in naively(case)[0].log)
-    assert inside @ event["time_s"] == pytest.approx(plain, rel=1e-9)
+    assert inside @ event["time_s"] == pytest.approx(plain, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("fills", [Vllm(ahead=0), Vllm(ahead=0, chunked=False)])
@@ -83,7 +83,7 @@ def test_littles_law(gap_s: float, fills: Vllm) -> None:
     inside = event["waiting"] + event["decodes"] + event["reads"]
     begins = event["start_s"][np.searchsorted(event["start_s"], arrival - 1e-12)]
     there = np.array(server.course.end_s) - begins
-    assert inside @ event["time_s"] == pytest.approx(there.sum(), rel=1e-9)
+    assert inside @ event["time_s"] == pytest.approx(there.sum(), rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("busy", [0.1, 0.5, 0.9, 0.99])
