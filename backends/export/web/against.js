@@ -37,21 +37,21 @@ export class Against {
     add(then, "then");
     add(now, "now");
     const rows = [...sums.values()].sort((a, b) => abs(b.now - b.then) - abs(a.now - a.then));
-    const most = max(...rows.map((row) => abs(row.now - row.then))), rest = rows.slice(SHOWN);
+    const most = max(...rows.map((row) => abs(row.now - row.then))), changed = rows.filter((row) => row.now !== row.then).slice(0, SHOWN), rest = rows.slice(changed.length);
     const total = rows.reduce((all, row) => ({ now: all.now + row.now, then: all.then + row.then }), { now: 0, then: 0 });
-    for (const row of rows.slice(0, SHOWN)) body.append(this.row(row, most));
+    for (const row of changed) body.append(this.row(row, most));
     if (rest.length) {
       const other = { name: `${rest.length} other ops`, now: 0, then: 0 };
       for (const row of rest) [other.now, other.then] = [other.now + row.now, other.then + row.then];
       body.append(this.row(other, most));
     }
-    body.append(this.row({ name: name === "decode" ? "last decode step" : "prefill step", ...total }, 0));
+    body.append(this.row({ name: name === "decode" ? "last decode step" : "prefill step", ...total }, 0, "total"));
   }
 
-  row({ name, bound, now, then }, most) {
+  row({ name, bound, now, then }, most, look) {
     const change = now - then, bar = h("i", { class: change > 0 ? "worse" : "better" });
     bar.style.width = most ? `${(40 * abs(change)) / most}px` : "0";
-    return h("tr", { class: most ? "" : "total" },
+    return h("tr", { class: look },
       h("th", { scope: "row" }, bound ? badge(bound) : "", " ", breaking(name.split(".").at(-1))), h("td", {}, time(then)), h("td", {}, time(now)),
       h("td", {}, `${change > 0 ? "+" : ""}${time(change)} `, bar), h("td", {}, now >= 0 && then > 0 ? ratio(now, then) : "–"));
   }

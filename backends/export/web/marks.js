@@ -56,7 +56,7 @@ export class Marks extends Chart {
     mark(root, "role", "group");
     this.at = ([a, b]) => [across.scale(a), up.scale(b)];
     this.busy = series.filter(({ faint }) => !faint).flatMap((each) => (each.line && !each.threads ? along(each.points.filter(([a, b]) => a !== null && b !== null).map(this.at)) : each.points.map(this.at)));
-    const words = limits.map((limit) => this.limit(root, limit, across.scale, up.scale, high));
+    const words = [...limits].sort((a, b) => (b.axis === "y") - (a.axis === "y")).map((limit) => this.limit(root, limit, across.scale, up.scale, high));
     const top = high - EDGE.bottom, clip = `clip-${(clips += 1)}`, inner = svg("g", { "clip-path": `url(#${clip})` });
     root.append(svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: EDGE.left - 12, y: EDGE.top - 9, width: this.wide - EDGE.left - EDGE.right + 24, height: top - EDGE.top + 18 }))), inner);
     const inside = ([, b]) => b >= EDGE.top - 1 && b <= top + 1;
@@ -96,7 +96,9 @@ export class Marks extends Chart {
       const py = y(at), places = [-5, 14].flatMap((by) => [[EDGE.left + 6, py + by], [right, py + by, "end"]]);
       if (py < EDGE.top || py > bottom) return null;
       root.append(svg("line", { x1: EDGE.left, x2: right, y1: py, y2: py, class: look }));
-      return this.words(text, words, places);
+      const own = this.words(text, words, places);
+      this.busy.push(...along([[EDGE.left, py], [right, py]]));
+      return own;
     }
     const px = Math.max(EDGE.left, Math.min(x(at), right)), left = side === "high" || px > (EDGE.left + right) / 2;
     if (side) beyond(root, side === "low" ? EDGE.left : px, side === "low" ? px : right, high, "");
