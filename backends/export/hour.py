@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import floor
-
 from llmir.backends.export import units
 from llmir.backends.search.hour import Hour
 from llmir.backends.search.plan import Plans, PooledCandidate
@@ -62,7 +60,7 @@ def _answered(found: Hour) -> str:
         times.append(f"{name.upper()} p50 {p50}, p99 {p99}, worst {worst}")
     limited = any(found.candidate.traffic.limits)
     late = round((1 - found.within) * len(found.simulation.load))
-    share = f"{floor(1000 * found.within) / 10:.1f}% within all limits, {late:,} late"
+    share = f"{units.met(found.within)} within all limits, {late:,} late"
     return "; ".join([*times, *([share if late else "all within all limits"] if limited else [])])
 
 

@@ -134,12 +134,8 @@ def served(plans: Plans) -> list[str]:
     ]
     rate = f"at {units.digits(traffic.rate)} requests/s: {', '.join(used)}"
     stable = f"stable to {units.digits(plans.largest_rate or 0)} requests/s"
-    within = f"{_percent(best.trial.within)} of requests within all limits; " if any(limits) else ""
+    within = f"{units.met(best.trial.within)} of requests within all limits; " if any(limits) else ""
     return [rate, within + stable]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
 
 
 def assumed(plans: Plans) -> list[str]:
@@ -193,7 +189,7 @@ def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
         f"{candidate.devices:,}",
         "–" if hourly is None else units.digits(hourly),
         *(units.time(time_s) for pair in times for time_s in pair),
-        _percent(trial.within),
+        units.met(trial.within),
     )
 
 

@@ -125,7 +125,7 @@ def served(found: Simulation) -> list[tuple[str, str]]:
 
 
 def _good(rate: float, share: float, named: str) -> str:
-    return f"{units.digits(rate)} requests/s within limits, {units.percent(share)} of them: {named}"
+    return f"{units.digits(rate)} requests/s within limits, {units.met(share)} of them: {named}"
 
 
 def money(found: Simulation) -> list[tuple[str, str]]:

@@ -78,6 +78,15 @@ def percent(x: float) -> str:
     return f"{whole:.1f}%" if abs(whole) < 9.95 else f"{whole:.0f}%"
 
 
+def met(share: float) -> str:
+    """A share of requests, rounded down: where some are late it is no 100%.
+
+    >>> [met(x) for x in (1, 0.9999, 0.5)]
+    ['100.0%', '99.9%', '50.0%']
+    """
+    return f"{math.floor(1000 * share) / 10:.1f}%"
+
+
 def count(n: float) -> str:
     """A number of things, such as parameters.
 
