@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llmir import convert
-from llmir.errors import HardwareError
+from llmir.errors import HardwareError, InputError
 from llmir.hw import calibrations, schema, versions
 from llmir.hw.calibration import Calibration, Fitted
 from llmir.hw.device import Device
@@ -135,6 +135,18 @@ def priced(devices: Iterable[str | os.PathLike[str] | Device], prices: Mapping[s
     said = convert.mapping("price", prices, "USD an hour by device")
     usd = {name: convert.number(f"price of {name}", value, above=True) for name, value in said.items()}
     return at_prices(found, {name: (load(name), price) for name, price in usd.items()})
+
+
+def once(devices: Sequence[Device]) -> None:
+    """InputError for a device that is among them twice, by one of its names or by two.
+
+    >>> once([load("h200"), load("h200-sxm")])
+    Traceback (most recent call last):
+        ...
+    llmir.errors.InputError: hw: H200-SXM is there twice
+    """
+    if twice := next((each.name for i, each in enumerate(devices) if each in devices[:i]), None):
+        raise InputError(f"hw: {twice} is there twice")
 
 
 def names() -> list[str]:

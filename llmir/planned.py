@@ -133,14 +133,13 @@ def _sizes(name: str, said: Any) -> tuple[int, ...] | None:
 
 def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
     """Each device, at its price if that is said; InputError for the price of another one."""
-    from .hw import priced
+    from .hw import once, priced
 
     names = hw.split(",") if isinstance(hw, str) else hw if isinstance(hw, (list, tuple)) else [hw]
     found = priced(
         [each.strip() if isinstance(each, str) else each for each in names], {} if price is None else price
     )
-    if twice := next((each.name for i, each in enumerate(found) if each in found[:i]), None):
-        raise InputError(f"hw: {twice} is there twice")
+    once(found)
     return found
 
 

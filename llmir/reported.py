@@ -66,6 +66,7 @@ def setups(
     from .backends.export.web import MOST
     from .backends.search.axes import POINTS, axis
     from .hw import load as device
+    from .hw import once
 
     said = convert.mapping("axes", {} if axes is None else axes, "axes by name")
     for name in said:
@@ -75,8 +76,7 @@ def setups(
     if (count := prod(map(len, values.values()))) > MOST:
         most = ", ".join(f"{name} has {len(its)}" for name, its in values.items() if len(its) > 1)
         raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
-    for hw in values["hw"]:
-        device(str(hw))  # a name that means nothing is no set-up that cannot be
+    once([device(str(hw)) for hw in values["hw"]])  # a name that means nothing is no set-up that cannot be
     program = model if isinstance(model, Program) else load(model)
     passes = None if pipeline is None else steps_of(pipeline)
     return [

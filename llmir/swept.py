@@ -218,13 +218,14 @@ class _Asked:
 
 
 def _priced(names: Iterable[Any], prices: Mapping[str, float]) -> dict[str, Device]:
-    """The devices that there are among these, at prices that are stated."""
+    """The devices that there are among these, at prices that are stated; none is there twice."""
     from . import hw
 
     found = {}
     for name in names:
         with suppress(LlmirError):  # which is a row that says why
             found[name] = hw.load(name)
+    hw.once([*found.values()])
     return dict(zip(found, hw.priced(found.values(), prices), strict=True))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -182,6 +183,12 @@ def test_ranges(first: int, more: int, step: str) -> None:
 def test_axes_that_mean_nothing(name: str, said: object, why: str) -> None:
     with pytest.raises(InputError, match=why):
         axis(name, said)
+
+
+@pytest.mark.parametrize("asked", [llmir.sweep, llmir.page])
+def test_a_device_by_two_of_its_names_is_there_twice(asked: Callable[..., object]) -> None:
+    with pytest.raises(InputError, match=r"^hw: H200-SXM is there twice$"):
+        asked(TINY, {"hw": "h200,l40s,h200-141gb"})
 
 
 def sample() -> Sweep:

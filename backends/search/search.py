@@ -298,7 +298,9 @@ class Search:
         if key not in self._tries:
             tries: list[Setting] = []
             for chunk, batch in self._settings(number):
-                run = self.replica(number).run(chunk, batch, replicas, self.seed)
+                # Who finds a place among fewer goes on as before.
+                if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
+                    run = self.replica(number).run(chunk, batch, replicas, self.seed)
                 over = Trial((run,)).over(self.traffic)
                 if over <= 1 and (answers := self._answers(number, chunk, batch, replicas)):
                     over = max(over, self.traffic.rate / answers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from llmir.backends.simulation.profile import Profile
 from llmir.backends.simulation.replications import STUDENT
 from llmir.backends.simulation.router import ROUTERS
 from llmir.backends.simulation.serve import serve
+from llmir.backends.simulation.server import Server
 from llmir.backends.simulation.simulation import Simulation, Spread, spread
 from llmir.frozen import Array
 
@@ -29,20 +30,24 @@ NONE = Spread(*[float("nan")] * len(Spread._fields))
 
 
 class Run(NamedTuple):
-    """One seed: the spreads of TTFT and TPOT; what is limited of both; the share within limits."""
+    """One seed: the spreads of TTFT and TPOT; what is limited of both; the share within limits.
+
+    `most` ran at once, where that is known and blocks were no limit.
+    """
 
     ttft_s: Spread
     tpot_s: Spread
     limited: tuple[float, float]
     within: float
+    most: float = inf
 
     @classmethod
-    def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic) -> Run:
+    def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic, most: float = inf) -> Run:
         """What requests that count were answered in."""
         good = within(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
         limited = tuple(map(_limited, traffic.limits, (ttft_s, tpot_s)))
         figures = spread(ttft_s) or NONE, spread(tpot_s) or NONE
-        return cls(*figures, (limited[0], limited[1]), float(good.mean()))
+        return cls(*figures, (limited[0], limited[1]), float(good.mean()), most)
 
 
 class Trial(NamedTuple):
@@ -103,7 +108,8 @@ class Replica:
         load = profile.admitted(traffic.alone(replicas, seed))
         server = serve(self._prices, profile.policy, profile.capacity(load.longest), load)
         found = Simulation.of(profile, server, load)
-        return Run.of(found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :], traffic)
+        ttft_s, tpot_s = found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :]
+        return Run.of(ttft_s, tpot_s, traffic, _at_once(server))
 
     def _together(self, profile: Profile, replicas: int, seed: int) -> Run:
         """As many of them as are simulated together, with their share."""
@@ -127,6 +133,15 @@ class Replica:
             job = self.structure.job(1, 1, None, chunk, batch)
             self._profiles[chunk, batch] = Profile(job, None, self.structure.drafts, self._prices)
         return self._profiles[chunk, batch]
+
+
+def _at_once(server: Server) -> float:
+    """How many ran at once at most; no number where they might have had more blocks than there are."""
+    starts, ends = np.sort(server.course.start_s), np.sort(server.course.end_s)
+    most = int((np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")).max())
+    spare = server.policy.roomy(server.capacity)
+    room = spare is not None and most * max(server.final) + spare <= server.blocks.total
+    return most if room else inf
 
 
 def _limited(limit: Limit | None, seconds: Array) -> float:
