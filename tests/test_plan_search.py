@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.search import trial
 from llmir.backends.search.front import front
 from llmir.backends.search.limit import Limit, limit
 from llmir.backends.search.plan import Candidate, Plans
-from llmir.backends.search.trial import Replica
 from llmir.cli import cli
 from llmir.errors import InputError
 
@@ -398,31 +396,3 @@ def test_a_dearer_device_is_the_reason_where_fewer_of_them_cost_more() -> None:
     shown = " ".join(run(*ASKED, "--max-tpot", "20ms", *prices).output.split())
     assert "least cost: 1 × H100-SXM" in shown
     assert "costs 200% more ($6.00, not $2.00 an hour), with 1 GPU: one costs $6.00, not $2.00" in shown
-
-
-def test_settings_that_bind_nobody_are_not_simulated_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is anything else then than where each is."""
-    limits = {"max_ttft": "1s", "max_tpot": "12ms"}
-    asked: dict[str, Any] = {
-        "prompt": 2000,
-        "generate": 200,
-        "rate": 20,
-        "gpus": 4,
-        "requests": 200,
-        **limits,
-    }
-    runs: list[int] = []
-    run = Replica.run
-
-    def counted(*args: Any) -> Any:
-        runs[-1] += 1
-        return run(*args)
-
-    monkeypatch.setattr(Replica, "run", counted)
-    found = []
-    for _ in range(2):
-        runs.append(0)
-        found.append(llmir.plan("llama3.1-8b", "h100-sxm", **asked).to_dict())
-        monkeypatch.setattr(trial, "_at_once", lambda server: float("inf"))
-    assert found[0] == found[1]
-    assert runs[0] < runs[1]

@@ -8,6 +8,7 @@ import pytest
 
 import llmir
 from llmir.backends.export.plan import reason
+from llmir.backends.search import trial
 from llmir.backends.search.trial import Replica
 
 
@@ -58,3 +59,23 @@ def test_a_limit_that_only_a_further_run_may_miss_is_said_so() -> None:
         assert "on average, but a further run may miss by" in reason(found, found.why(each), each)
     head = str(llmir.plan("llama3.1-8b", rate=40, requests=100, max_ttft="1ms", gpus=1))
     assert head.startswith("no plan meets the limits with one GPU\n") and "\n\n\n" not in head
+
+
+def test_settings_that_bind_nobody_are_not_simulated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything else then than where each is."""
+    asked: dict[str, Any] = {"prompt": 2000, "generate": 200, "rate": 20, "gpus": 4, "requests": 200}
+    runs: list[int] = []
+    run = Replica.run
+
+    def counted(*args: Any) -> Any:
+        runs[-1] += 1
+        return run(*args)
+
+    monkeypatch.setattr(Replica, "run", counted)
+    found = []
+    for _ in range(2):
+        runs.append(0)
+        found.append(llmir.plan("llama3.1-8b", "h100-sxm", max_ttft="1s", max_tpot="12ms", **asked).to_dict())
+        monkeypatch.setattr(trial, "_at_once", lambda server: float("inf"))
+    assert found[0] == found[1]
+    assert runs[0] < runs[1]
