@@ -124,6 +124,21 @@ def test_nothing_is_cut_or_scrolls_sideways(width: int, page: Path, chromium: An
 
 
 @browser.real
+def test_bubbles_of_a_chart_that_is_given_its_width_late_have_names(page: Path, chromium: Any) -> None:
+    browser.opened(chromium, page)
+    browser.settled(chromium)
+    late = """
+      const chart = llmirPage.views.find((each) => each.bubbles);
+      for (const { node } of chart.bubbles.values()) node.remove();
+      chart.bubbles.clear();
+      chart.again();
+      return [...document.querySelectorAll(".bubble")].map((node) => node.getAttribute("aria-label"));
+    """
+    names = chromium.execute_script(late)
+    assert names and all(names)
+
+
+@browser.real
 @browser.axe
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 360])

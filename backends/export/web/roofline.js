@@ -157,6 +157,11 @@ export class Roofline extends Chart {
     }
   }
 
+  again() {
+    super.again();
+    if (this.last) this.rest();
+  }
+
   bubble(op) {
     const pick = () => this.choose(op.name);
     const node = svg("g", {
