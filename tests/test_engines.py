@@ -181,6 +181,10 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
         assert some.time_s - one.time_s == pytest.approx(0.9 * some.overhead["skew_s"])
     shown = llmir.explain(some, "engine_overhead").to_dict()
     assert "each is 10 µs late" in str(shown)
+    staged = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},stages{{pp=2}}")
+    sent = llmir.analyze(staged, "h100", **at, engine=str(tmp_path / "10.yaml"))
+    assert any(op.comm_bytes for op in sent.ops)
+    assert sent.overhead["skew_s"] == 0  # a send waits for nobody
 
 
 def graphs_of(version: str) -> Graphs:

@@ -295,7 +295,7 @@ class Server:
                 return
             most = min(most, room)
         if self.sharing is not None and self.waiting and self.policy.chunked:
-            most = min(most, self._unevicted(self.sharing))
+            most = self._unevicted(self.sharing, most)
         until = min(self.until, self.deadlines[0][0]) if self.deadlines else self.until
         steps, seconds = self.prices.run(decodes, kept, self.batch, most, until - now)
         held = self.blocks.go(step, steps)
@@ -305,12 +305,13 @@ class Server:
         if last == self.step:
             self._end()
 
-    def _unevicted(self, sharing: Sharing) -> int:
-        """Steps in which the first that waits finds what it finds now: with less of it, its chunk may fit."""
-        head, full = self.waiting[0], len(self.running) == self.capacity.sequences
-        if full or not sharing.needed(head, sharing.kept(head)):
-            return self.ends[0][0] - self.step
-        return max(1, self.blocks.steps(self.step, sharing.spare))
+    def _unevicted(self, sharing: Sharing, most: int) -> int:
+        """Steps after which the first that waits finds what it finds now; with less, its chunk may fit."""
+        if len(self.running) == self.capacity.sequences:
+            return most
+        taken = self.blocks.taken(self.step, most)
+        left = sharing.untouched(self.waiting[0], taken)
+        return most if left >= taken else max(1, self.blocks.steps(self.step, self.blocks.free - left))
 
     def _go(self, steps: int) -> None:
         """What decodes is so many steps further, as its batch is."""

@@ -24,7 +24,7 @@ class Sharing:
         self.users: dict[int, int] = {}
         self.size: dict[int, int] = {}  # blocks of each hash
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self.spare = 0  # blocks of those, which are free
+        self._spare = 0  # blocks of those, which are free
         self._has: dict[int, list[int]] = {}  # hashes of each request that runs
         self._known: dict[int, tuple[int, int]] = {}  # of its hashes those looked at, and blocks of its own
 
@@ -53,7 +53,7 @@ class Sharing:
         for each in held:
             if not self.users[each]:
                 del self._idle[each]
-                self.spare -= self.size[each]
+                self._spare -= self.size[each]
                 self.blocks.free -= self.size[each]
             self.users[each] += 1
 
@@ -83,12 +83,22 @@ class Sharing:
             self.users[each] -= 1
             if not self.users[each]:
                 self._idle[each] = None
-                self.spare += self.size[each]
+                self._spare += self.size[each]
                 self.blocks.free += self.size[each]
+
+    def untouched(self, request: int, enough: int) -> int:
+        """Blocks that may be taken, or `enough`, before those go that a request finds and nobody has."""
+        found = set(self._first(request, self.kept(request)))
+        left = self.blocks.free - self._spare
+        for each in self._idle:
+            if left >= enough or each in found:
+                break
+            left += self.size[each]
+        return left
 
     def evict(self, free: int) -> None:
         """Of those that nobody has, what others took the blocks of: no more than so many are free."""
-        while self.spare > free:
+        while self._spare > free:
             each, _ = self._idle.popitem(last=False)
             del self.users[each]
-            self.spare -= self.size.pop(each)
+            self._spare -= self.size.pop(each)

@@ -102,10 +102,9 @@ class Slots(Blocks):
         """Blocks that a step takes."""
         return int(self._due.of(step, 1).sum())
 
-    def go(self, step: int, steps: int) -> int:
-        """All that decode take their blocks of so many steps; how many are in use then."""
-        self.free -= int(self._due.of(step, steps).sum())
-        return self.total - self.free
+    def taken(self, step: int, steps: int) -> int:
+        """Blocks that so many steps take, from this one on."""
+        return int(self._due.of(step, steps).sum())
 
     def steps(self, step: int, spare: int = 0) -> int:
         """How many steps, from this one on, find the blocks that they take, and leave so many."""
