@@ -361,4 +361,4 @@ def plan(program: Program, model: Model, cache_policy: str = "exact") -> Plan:
 
 def late(row: Row) -> float:
     """What one of the ranks waits for the last in a collective; a send waits for nobody."""
-    return lateness(row.work.ranks) if row.work.wire and row.node.op.opcode != "send" else 0.0
+    return lateness(row.work.ranks) if row.work.wire and row.node.op.exchanges else 0.0
