@@ -33,7 +33,16 @@ OURS = VIDUR.replace("arrived_at,num_prefill_tokens,num_decode_tokens", "arrival
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("a.csv", AZURE), ("v.csv", VIDUR), ("m.jsonl", MOONCAKE), ("o.csv", OURS)]
+    ("name", "text"),
+    [
+        ("a.csv", AZURE),
+        ("v.csv", VIDUR),
+        ("m.jsonl", MOONCAKE),
+        ("o.csv", OURS),
+        # An index without a name, as pandas writes it, and cells beyond the header.
+        ("i.csv", "".join(f"{i or ''},{line}\n" for i, line in enumerate(VIDUR.splitlines()))),
+        ("z.csv", AZURE.replace("44\n", "44,1\n")),
+    ],
 )
 def test_each_format_says_the_same_requests(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text, "utf-8")

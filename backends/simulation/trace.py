@@ -43,8 +43,8 @@ class Form(NamedTuple):
     prompt: str
     generate: str
     seconds: Callable[[Any], float]
-    cancel_tokens: str = ""
-    cancel_s: str = ""
+    cancel_tokens: str | None = None
+    cancel_s: str | None = None
 
 
 _CLOCK = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(?:Z|[+-]\d\d:\d\d)?")
@@ -155,9 +155,9 @@ def _row(form: Form, row: Mapping[str, Any]) -> Row | str:
         time_s = _time(form, form.time, row)
         prompt, generate = (_tokens(name, row[name], LONGEST) for name in form[1:3])
         stops, leave_s = generate, inf
-        if row.get(form.cancel_tokens) not in (None, ""):
+        if form.cancel_tokens and row.get(form.cancel_tokens) not in (None, ""):
             stops = _tokens(form.cancel_tokens, row[form.cancel_tokens], generate)
-        if row.get(form.cancel_s) not in (None, ""):
+        if form.cancel_s and row.get(form.cancel_s) not in (None, ""):
             leave_s = _time(form, form.cancel_s, row) - time_s
             if leave_s <= 0:
                 return f"{form.cancel_s} is {shown(row[form.cancel_s])}, expected a time after {form.time}"
