@@ -101,9 +101,10 @@ def plan(
     most = None if gpus is None else convert.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
+    first = convert.integer("seed", seed)
     hits = convert.number("prefix_hits", prefix_hits, most=1)
     positions = program.facts.get("positions")
-    traffic = Traffic(*asked, positions if isinstance(positions, int) else None, hits, deals)
+    traffic = Traffic(*asked, positions if isinstance(positions, int) else None, hits, deals, first)
     if traffic.answer < 2:
         raise InputError(f"generate: {generate}; a plan is for answers from 2 tokens up")
     if traffic.positions and traffic.read + traffic.answer > traffic.positions:
@@ -117,7 +118,7 @@ def plan(
         if link is not None:
             between(structure.model, link)
         policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
-    return search(structures, traffic, most, chunks, batches, convert.integer("seed", seed), refused, link)
+    return search(structures, traffic, most, chunks, batches, refused, link)
 
 
 def _names(name: str, said: Any) -> tuple[str, ...]:

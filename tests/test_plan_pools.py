@@ -109,7 +109,7 @@ def test_pools_with_drafts_are_the_simulators(acceptance: float) -> None:
 def test_ranks_and_stages_are_among_the_sides() -> None:
     asked = {**ASKED, "max_tpot": "12ms", "requests": 100}
     plans = llmir.plan("qwen3-30b-a3b", "h100-sxm", rate=10, gpus=4, link=LINK, **asked)
-    search = Search(plans.structures, plans.traffic, 4, None, None, 0)
+    search = Search(plans.structures, plans.traffic, 4, None, None)
     for sides in Pooling(search, LINK).sides():
         splits = [search.structures[side.number].split for side in sides]
         assert any(split.dp > 1 for split in splits) and any(split.pp > 1 for split in splits)

@@ -20,11 +20,9 @@ from llmir.dataclass import dataclass
 from llmir.frozen import Array, Figures
 
 from .plan import Candidate, PooledCandidate
+from .traffic import MOST, SECONDS, TOGETHER
 from .trial import NONE, UNIT
 
-SECONDS = 3600
-# Requests that are simulated, which takes a second or two: events of several servers cost more.
-MOST, TOGETHER = 100_000, 20_000
 LIMITED = ("ttft", "tpot")
 
 

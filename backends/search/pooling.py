@@ -23,7 +23,7 @@ from llmir.errors import LlmirError
 
 from .plan import PooledCandidate
 from .refusal import Refusal, too_many
-from .search import SEEDS, SLACK, Search
+from .search import SLACK, Search
 from .tandem import tandem
 from .traffic import Traffic
 from .trial import UNIT, Run, Trial
@@ -73,11 +73,10 @@ class Pooling:
                     self.refused.setdefault(self._name(joined), too_many(devices, most, devices / most))
                 continue
             try:
-                pair = self.pair(joined)
-            except LlmirError as error:
+                found.append(self._least(joined, self.pair(joined)))
+            except LlmirError as error:  # the engine refuses it, or a request has no room
                 self.refused[self._name(joined)] = Refusal(str(error))
                 continue
-            found.append(self._least(joined, pair))
             if found[-1].meets:
                 break
         return found
@@ -215,7 +214,7 @@ class Pooling:
         unit = -(-servers[0] // units), -(-servers[1] // units)
         traffic = self._traffic(joined, units)
         runs: list[Run] = []
-        for seed in range(search.seed, search.seed + SEEDS):
+        for seed in traffic.seeds:
             runs.append(self._run(pair, unit, traffic.alone(units, seed)))
             if Trial((runs[-1],)).over(traffic) > 1:
                 break
@@ -257,7 +256,7 @@ class Pooling:
     def _carried(self, joined: Joined, pair: Pair, servers: tuple[int, int]) -> float:
         """Requests a second that all answer at most: prefill servers, links and decode servers."""
         traffic = self.search.traffic
-        load = pair.decode.short(traffic.load(1, 0))
+        load = pair.decode.short(traffic.load(1, traffic.seed))
         rates = []
         for profile, of in zip((pair.prefill, pair.decode), pair.halves(load), strict=True):
             room = profile.capacity(of.longest)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
 from llmir.backends.analysis.workload import Workload
+from llmir.errors import LlmirError
+from llmir.frozen import Array
+
+from .structure import Room, Structure
+from .traffic import Traffic
 
 GB = 1e9
 
@@ -52,3 +58,46 @@ def too_large(job: Workload, why: str) -> Refusal:
     needed = short + room.usable
     what = f"{needed / GB:.3g} of {room.usable / GB:.3g} GB a GPU, {parts[most] / GB:.3g} of them {most}"
     return Refusal(f"does not fit: needs {what}", needed / room.usable)
+
+
+def unfit(structure: Structure, traffic: Traffic, why: str) -> Refusal:
+    """Why the engine takes no request there."""
+    try:
+        return too_large(structure.job(*traffic.tokens, None, None), why)
+    except LlmirError:
+        return Refusal(why)
+
+
+def crowded(structure: Structure, traffic: Traffic, batches: Sequence[int] | None) -> Refusal:
+    """Why none of the batches is taken."""
+    why = "not one request fits beside the weights"
+    return Refusal("no such batch fits") if batches else unfit(structure, traffic, why)
+
+
+def too_long(structure: Structure, traffic: Traffic, room: Room) -> Refusal | None:
+    """That some requests could never run there; how far it is, is the memory that the longest needs.
+
+    None where each has room.
+    """
+    if not (why := _longer(traffic, room)):
+        return None
+    answer, longest = traffic.answer, traffic.longest
+    try:
+        job = structure.job(max(1, longest - answer), answer, longest, room.tokens, None)
+        return Refusal(why, too_large(job, why).times)
+    except LlmirError:
+        return Refusal(why)
+
+
+def _longer(traffic: Traffic, room: Room) -> str:
+    """That requests have more tokens than caches hold, or than a step reads; nothing where none has."""
+    every, fills = traffic.every, room.policy
+    found = [("the cache holds", every.reserved + room.rows - 1, room.holds)]
+    if not fills.chunked:
+        found.append(("a step reads", fills.longest(every.prompt - every.cached, every.written), room.tokens))
+    return next((_more(*each) for each in found if each[1].max() > each[2]), "")
+
+
+def _more(what: str, tokens: Array, most: int) -> str:
+    more = f"{100 * float((tokens > most).mean()):.2g}% of requests have more, up to {int(tokens.max()):,}"
+    return f"does not fit: {what} {most:,} tokens at most, {more}"

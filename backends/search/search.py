@@ -16,13 +16,12 @@ from .closed import BATCHES, Points, Times, joined, points, times
 from .fewest import fewest
 from .front import front
 from .plan import Candidate, Plans, PooledCandidate
-from .refusal import Refusal, too_large, too_many
+from .refusal import Refusal, crowded, too_long, too_many, unfit
 from .structure import Structure, room
-from .traffic import Traffic
+from .traffic import SEEDS, Traffic
 from .trial import Replica, Run, Trial
 
 SLACK = 1.1  # by which closed forms may be off: measured 0.90 to 1.08 of saturated servers, docs/plans.md
-SEEDS = 5  # runs of a plan that is shown
 ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
 CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 
@@ -46,9 +45,8 @@ class Search:
         most: int | None,
         chunks: Sequence[int] | None,
         batches: Sequence[int] | None,
-        seed: int,
     ) -> None:
-        self.traffic, self.most, self.seed = traffic, most, seed
+        self.traffic, self.most = traffic, most
         self.refused: dict[str, Refusal] = {}
         self.times: list[Times] = []  # of each structure
         self.structures, self.points = self._fitting(structures, chunks, batches)
@@ -71,22 +69,26 @@ class Search:
         kept: list[Structure] = []
         for structure in structures:
             sizes: dict[int, tuple[int, ...]] = {}
+            refusals: list[Refusal] = []
             for chunk in dict.fromkeys(chunks or (None, *CHUNKS)):
                 try:
                     found = room(structure.job(*traffic.tokens, chunk, None), structure.drafts)
                 except LlmirError as error:
-                    self.refused.setdefault(structure.name, self._unfit(structure, str(error)))
+                    refusals.append(unfit(structure, traffic, str(error)))
+                    continue
+                if longer := too_long(structure, traffic, found):
+                    refusals.append(longer)
                     continue
                 dp = structure.split.dp
                 asked = batches or sorted({*BATCHES, found.requests // dp * dp})
                 sizes[found.tokens] = tuple(n for n in asked if 0 < n <= found.requests and n % dp == 0)
             sizes = {chunk: of for chunk, of in sizes.items() if of}
             if sizes:
-                self.refused.pop(structure.name, None)
                 kept.append(structure)
                 rooms.append(sizes)
             else:
-                self.refused.setdefault(structure.name, self._crowded(structure, batches))
+                refusals = refusals or [crowded(structure, traffic, batches)]
+                self.refused[structure.name] = min(refusals, key=lambda each: each.far)
         parts: list[Points] = []
         priced: list[Structure] = []
         for device in dict.fromkeys(id(s.model) for s in kept):
@@ -107,19 +109,6 @@ class Search:
                 priced.append(kept[i])
                 self.times.append(found_times)
         return tuple(priced), joined(parts) if parts else None
-
-    def _unfit(self, structure: Structure, why: str) -> Refusal:
-        """Why the engine takes no request there."""
-        traffic = self.traffic
-        try:
-            return too_large(structure.job(traffic.read, traffic.answer, traffic.longest, None, None), why)
-        except LlmirError:
-            return Refusal(why)
-
-    def _crowded(self, structure: Structure, batches: Sequence[int] | None) -> Refusal:
-        """Why none of the batches is taken."""
-        why = "not one request fits beside the weights" if not batches else "no such batch fits"
-        return self._unfit(structure, why) if not batches else Refusal(why)
 
     def _within(self, of: Points | None) -> Points | None:
         """Points whose closed forms are within the limits, which simulated ones are hardly below."""
@@ -193,7 +182,12 @@ class Search:
             best = min(map(self._costs, met), default=(inf, 0))
             if enough and self._cost(number, guess) >= best:
                 break
-            if found := self._least(number, guess, best if enough else (inf, 0)):
+            try:
+                found = self._least(number, guess, best if enough else (inf, 0))
+            except LlmirError as error:  # a request has no room, of more than `traffic.every` has
+                self.refused[self.structures[number].name] = Refusal(str(error))
+                continue
+            if found:
                 (met if found.meets else missed).append(found)
         self.sort(met, missed)
         return met, missed
@@ -300,7 +294,7 @@ class Search:
             for chunk, batch in self._settings(number):
                 # Who finds a place among fewer goes on as before.
                 if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
-                    run = self.replica(number).run(chunk, batch, replicas, self.seed)
+                    run = self.replica(number).run(chunk, batch, replicas, self.traffic.seed)
                 over = Trial((run,)).over(self.traffic)
                 if over <= 1 and (answers := self._answers(number, chunk, batch, replicas)):
                     over = max(over, self.traffic.rate / answers)
@@ -316,7 +310,7 @@ class Search:
     def _runs(self, number: int, chunk: int, batch: int, replicas: int, first: Run) -> tuple[Run, ...]:
         """Those by all seeds, of which the first is known; fewer where these say that a limit is missed."""
         runs = [first]
-        for seed in range(self.seed + 1, self.seed + SEEDS):
+        for seed in self.traffic.seeds[1:]:
             runs.append(self.replica(number).run(chunk, batch, replicas, seed))
             if Trial((runs[-1],)).over(self.traffic) > 1:
                 break
@@ -358,12 +352,11 @@ def search(
     most: int | None,
     chunks: Sequence[int] | None,
     batches: Sequence[int] | None,
-    seed: int,
     refused: Mapping[str, Refusal],
     link: str | None = None,
 ) -> Plans:
     """Plans of some structures for some traffic; `refused` says why others cannot be."""
-    found = Search(structures, traffic, most, chunks, batches, seed)
+    found = Search(structures, traffic, most, chunks, batches)
     met, missed = found.candidates()
     refused = {**refused, **found.refused}
     if link is not None:
@@ -391,7 +384,7 @@ def search(
         ranked=tuple(met),
         missed=tuple(missed),
         refused=dict(sorted(refused.items(), key=lambda item: item[1].far)),
-        seeds=tuple(range(seed, seed + SEEDS)),
+        seeds=traffic.seeds,
         largest_rate=largest,
         notes=(*drafts, *traffic.notes),
         server=server,

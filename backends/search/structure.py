@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import Model
 from llmir.backends.simulation.drafts import Drafts
-from llmir.backends.simulation.engine import capacity
+from llmir.backends.simulation.engine import capacity, holds, policy
+from llmir.backends.simulation.policy import Policy
 from llmir.graph import Program
 from llmir.hw import Device
 
@@ -52,10 +53,16 @@ class Structure(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What an engine has room for: `tokens` of a step on each data-parallel rank, and `requests` at once."""
+    """What an engine has room for: `tokens` of a step on each data-parallel rank, and `requests` at once.
+
+    Its caches hold so many tokens of one request (`holds`), and of each `rows` of a step.
+    """
 
     tokens: int
     requests: int
+    holds: int
+    rows: int
+    policy: Policy
 
 
 def room(job: Workload, drafts: Drafts | None = None) -> Room:
@@ -66,4 +73,6 @@ def room(job: Workload, drafts: Drafts | None = None) -> Room:
     found = capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
     each = -(-(job.prompt + job.generate + found.rows - 2) // found.block)
-    return Room(job.pool.tokens, min(found.blocks // each, found.sequences))
+    fills = policy(job)
+    requests = min(found.blocks // each, found.sequences)
+    return Room(job.pool.tokens, requests, holds(found, fills), found.rows, fills)

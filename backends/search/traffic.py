@@ -10,11 +10,15 @@ from llmir.backends.simulation.drawn import drawn
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.router import FIRST
 from llmir.dataclass import dataclass
-from llmir.frozen import Array, Record
+from llmir.frozen import Record
 
 from .limit import Limit
 
 MEASURED = 4000  # requests whose mean lengths are those of a law
+SEEDS = 5  # runs of a plan that is shown
+SECONDS = 3600  # of the hour that is simulated of the first plan
+# Requests of that which are simulated, which takes a second or two: events of several servers cost more.
+MOST, TOGETHER = 100_000, 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +27,8 @@ class Traffic(Record):
 
     A run has so many `requests`, of which the first tenth does not count, while the server fills. Those that
     are longer than the `positions` of the model are refused. A share `prefix_hits` of each prompt is cached.
-    A `router` deals them out to servers of a kind.
+    A `router` deals them out to servers of a kind. Runs are by `SEEDS` seeds from `seed` on, and the hour of
+    the first plan is by the one after them.
     """
 
     rate: float
@@ -35,6 +40,7 @@ class Traffic(Record):
     positions: int | None = None
     prefix_hits: float = 0.0
     router: str = FIRST
+    seed: int = 0
 
     @property
     def limits(self) -> tuple[Limit | None, Limit | None]:
@@ -45,6 +51,11 @@ class Traffic(Record):
     def warm_up(self) -> int:
         """Requests of a run that do not count."""
         return self.requests // 10
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the runs."""
+        return tuple(range(self.seed, self.seed + SEEDS))
 
     def load(self, share: float, seed: int, servers: int = 1, burstiness: float = 1.0) -> Load:
         """What comes to some servers, which have one of so many shares of the rate.
@@ -82,7 +93,7 @@ class Traffic(Record):
     @property
     def longest(self) -> int:
         """Tokens of the longest request of those that are not refused."""
-        return int(self._tokens[self._tokens <= (self.positions or self._tokens.max())].max())
+        return self.every.longest
 
     @property
     def tokens(self) -> tuple[int, int, int]:
@@ -92,7 +103,7 @@ class Traffic(Record):
     @property
     def refused(self) -> float:
         """The share of requests that are longer than the model's positions."""
-        return float((self._tokens > self.positions).mean()) if self.positions else 0.0
+        return 1 - len(self.every) / len(self._drawn)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -103,6 +114,22 @@ class Traffic(Record):
         return (f"{100 * self.refused:.3g}% of requests have {longer}: they are refused, and not counted",)
 
     @cached_property
-    def _tokens(self) -> Array:
-        load = drawn(MEASURED, self.prompt, self.generate)
-        return np.asarray(load.prompt + load.generate)
+    def every(self) -> Load:
+        """All requests of runs and of the hour that are not refused: a plan has to have room for each."""
+        load, most = self._drawn, self.positions
+        return load if most is None else load.only(load.prompt + load.generate <= most)
+
+    @cached_property
+    def _drawn(self) -> Load:
+        hour = max(1, min(round(self.rate * SECONDS), MOST))
+        counts = [*[self.requests] * SEEDS, hour]
+        some = [
+            drawn(count, self.prompt, self.generate, seed=seed)
+            for seed, count in enumerate(counts, self.seed)
+        ]
+        tokens, answers = (
+            np.concatenate(column)
+            for column in zip(*((each.prompt, each.generate) for each in some), strict=True)
+        )
+        load = Load(tokens, answers, np.zeros_like(tokens), np.zeros(len(tokens)))
+        return load.hit(self.prefix_hits)

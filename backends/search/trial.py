@@ -124,7 +124,7 @@ class Replica:
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""
         profile = self.profile(chunk, batch)
-        load = profile.admitted(self.traffic.load(1, 0))
+        load = profile.admitted(self.traffic.load(1, self.traffic.seed))
         return saturated(self._prices, profile.policy, profile.capacity(load.longest), load)
 
     def profile(self, chunk: int, batch: int) -> Profile:

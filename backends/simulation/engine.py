@@ -73,11 +73,16 @@ def model_of(job: Workload) -> Model:
 
 def check(load: Load, room: Capacity, fills: Policy) -> None:
     """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
-    kept = fills.spare(room.blocks) + load.shares  # a block of a prefix may be there and be read again
-    _within("the cache", load.reserved + room.rows - 1, (room.blocks // room.ranks - kept) * room.block)
+    _within("the cache", load.reserved + room.rows - 1, holds(room, fills, load.shares))
     if not fills.chunked:
         unread = load.prompt if load.shares else load.prompt - load.cached
         _within("a step", fills.longest(unread, load.written), room.tokens)
+
+
+def holds(room: Capacity, fills: Policy, shares: bool = False) -> int:
+    """Tokens that one request may have in the cache, on its rank; of drafts, too."""
+    kept = fills.spare(room.blocks) + shares  # a block of a prefix may be there and be read again
+    return (room.blocks // room.ranks - kept) * room.block
 
 
 def _within(what: str, tokens: Array, most: int) -> None:
