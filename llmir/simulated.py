@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .backends.analysis.kv import CacheTransfer
     from .backends.cost import CostModel
     from .backends.simulation.load import Load
-    from .backends.simulation.pair import Pair
+    from .backends.simulation.pools import Pools
     from .backends.simulation.profile import Profile
     from .backends.simulation.rates import Rates
     from .backends.simulation.replications import Replications
@@ -279,7 +279,7 @@ def at_rates(
     return Rates(tuple(Replications(tuple(once(rate, n) for n in range(times))) for rate in rates))
 
 
-def pools(prefill: Profile, decode: Profile, link: str) -> Pair:
+def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
     """Prefill servers, and decode servers that go on, with caches sent over a link; its `run` simulates.
 
     `link` is `nvlink` or what else joins two such devices, `network`, or a rate such as `25GBps,5us`.
@@ -288,19 +288,19 @@ def pools(prefill: Profile, decode: Profile, link: str) -> Pair:
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     >>> one = llmir.server(model, "h100-sxm")
-    >>> pair = llmir.pools(one, one, "50GBps,5us")
+    >>> pools = llmir.pools(one, one, "50GBps,5us")
     >>> load = llmir.traffic(rate=30, prompt=1000, generate=100, requests=300)
-    >>> found = pair.run(load, prefill_replicas=2)
+    >>> found = pools.run(load, prefill_replicas=2)
     >>> found.latencies["itl"].p99 < one.run(load, replicas=3).latencies["itl"].p99
     True
     """
-    from .backends.simulation.pair import Pair
+    from .backends.simulation.pools import Pools
     from .backends.simulation.profile import Profile
 
     for name, given in (("prefill", prefill), ("decode", decode)):
         if not isinstance(given, Profile):
             convert.refuse(name, given, "a server as llmir.server gives it")
-    return Pair(prefill, decode, convert.text("link", link))
+    return Pools(prefill, decode, convert.text("link", link))
 
 
 def _serving(program: Program, hw: Any, **asked: Any) -> Callable[..., Simulation]:
@@ -318,13 +318,13 @@ def _serving(program: Program, hw: Any, **asked: Any) -> Callable[..., Simulatio
         raise InputError(
             "link: pools send caches over one; say nvlink, network, or a rate such as 25GBps,5us"
         )
-    pair = pools(one, one if other is None else server(other, hw, **asked | drafts), link)
+    both = pools(one, one if other is None else server(other, hw, **asked | drafts), link)
     many = {name: value for name, value in said.items() if value is not None}
 
     def run(load: Load, replicas: int = 1, **counted: Any) -> Simulation:
         if replicas != 1:
             raise InputError("replicas: of pools, prefill_replicas and decode_replicas say how many")
-        return pair.run(load, **many, **counted)
+        return both.run(load, **many, **counted)
 
     return run
 

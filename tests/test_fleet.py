@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.simulation.capacity import Capacity
 from llmir.backends.simulation.course import Course
-from llmir.backends.simulation.farm import Farm, farm
-from llmir.backends.simulation.fleet import Fleet
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import Policy
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.router import ROUTERS
 from llmir.backends.simulation.routers import LEAD, PrefixAware
+from llmir.backends.simulation.running_replicas import RunningReplicas, run_replicas
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import Server
+from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
 from llmir.cli import cli
 from llmir.errors import InputError
 from tests.naive_world import World
@@ -32,10 +32,12 @@ from tests.serving_cases import ROOM, Case, Toy, alike, cases, in_use, journeys,
 from tests.test_simulation import MODEL
 
 
-def served(replicas: int, router: str, load: Load, capacity: Capacity, fills: Policy) -> tuple[Farm, Course]:
+def served(
+    replicas: int, router: str, load: Load, capacity: Capacity, fills: Policy
+) -> tuple[RunningReplicas, Course]:
     course = Course(load.arrival_s.tolist())
     first = Server(Prices(Toy()), fills, capacity, load, course)
-    return farm(first, ROUTERS[router](replicas, load, capacity), load), course
+    return run_replicas(first, ROUTERS[router](replicas, load, capacity), load), course
 
 
 @settings(max_examples=150, deadline=None)
@@ -139,7 +141,7 @@ def test_the_whole_is_made_of_its_replicas() -> None:
     found = llmir.simulate(
         MODEL, "h100-sxm", rate=60, **asked, replicas=3, router="least-loaded", warm_up=10, max_ttft_s=0.03
     )
-    assert isinstance(found, Fleet)
+    assert isinstance(found, SimulatedReplicas)
     assert found.router == "least-loaded"
     assert sum(len(one.load) for one in found.replicas) == 120
     assert sum(one.warm_up for one in found.replicas) == 10

@@ -13,8 +13,8 @@ from llmir.backends.export.plan import to_markdown
 from llmir.backends.search import hour as hours
 from llmir.backends.search.limit import Limit
 from llmir.backends.search.plan import Plans, PooledCandidate
-from llmir.backends.simulation.fleet import Fleet
-from llmir.backends.simulation.pooled import Pooled
+from llmir.backends.simulation.simulated_pools import SimulatedPools
+from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
 
 LENGTHS: dict[str, Any] = {"prompt": "lognormal:400,0.6", "generate": "uniform:20,100"}
 
@@ -103,7 +103,7 @@ def test_most_that_wait_are_counted_one_by_one(several: Plans) -> None:
 def test_replicas_that_a_router_looks_at_are_simulated_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hours, "TOGETHER", 30_000)
     found = hour(planned(rate=8, max_tpot="24ms", router="least-loaded"))
-    assert isinstance(found.simulation, Fleet) and found.replicas > 1
+    assert isinstance(found.simulation, SimulatedReplicas) and found.replicas > 1
     assert len(found.simulation.replicas) == found.replicas == found.candidate.replicas
     assert found.output_tokens == found.simulation.made.sum() and found.requests == 8 * 3600
 
@@ -119,11 +119,11 @@ def test_pools_have_an_hour_too(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     plans = planned(hw="h100-sxm", link="nvlink", gpus=16, **asked)
     found, best = hour(plans), plans.best
-    assert isinstance(best, PooledCandidate) and isinstance(found.simulation, Pooled)
-    assert best.pair is not None
+    assert isinstance(best, PooledCandidate) and isinstance(found.simulation, SimulatedPools)
+    assert best.pools is not None
     many = dict(zip(("prefill_replicas", "decode_replicas"), best.servers, strict=True))
     load = replace(plans.traffic, requests=500).alone(best.replicas, 5)
-    run = best.pair.run(load, router="round-robin" if max(best.servers) > 1 else None, **many)
+    run = best.pools.run(load, router="round-robin" if max(best.servers) > 1 else None, **many)
     assert found.times["ttft"] == pytest.approx(run.ttft_s, rel=1e-12, abs=0)
     assert found.times["tpot"] == pytest.approx(run.tpot_s, rel=1e-12, abs=0)
     assert found.output_tokens == found.requests * 100

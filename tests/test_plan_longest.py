@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import llmir
-from llmir.backends.search.pooling import Pooling
+from llmir.backends.search.pool_search import PoolSearch
 from llmir.backends.search.search import Search
 from llmir.backends.search.trial import Replica
 from llmir.cli import cli
@@ -88,6 +88,6 @@ def test_a_candidate_that_fails_in_a_run_is_one_that_loses(
     assert all(each.why.startswith("does not fit") for each in search.refused.values())
     assert "H100-SXM tp 1" in search.refused
     if link:
-        monkeypatch.setattr(Pooling, "_run", fail)
-        pooling = Pooling(search, link)
+        monkeypatch.setattr(PoolSearch, "_run", fail)
+        pooling = PoolSearch(search, link)
         assert pooling.candidates() == [] and pooling.refused

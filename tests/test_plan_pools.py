@@ -12,7 +12,7 @@ import pytest
 
 import llmir
 from llmir.backends.search.plan import Plans, PooledCandidate
-from llmir.backends.search.pooling import Pooling
+from llmir.backends.search.pool_search import PoolSearch
 from llmir.backends.search.search import Search
 from llmir.backends.search.tandem import tandem
 from llmir.backends.search.traffic import Traffic
@@ -33,14 +33,14 @@ def pooled(plans: Plans) -> list[PooledCandidate]:
     return [each for each in plans.shown if isinstance(each, PooledCandidate)]
 
 
-def together(pair: Any, servers: tuple[int, int], router: str, *, rounds: bool = False) -> None:
+def together(pools: Any, servers: tuple[int, int], router: str, *, rounds: bool = False) -> None:
     """Of stages a round that another server interrupts goes on in parts of equal length: on average."""
     load = llmir.traffic(
         rate=12 * servers[0], prompt="uniform:100,3000", generate="uniform:1,200", requests=400, seed=1
     )
     named = router if max(servers) > 1 else None
-    whole = pair.run(load, prefill_replicas=servers[0], decode_replicas=servers[1], router=named)
-    ttft_s, tpot_s = tandem(pair, load, servers, router)
+    whole = pools.run(load, prefill_replicas=servers[0], decode_replicas=servers[1], router=named)
+    ttft_s, tpot_s = tandem(pools, load, servers, router)
     np.testing.assert_allclose(ttft_s, whole.ttft_s, rtol=1e-9)
     if rounds:
         assert np.nanmean(tpot_s) == pytest.approx(np.nanmean(whole.tpot_s), rel=0.02)
@@ -110,7 +110,7 @@ def test_ranks_and_stages_are_among_the_sides() -> None:
     asked = {**ASKED, "max_tpot": "12ms", "requests": 100}
     plans = llmir.plan("qwen3-30b-a3b", "h100-sxm", rate=10, gpus=4, link=LINK, **asked)
     search = Search(plans.structures, plans.traffic, 4, None, None)
-    for sides in Pooling(search, LINK).sides():
+    for sides in PoolSearch(search, LINK).sides():
         splits = [search.structures[side.number].split for side in sides]
         assert any(split.dp > 1 for split in splits) and any(split.pp > 1 for split in splits)
         for side in sides[:6]:
@@ -201,12 +201,12 @@ def test_pools_are_the_fewest_of_all_pairs_by_brute_force() -> None:
         devices = x * one + y * two
         if devices >= fewest or x * one + y * two > gpus:
             continue
-        pair = llmir.pools(servers[one], servers[two], LINK)
+        pools = llmir.pools(servers[one], servers[two], LINK)
         runs = []
         for seed in plans.seeds:
             load = llmir.traffic(rate=rate, prompt=2000, generate=60, requests=300, seed=seed)
             router = "random" if max(x, y) > 1 else None
-            run = pair.run(load, prefill_replicas=x, decode_replicas=y, router=router, warm_up=30)
+            run = pools.run(load, prefill_replicas=x, decode_replicas=y, router=router, warm_up=30)
             runs.append((run.latencies["ttft"].p99, run.latencies["tpot"].p99))
             if runs[-1][0] > 0.4 or runs[-1][1] > 0.009:
                 break

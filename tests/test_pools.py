@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.simulation.capacity import Capacity
 from llmir.backends.simulation.course import FOREVER, Course
-from llmir.backends.simulation.decoder import Decoder, decoded
-from llmir.backends.simulation.joins import check
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import Policy
-from llmir.backends.simulation.pooled import Pooled
-from llmir.backends.simulation.pools import Pools, pools
+from llmir.backends.simulation.pool_rules import check
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.router import ROUTERS
+from llmir.backends.simulation.running_pools import RunningPools, run_pools
 from llmir.backends.simulation.server import Server
+from llmir.backends.simulation.servers import DecodeServer, decoded
+from llmir.backends.simulation.simulated_pools import SimulatedPools
 from llmir.cli import cli
 from llmir.deployment import Deployment
 from llmir.errors import InputError
@@ -37,17 +37,17 @@ from tests.test_simulation import MODEL
 
 def served(
     many: tuple[int, int], router: str, load: Load, room: Capacity, fills: Policy, seconds: Any
-) -> tuple[Pools, Course, Course]:
+) -> tuple[RunningPools, Course, Course]:
     read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
     courses = Course(load.arrival_s.tolist()), Course([FOREVER] * len(load))
     mixes = replace(fills, mixes=True)
     first = (
         Server(Prices(Toy()), fills, room, read, courses[0]),
-        Decoder(Prices(Toy()), mixes, room, rest, courses[1]),
+        DecodeServer(Prices(Toy()), mixes, room, rest, courses[1]),
     )
     routers = tuple(ROUTERS[router](n, one, room) for n, one in zip(many, (read, rest), strict=True))
     way = [float(s) if g > 1 else None for s, g in zip(seconds, load.generate, strict=True)]
-    return pools(first, routers, load, way), *courses  # type: ignore[arg-type]
+    return run_pools(first, routers, load, way), *courses  # type: ignore[arg-type]
 
 
 @settings(max_examples=200, deadline=None)
@@ -117,10 +117,10 @@ def test_servers_of_one_sequence_are_queues_in_tandem(pace: float) -> None:
     courses = Course(arrival.tolist()), Course([FOREVER] * len(prompt))
     first = (
         Server(Prices(Alone()), Vllm(), one, read, courses[0]),
-        Decoder(Prices(Alone()), Vllm(), one, rest, courses[1]),
+        DecodeServer(Prices(Alone()), Vllm(), one, rest, courses[1]),
     )
     turn = ROUTERS["round-robin"]
-    found = pools(first, (turn(1, read, one), turn(1, rest, one)), given_load, way.tolist())
+    found = run_pools(first, (turn(1, read, one), turn(1, rest, one)), given_load, way.tolist())
     leaves = arrival
     for service, starts, ends in (
         (reading, courses[0].start_s, courses[0].end_s),
@@ -139,9 +139,9 @@ def test_servers_of_one_sequence_are_queues_in_tandem(pace: float) -> None:
 def test_one_request_takes_its_steps_and_the_way() -> None:
     job = llmir.workload(MODEL, "h100-sxm", prompt=1000, generate=300)
     one = llmir.server(MODEL, "h100-sxm")
-    pair = llmir.pools(one, one, "50GBps,5us")
+    pools = llmir.pools(one, one, "50GBps,5us")
     alone = llmir.traffic(rate=1, prompt=1000, generate=300, requests=1)
-    found = pair.run(alone)
+    found = pools.run(alone)
     way = 5e-6 + MODEL.cache_bytes(1000) / 50e9
     assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12, abs=0)
     assert found.transfer_s[0] == pytest.approx(way, rel=1e-9, abs=0)
@@ -163,7 +163,7 @@ def test_the_whole_is_made_of_both() -> None:
         router="least-loaded",
         warm_up=20,
     )
-    assert isinstance(found, Pooled)
+    assert isinstance(found, SimulatedPools)
     assert found.prefill is not None
     assert found.decode is not None
     goes_on = found.load.generate > 1
@@ -285,7 +285,7 @@ def test_what_pools_cannot_do_is_refused(asked: dict[str, Any], says: str) -> No
 def test_the_side_that_has_more_of_each_rank_decides_how_long_a_cache_takes() -> None:
     one, two, four = (of("llama3.1-70b", "vllm", tp=tp) for tp in (2, 4, 8))
     pairs = [llmir.pools(a, b, "50GBps") for a, b in ((one, two), (two, one), (two, two), (four, two))]
-    at = [float(pair.seconds(np.array([1000]))[0]) for pair in pairs]
+    at = [float(each.seconds(np.array([1000]))[0]) for each in pairs]
     whole = llmir.load("llama3.1-70b").cache_bytes(1000) / 50e9
     assert at == pytest.approx([whole / 2, whole / 2, whole / 4, whole / 4], rel=1e-9, abs=0)
 

@@ -14,7 +14,7 @@ import llmir
 from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.surface import Surface
 from llmir.backends.simulation.capacity import Capacity
-from llmir.backends.simulation.pipelined import Pipelined
+from llmir.backends.simulation.pipelined import PipelinedServer
 from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.prices import Prices
@@ -141,7 +141,7 @@ def test_a_pipeline_makes_each_token_once(case: Case, ranks: int, stages: int) -
     step = Toy(stages=stages)
     servers = [serve(Prices(step), fills, room, load) for _ in range(2)]
     server, course = servers[0], servers[0].course
-    assert isinstance(server, Pipelined) and not server.busy
+    assert isinstance(server, PipelinedServer) and not server.busy
     left(server)
     assert server.most_held <= capacity.blocks
     events = dict(zip(LOG, server.events.T, strict=True))

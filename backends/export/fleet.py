@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from llmir.backends.export import units
 from llmir.backends.export.sections import Section, sectioned
-from llmir.backends.simulation.fleet import Fleet
+from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
 
 from .simulation import simulation
 
 COLUMNS = ("replica", "requests", "busy", "decoding", "blocks", "prefix hits", "TTFT", "TTFT p99")
 
 
-def replicas(found: Fleet) -> Iterator[tuple[str, ...]]:
+def replicas(found: SimulatedReplicas) -> Iterator[tuple[str, ...]]:
     """A row a replica."""
     for number, known in enumerate(found.figures):
         ttft = known["ttft_s"]
@@ -28,8 +28,8 @@ def replicas(found: Fleet) -> Iterator[tuple[str, ...]]:
         )
 
 
-@sectioned(of=Fleet)
-def fleet(found: Fleet) -> list[Section]:
+@sectioned(of=SimulatedReplicas)
+def fleet(found: SimulatedReplicas) -> list[Section]:
     """What was asked and of how many, the latencies, what the servers did, and each of them."""
     head, *rest = simulation(found)
     many = f"{len(found.replicas):,} of this device, {found.router}"

@@ -14,7 +14,7 @@ from llmir.backends.analysis.timeline import STREAM
 from llmir.backends.export import facts
 from llmir.backends.export.kineto import Event, complete, counter, meta
 from llmir.backends.simulation.load import Array
-from llmir.backends.simulation.pooled import Pooled
+from llmir.backends.simulation.simulated_pools import SimulatedPools
 from llmir.backends.simulation.simulation import Simulation
 
 
@@ -36,7 +36,7 @@ def served(found: Simulation) -> dict[str, Any]:
 
 
 def _names(found: Simulation) -> list[str]:
-    if isinstance(found, Pooled) and found.prefill and found.decode:
+    if isinstance(found, SimulatedPools) and found.prefill and found.decode:
         pools = (("prefill", found.prefill), ("decode", found.decode))
         return [f"{name} server {number}" for name, fleet in pools for number in range(len(fleet.replicas))]
     return [f"server {number}" for number in range(len(getattr(found, "replicas", ())) or 1)]
@@ -71,13 +71,13 @@ def _steps(found: Simulation, servers: int) -> Iterator[Event]:
 def _requests(found: Simulation) -> Iterator[Event]:
     """Of each request what it waits for, and what is done, at the server where it is."""
     here = np.zeros(len(found.load), dtype=np.int64)
-    pooled = isinstance(found, Pooled) and found.prefill
+    pooled = isinstance(found, SimulatedPools) and found.prefill
     place = found.places["prefill" if pooled else "replica"] if found.places else here
     phases: list[tuple[str, Array, Array, Array]] = [
         ("waiting", found.arrival_s, found.start_s, place),
         ("prefill", found.start_s, found.first_s, place),
     ]
-    if not isinstance(found, Pooled) or not found.prefill:
+    if not isinstance(found, SimulatedPools) or not found.prefill:
         phases += [("decode", found.first_s, found.end_s, place)]
     else:
         later = found.places["decode"] + len(found.prefill.replicas)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llmir.backends.export import units
 from llmir.backends.export.sections import Section, sectioned
-from llmir.backends.simulation.fleet import Fleet
-from llmir.backends.simulation.pooled import Pooled
+from llmir.backends.simulation.simulated_pools import SimulatedPools
+from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
 
 from .simulation import simulation
 
@@ -13,7 +13,7 @@ READERS = ("prefill", "requests", "busy", "blocks", "waiting", "waiting p99")
 WRITERS = ("decode", "requests", "busy", "blocks", "waiting", "waiting p99", "decoding", "preempted")
 
 
-def servers(fleet: Fleet, headings: tuple[str, ...]) -> list[tuple[str, ...]]:
+def servers(fleet: SimulatedReplicas, headings: tuple[str, ...]) -> list[tuple[str, ...]]:
     """A row a server."""
     rows = []
     for number, (known, one) in enumerate(zip(fleet.figures, fleet.replicas, strict=True)):
@@ -32,8 +32,8 @@ def servers(fleet: Fleet, headings: tuple[str, ...]) -> list[tuple[str, ...]]:
     return rows
 
 
-@sectioned(of=Pooled)
-def pooled(found: Pooled) -> list[Section]:
+@sectioned(of=SimulatedPools)
+def pooled(found: SimulatedPools) -> list[Section]:
     """What was asked and of what, the latencies, what the servers did, and each of them."""
     prefill, decode, channel = found.prefill, found.decode, found.channel
     assert prefill is not None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.simulation.limits import FEW, GROWTH, growth
-from llmir.backends.simulation.pair import Pair
+from llmir.backends.simulation.pools import Pools
 from llmir.backends.simulation.profile import Profile
 from llmir.backends.simulation.router import ROUTERS
 from llmir.backends.simulation.simulation import Simulation, Spread, spread
@@ -134,7 +134,7 @@ class Hour(Figures):
         }
 
 
-def hour(candidate: Candidate, server: Profile | Pair, seed: int) -> Hour:
+def hour(candidate: Candidate, server: Profile | Pools, seed: int) -> Hour:
     """A plan with what comes to it in an hour, drawn by a seed; `server` simulates a replica of it, or pools.
 
     InputError where a request is drawn that has no room.

@@ -23,7 +23,7 @@ from .trial import Trial
 
 if TYPE_CHECKING:
     from llmir.backends.simulation.drafts import Drafts
-    from llmir.backends.simulation.pair import Pair
+    from llmir.backends.simulation.pools import Pools
     from llmir.backends.simulation.profile import Profile
 
     from .hour import Hour
@@ -163,13 +163,13 @@ class PooledCandidate(Candidate):
     """A plan of pools: `replicas` of so many prefill `servers` and decode servers, joined by a link.
 
     `prefill` is the structure that reads, in steps of `chunk` tokens, and `structure` the one that goes on,
-    `batch` requests at once; a `pair` of both is what simulates them.
+    `batch` requests at once; a `pools` of both is what simulates them.
     """
 
     prefill: Structure | None = None
     servers: tuple[int, int] = (1, 1)
     link: str = ""
-    pair: Pair | None = None
+    pools: Pools | None = None
 
     @property
     def reads(self) -> Structure:
@@ -232,7 +232,7 @@ class Plans(Figures, Result, Paged):
     seeds: tuple[int, ...]
     largest_rate: float | None
     notes: tuple[str, ...] = ()
-    server: Profile | Pair | None = None
+    server: Profile | Pools | None = None
 
     @property
     def best(self) -> Candidate | None:

@@ -360,9 +360,9 @@ def search(
     met, missed = found.candidates()
     refused = {**refused, **found.refused}
     if link is not None:
-        from .pooling import Pooling
+        from .pool_search import PoolSearch
 
-        pooling = Pooling(found, link)
+        pooling = PoolSearch(found, link)
         for candidate in pooling.candidates():
             (met if candidate.meets and candidate.carried else missed).append(candidate)
         found.sort(met, missed)
@@ -374,7 +374,7 @@ def search(
         largest = best.largest_rate
         if largest is None:
             largest = best.replicas * found._largest(found._number(best), best.chunk, best.batch)
-        server = best.pair if isinstance(best, PooledCandidate) else found.server(best)
+        server = best.pools if isinstance(best, PooledCandidate) else found.server(best)
     return Plans(
         traffic=traffic,
         most_devices=most,

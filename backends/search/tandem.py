@@ -11,40 +11,39 @@ from dataclasses import replace
 import numpy as np
 
 from llmir.backends.simulation.course import Course
-from llmir.backends.simulation.decoder import LATER
 from llmir.backends.simulation.engine import check
 from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.pair import Pair
-from llmir.backends.simulation.pipelined import decoder_of
+from llmir.backends.simulation.pools import Pools
 from llmir.backends.simulation.router import FIRST, Router
 from llmir.backends.simulation.serve import serve
+from llmir.backends.simulation.servers import LATER, decode_server_of
 from llmir.frozen import Array
 
 
-def tandem(pair: Pair, load: Load, servers: tuple[int, int], router: str = FIRST) -> tuple[Array, Array]:
+def tandem(pools: Pools, load: Load, servers: tuple[int, int], router: str = FIRST) -> tuple[Array, Array]:
     """TTFT and TPOT of each request that is short enough, in seconds; NaN of the TPOT of a single token.
 
     A `blind` router deals prompts out to so many prefill servers, and caches to so many decode servers.
 
     InputError for one that no server has room for.
     """
-    load = pair.decode.short(pair.prefill.short(load))
-    (read, rest), goes_on = pair.halves(load), load.generate > 1
-    routers = pair.routers(router, servers, (read, rest))
+    load = pools.decode.short(pools.prefill.short(load))
+    (read, rest), goes_on = pools.halves(load), load.generate > 1
+    routers = pools.routers(router, servers, (read, rest))
     sender = np.array([routers[0].choose(request, ()) for request in range(len(load))])
-    first_s = _read(pair, read, sender)
-    arrivals, place = _sent(pair, load, routers, sender, first_s)
+    first_s = _read(pools, read, sender)
+    arrivals, place = _sent(pools, load, routers, sender, first_s)
     end_s = np.full(len(load), np.nan)
-    room = pair.decode.capacity(rest.only(goes_on).longest)
-    check(rest.only(goes_on), room, pair.decode.policy)
+    room = pools.decode.capacity(rest.only(goes_on).longest)
+    check(rest.only(goes_on), room, pools.decode.policy)
     for number in range(servers[1]):
         some = np.flatnonzero(place == number)
         some = some[np.argsort(arrivals[some], kind="stable")]
         if some.size:
             course = Course(arrivals[some].tolist())
-            prices = pair.decode.prices()
+            prices = pools.decode.prices()
             own = replace(rest.only(some), seed=rest.seed + number * LATER)
-            server = decoder_of(prices, pair.decode.policy, room, own, course)
+            server = decode_server_of(prices, pools.decode.policy, room, own, course)
             for request, time_s in enumerate(course.arrival_s):
                 server.advance(time_s)
                 server.come(request, time_s)
@@ -53,19 +52,19 @@ def tandem(pair: Pair, load: Load, servers: tuple[int, int], router: str = FIRST
     return first_s - load.arrival_s, (end_s - first_s) / np.maximum(load.generate - 1, 1)
 
 
-def _read(pair: Pair, read: Load, sender: Array) -> Array:
+def _read(pools: Pools, read: Load, sender: Array) -> Array:
     """When the first token of each is there, which one of the prefill servers reads."""
-    room, first_s = pair.prefill.capacity(read.longest), np.empty(len(read))
-    check(read, room, pair.prefill.policy)
+    room, first_s = pools.prefill.capacity(read.longest), np.empty(len(read))
+    check(read, room, pools.prefill.policy)
     for number in np.unique(sender):
         some = np.flatnonzero(sender == number)
-        server = serve(pair.prefill.prices(), pair.prefill.policy, room, read.only(some))
+        server = serve(pools.prefill.prices(), pools.prefill.policy, room, read.only(some))
         first_s[some] = server.course.end_s
     return first_s
 
 
 def _sent(
-    pair: Pair, load: Load, routers: tuple[Router, Router], sender: Array, first_s: Array
+    pools: Pools, load: Load, routers: tuple[Router, Router], sender: Array, first_s: Array
 ) -> tuple[Array, Array]:
     """When the cache of each is there, and at which decode server: -1 of a single token.
 
@@ -74,7 +73,7 @@ def _sent(
     sends, receives = ([0.0] * router.replicas for router in routers)
     arrivals, place = np.full(len(load), np.nan), np.full(len(load), -1)
     order = np.argsort(first_s, kind="stable")
-    seconds, senders = pair.seconds(load.prompt).tolist(), sender.tolist()
+    seconds, senders = pools.seconds(load.prompt).tolist(), sender.tolist()
     for request in order[load.generate[order] > 1].tolist():
         one, two = senders[request], routers[1].choose(request, ())
         end = max(float(first_s[request]), sends[one], receives[two]) + seconds[request]

@@ -9,15 +9,15 @@ import numpy as np
 
 from llmir.backends.simulation.course import Course
 from llmir.backends.simulation.engine import prices
-from llmir.backends.simulation.farm import farm
-from llmir.backends.simulation.fleet import Fleet
 from llmir.backends.simulation.limits import saturated, within
-from llmir.backends.simulation.pipelined import server_of
 from llmir.backends.simulation.profile import Profile
 from llmir.backends.simulation.replications import STUDENT
 from llmir.backends.simulation.router import ROUTERS
+from llmir.backends.simulation.running_replicas import run_replicas
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import Server
+from llmir.backends.simulation.servers import server_of
+from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
 from llmir.backends.simulation.simulation import Simulation, Spread, spread
 from llmir.frozen import Array
 
@@ -117,8 +117,8 @@ class Replica:
         load = profile.admitted(traffic.load(replicas / many, seed, many))
         room = profile.capacity(load.longest)
         one = server_of(self._prices, profile.policy, room, load, Course(load.arrival_s.tolist()))
-        dealt = farm(one, ROUTERS[traffic.router](many, load, room), load)
-        found, first = Fleet.of_farm(profile, dealt, load), many * traffic.warm_up
+        dealt = run_replicas(one, ROUTERS[traffic.router](many, load, room), load)
+        found, first = SimulatedReplicas.of_run(profile, dealt, load), many * traffic.warm_up
         return Run.of(found.ttft_s[first:], found.tpot_s[first:], traffic)
 
     def largest_rate(self, chunk: int, batch: int) -> float:

@@ -19,8 +19,8 @@ from .load import Array, Load
 from .policies.vllm import Vllm
 from .policy import POLICIES, Policy
 from .prices import Prices
+from .speculative_step import SpeculativeStep
 from .steps import PricedStep, in_flight
-from .verified import VerifiedStep
 
 
 def policy(job: Workload, chunked: bool | None = None) -> Policy:
@@ -62,7 +62,7 @@ def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
 def prices(program: Program, model: Model, drafts: Drafts | None) -> Prices:
     """Of steps, which verify drafts if there are any."""
     if drafts:
-        return Prices(VerifiedStep(program, model, drafts))
+        return Prices(SpeculativeStep(program, model, drafts))
     return Prices(PricedStep(program, model))
 
 

@@ -11,17 +11,12 @@ from __future__ import annotations
 from collections import deque
 from math import ceil
 
-from .capacity import Capacity, placed
-from .course import FOREVER, Course
-from .decoder import Decoder
-from .load import Load
-from .policy import Policy
-from .prices import Prices
+from .capacity import placed
+from .course import FOREVER
 from .server import Server, row
-from .verifying import Verifying
 
 
-class Pipelined(Server):
+class PipelinedServer(Server):
     """Such an engine: `now` is when the next micro-batch may begin.
 
     `turn` of a round's micro-batches have begun. `passing` are prompts whose last chunk is on its way through
@@ -179,25 +174,3 @@ class Pipelined(Server):
             self.passing.remove(mine)
             self.reading[request] = self.to_read[request]
         super()._stop(request)
-
-
-class PipelinedDecoder(Decoder, Pipelined):
-    """One to which requests come with the caches of their prompts."""
-
-
-class VerifyingDecoder(Decoder, Verifying):
-    """The same whose steps verify drafts: the first token there comes without."""
-
-
-def server_of(prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course) -> Server:
-    """The one for as many micro-batches as are in flight."""
-    alone = Server if load.drafts is None else Verifying
-    kind = Pipelined if capacity.micro_batches > 1 else alone
-    return kind(prices, policy, capacity, load, course)
-
-
-def decoder_of(prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course) -> Server:
-    """The same of a `decoded` load."""
-    alone = Decoder if load.drafts is None else VerifyingDecoder
-    kind = PipelinedDecoder if capacity.micro_batches > 1 else alone
-    return kind(prices, policy, capacity, load, course)

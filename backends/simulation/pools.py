@@ -1,59 +1,146 @@
-"""A load on prefill servers and then on decode servers, with caches that go from one to the other."""
+"""Prefill servers and decode servers of one model, with a link between them."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from .arrivals import Told, arrive
-from .course import FOREVER
-from .events import ARRIVAL, Events
-from .farm import Farm
-from .load import Load
-from .router import Router
+import numpy as np
+
+from llmir.backends.analysis.kv import rank_bytes
+from llmir.backends.cost.channel import HOST, Channel, channel
+from llmir.convert import integer
+from llmir.dim import Number
+from llmir.errors import InputError
+from llmir.frozen import Immutable
+
+from . import pool_rules
+from .capacity import Capacity
+from .course import FOREVER, Course
+from .engine import check, model_of
+from .load import Array, Load
+from .profile import REPLICAS, Profile, counts
+from .router import ROUTERS, Router, dealing
+from .running_pools import run_pools
 from .server import Server
+from .servers import decode_server_of, decoded, server_of
+from .simulated_pools import SimulatedPools
+from .simulated_replicas import SimulatedReplicas
 
 
-class Pools:
-    """Two farms, and the links between their servers: a cache takes `seconds` on the way.
+class Pools(Immutable):
+    """A prefill server, a decode server, and the channel that caches are sent over: `run` simulates loads."""
 
-    Each server has a link, which one cache goes over at a time, as it was read: a cache takes the link of
-    who sends and the link of who receives. `sent_s` is when it starts, `came_s` when it is there.
+    prefill: Profile
+    decode: Profile
+    channel: Channel
+
+    def __init__(self, prefill: Profile, decode: Profile, link: str) -> None:
+        """InputError for pools that the engine refuses, and for a link that leads to no other server."""
+        engines = [profile.policy.name for profile in (prefill, decode)]
+        if engines[0] != engines[1]:
+            raise InputError(
+                f"pools: prefill is {engines[0]}'s and decode {engines[1]}'s; one engine serves both"
+            )
+        pool_rules.check(engines[0], prefill.job.program, decode.job.program)
+        pool_rules.check_drafts(prefill, decode)
+        if link == HOST:
+            raise InputError(
+                "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"
+            )
+        between = channel(model_of(prefill.job), link)
+        vars(self).update(prefill=prefill, decode=decode.decoding(), channel=between)
+
+    def __repr__(self) -> str:
+        return f"<Pools {self.prefill!r}, {self.decode!r}, {self.channel.name}>"
+
+    def seconds(self, tokens: Array) -> Array:
+        """Seconds to send the caches of so many tokens.
+
+        Ranks send at once; the side whose ranks hold more each decides.
+        """
+        each = [np.broadcast_to(_rank_bytes(side, tokens), tokens.shape) for side in self._sides]
+        return np.asarray(self.channel.seconds(np.maximum(*each)))
+
+    def halves(self, load: Load) -> tuple[Load, Load]:
+        """The load of prefill servers, one token of each request; and that of decode servers, the rest."""
+        read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
+        return read, self.decode.drafting(rest)
+
+    def run(
+        self,
+        load: Load,
+        *,
+        prefill_replicas: int = 1,
+        decode_replicas: int = 1,
+        router: str | None = None,
+        warm_up: int = 0,
+        max_ttft_s: float | None = None,
+        max_tpot_s: float | None = None,
+    ) -> SimulatedPools:
+        """A load served. A `router` chooses the prefill server of a prompt, and the decode server of a cache.
+
+        All else is as in `Profile.run`.
+        """
+        said = {"prefill_replicas": prefill_replicas, "decode_replicas": decode_replicas}
+        replicas = [integer(name, value, 1, REPLICAS) for name, value in said.items()]
+        name = dealing(router, max(replicas))
+        asked, load = load, self.decode.short(self.prefill.short(load))
+        counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
+        goes_on = load.generate > 1
+        if not goes_on.any():
+            raise InputError("pools: no request has a second token, decode servers have nothing to do")
+        read, rest = self.halves(load)
+        came = np.full(len(load), FOREVER)
+        first = (
+            _server(server_of, self.prefill, read, read, load.arrival_s),
+            _server(decode_server_of, self.decode, rest, rest.only(goes_on), came),
+        )
+        routers = _routers(name, replicas, (read, rest), (first[0].capacity, first[1].capacity))
+        sent = zip(goes_on.tolist(), self.seconds(load.prompt).tolist(), strict=True)
+        run = run_pools(first, routers, load, [time_s if more else None for more, time_s in sent])
+        if not any(place >= 0 for place in run.decode.place):
+            raise InputError("pools: every client leaves before its cache is sent; nothing is decoded")
+        one = SimulatedReplicas.of_run(self.prefill, run.prefill, read, counted["warm_up"])
+        two = SimulatedReplicas.of_run(self.decode, run.decode, rest, counted["warm_up"])
+        return SimulatedPools.of_run(one, two, run, load, self.channel, **counted)
+
+    def routers(
+        self, name: str, replicas: tuple[int, int], loads: tuple[Load, Load]
+    ) -> tuple[Router, Router]:
+        """Routers to so many prefill and decode servers, of the `halves` of a load."""
+        rooms = tuple(side.capacity(load.longest) for side, load in zip(self._sides, loads, strict=True))
+        return _routers(name, replicas, loads, (rooms[0], rooms[1]))
+
+    @property
+    def _sides(self) -> tuple[Profile, Profile]:
+        return self.prefill, self.decode
+
+
+def _server(
+    kind: Callable[..., Server], profile: Profile, load: Load, checked: Load, arrival_s: Array
+) -> Server:
+    """A prefill or decode server; InputError where it has no room for one of the requests `checked`."""
+    room = profile.capacity(checked.longest)
+    check(checked, room, profile.policy)
+    return kind(profile.prices(), profile.policy, room, load, Course(arrival_s.tolist()))
+
+
+def _routers(
+    name: str, replicas: Sequence[int], loads: tuple[Load, Load], rooms: tuple[Capacity, Capacity]
+) -> tuple[Router, Router]:
+    """Those of prefill and of decode servers.
+
+    Prompts can be sent by their prefixes, caches cannot: they go to the least loaded decode server then.
     """
-
-    def __init__(self, prefill: Farm, decode: Farm, seconds: list[float | None], events: Events) -> None:
-        self.prefill, self.decode, self.seconds, self.events = prefill, decode, seconds, events
-        self.sent_s, self.came_s = ([FOREVER] * len(seconds) for _ in range(2))
-        self.sends, self.receives = ([0.0] * len(farm.servers) for farm in (prefill, decode))
-        self.answered: Told | None = None
-        prefill.answered = self._is_read
-        for server in decode.servers:
-            server.since_s = prefill.servers[0].course.arrival_s
-
-    def _is_read(self, request: int, time_s: float) -> None:
-        """A prompt is read, and the first token there: the cache is sent, unless there is no need."""
-        seconds = self.seconds[request]
-        if seconds is None or self.prefill.servers[0].over(request, time_s):
-            if self.answered:
-                self.answered(request, time_s)
-            return
-        sender, receiver = self.prefill.place[request], self.decode.choose(request)
-        start = max(time_s, self.sends[sender], self.receives[receiver])
-        end = self.sends[sender] = self.receives[receiver] = start + seconds
-        self.sent_s[request], self.came_s[request] = start, end
-        self.decode.servers[receiver].course.arrival_s[request] = end
-        self.events.at(end, ARRIVAL, partial(self.decode.servers[receiver].come, request))
+    names = name, "least-loaded" if name == "prefix-aware" else name
+    sides = zip(names, replicas, loads, rooms, strict=True)
+    one, two = (ROUTERS[each](count, load, room) for each, count, load, room in sides)
+    return one, two
 
 
-def pools(
-    first: tuple[Server, Server], routers: tuple[Router, Router], load: Load, seconds: list[float | None]
-) -> Pools:
-    """Prefill and decode servers like these two after all requests of a load.
-
-    A cache takes so many `seconds` on a link; None of requests of one token, which decode nothing.
-    """
-    events = Events()
-    prefill, decode = (Farm(server, router, events) for server, router in zip(first, routers, strict=True))
-    found = Pools(prefill, decode, seconds, events)
-    found.answered = decode.answered = arrive(load, first[0].course.arrival_s, prefill.come, events)
-    events.run([*prefill.servers, *decode.servers], linked=True)
-    return found
+def _rank_bytes(profile: Profile, tokens: Array) -> Number:
+    """Bytes of the caches of so many tokens on a rank, those of a draft model included."""
+    own = rank_bytes(profile.job.program, 1, tokens)
+    drafter = profile.drafts and profile.drafts.drafter
+    return own + rank_bytes(drafter, 1, tokens) if drafter else own

@@ -15,14 +15,14 @@ from .capacity import Capacity
 from .course import Course
 from .drafts import Drafts
 from .engine import capacity, check, model_of, policy, prices
-from .farm import farm
-from .fleet import Fleet
 from .load import Load
-from .pipelined import server_of
 from .policy import Policy
 from .prices import Prices
 from .router import ROUTERS, dealing
+from .running_replicas import run_replicas
 from .serve import serve
+from .servers import server_of
+from .simulated_replicas import SimulatedReplicas
 from .simulation import Simulation
 
 REPLICAS = 1000  # at most
@@ -126,7 +126,8 @@ class Profile(Immutable):
         if copies == 1:
             return Simulation.of(self, serve(prices, self.policy, room, load), load, **counted)
         one = server_of(prices, self.policy, room, load, Course(load.arrival_s.tolist()))
-        return Fleet.of_farm(self, farm(one, deals(copies, load, room), load), load, **counted)
+        run = run_replicas(one, deals(copies, load, room), load)
+        return SimulatedReplicas.of_run(self, run, load, **counted)
 
 
 def counts(

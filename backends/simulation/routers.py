@@ -11,8 +11,8 @@ from llmir.errors import InputError
 
 from .capacity import Capacity
 from .load import Load
-from .prefixes import Prefixes
 from .router import ROUTERS, Router
+from .sent_prefixes import SentPrefixes
 
 # Defaults of SGLang's router, docs/advanced_features/sgl_model_gateway.md: the share of a prompt from which
 # a replica that has it is chosen; and by how many requests, and how many times, the most loaded replica may
@@ -81,7 +81,7 @@ class PrefixAware(LeastLoaded):
             )
         known, _, each = load.hashed(capacity.block)
         hashes = [own[: -(-prompt // each)] for own, prompt in zip(known, load.prompt.tolist(), strict=True)]
-        self.sent = [Prefixes(hashes, each, capacity.blocks * capacity.block) for _ in range(replicas)]
+        self.sent = [SentPrefixes(hashes, each, capacity.blocks * capacity.block) for _ in range(replicas)]
         self.hashed = [each * len(own) for own in hashes]
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:

@@ -7,13 +7,13 @@ from llmir.garbage import uncollected
 from .calm import alone, calmly, quiet
 from .capacity import Capacity
 from .course import FOREVER, Course
-from .farm import farm
 from .load import Load
-from .pipelined import server_of
 from .policy import Policy
 from .prices import Prices
 from .router import FIRST, ROUTERS
+from .running_replicas import run_replicas
 from .server import Server
+from .servers import server_of
 
 
 @uncollected()
@@ -22,7 +22,7 @@ def serve(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> Ser
     course = Course(load.arrival_s.tolist())
     server = server_of(prices, policy, capacity, load, course)
     if load.users is not None or load.sessions is not None:
-        return farm(server, ROUTERS[FIRST](1, load, capacity), load).servers[0]
+        return run_replicas(server, ROUTERS[FIRST](1, load, capacity), load).servers[0]
     comes_s, lone, request = [*course.arrival_s, FOREVER], alone(server), 0
     while request < len(load):  # no events: all is known before
         server.advance(comes_s[request])

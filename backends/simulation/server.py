@@ -20,8 +20,8 @@ from .capacity import Capacity, placed
 from .course import FOREVER, Course
 from .load import Array, Load
 from .policy import Policy
+from .prefix_cache import PrefixCache
 from .prices import Prices
-from .sharing import Sharing
 
 # What a log holds of each event: when it begins, how long it takes, its steps, sequences that decode in each,
 # their tokens cached at the first, tokens of prompts that are read and of how many, requests that wait, and
@@ -40,7 +40,7 @@ class Server:
     step with `chunks`, by request, of new tokens and those cached before.
     """
 
-    # Slots are read faster than the entries of a dict with so many.
+    # SpeculativeBlocks are read faster than the entries of a dict with so many.
     __slots__ = (
         *("prices", "policy", "capacity", "load", "course", "answered", "stays_s", "since_s", "log"),
         *("prompt", "generate", "written", "cached", "more", "final", "to_read", "last_s"),
@@ -71,7 +71,7 @@ class Server:
 
     def _idle(self) -> None:
         self.blocks = Blocks(self.capacity.blocks, self.capacity.block)
-        self.sharing = Sharing(self.load, self.blocks) if self.load.shares else None
+        self.sharing = PrefixCache(self.load, self.blocks) if self.load.shares else None
         self.batch = self.prices.batch()  # what decodes, if it matters what each keeps
         self.waiting: deque[int] = deque()
         self.deadlines: list[tuple[float, int]] = []  # a heap of when requests are given up
@@ -305,7 +305,7 @@ class Server:
         if last == self.step:
             self._end()
 
-    def _unevicted(self, sharing: Sharing, most: int) -> int:
+    def _unevicted(self, sharing: PrefixCache, most: int) -> int:
         """Steps after which the first that waits finds what it finds now; with less, its chunk may fit."""
         if len(self.running) == self.capacity.sequences:
             return most

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from llmir.hw import Device
 from llmir.hw.spent import spent
 
-from .fleet import Fleet
-from .pooled import Pooled
+from .simulated_pools import SimulatedPools
+from .simulated_replicas import SimulatedReplicas
 from .simulation import Simulation
 
 
@@ -41,10 +41,10 @@ class Spending(NamedTuple):
 
 def servers(found: Simulation) -> Iterator[Servers]:
     """All that served; of pools both kinds."""
-    both = (found.prefill, found.decode) if isinstance(found, Pooled) else (found,)
+    both = (found.prefill, found.decode) if isinstance(found, SimulatedPools) else (found,)
     for part in filter(None, both):
         each = part.job.program.devices
-        copies = len(part.replicas) if isinstance(part, Fleet) else 1
+        copies = len(part.replicas) if isinstance(part, SimulatedReplicas) else 1
         yield Servers(part.job.device, each * copies, each * float(part.events["time_s"].sum()))
 
 

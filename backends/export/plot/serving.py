@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.export import facts, units
-from llmir.backends.simulation.fleet import Fleet
+from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
 from llmir.backends.simulation.simulation import Simulation
 from llmir.errors import InputError
 from llmir.frozen import Array
@@ -31,7 +31,7 @@ def course(run: Simulation) -> Course:
     """Of all replicas together; what is idle has nothing that runs or waits."""
     if not len(run.load) or not run.events["steps"].size:
         raise InputError("plot_serving: this simulation has no steps")
-    replicas: Sequence[Simulation] = run.replicas if isinstance(run, Fleet) else (run,)
+    replicas: Sequence[Simulation] = run.replicas if isinstance(run, SimulatedReplicas) else (run,)
     begin = float(run.arrival_s.min())
     end = float((run.events["start_s"] + run.events["time_s"]).max())
     edges = np.linspace(begin, max(end, begin + 1e-9), BINS + 1)
@@ -86,7 +86,7 @@ def serving(run: Simulation, ax: Any = None) -> Any:
     )
     state = "" if run.overloaded is None else ", overloaded" if run.overloaded else ", stable"
     lengths = f"prompt {load.prompt.mean():,.0f}, generate {load.generate.mean():,.0f} on average"
-    copies = f"{len(run.replicas)} replicas · " if isinstance(run, Fleet) else ""
+    copies = f"{len(run.replicas)} replicas · " if isinstance(run, SimulatedReplicas) else ""
     model = run.job.prefill.plan.model
     head(
         ax,

@@ -1,4 +1,4 @@
-"""What a simulation of prefill and decode servers finds out."""
+"""The result of a simulation of prefill and decode servers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from llmir.backends.cost.channel import Channel
 from llmir.dataclass import dataclass
 from llmir.frozen import figure
 
-from .fleet import Fleet
 from .limits import GROWTH, growth
 from .load import Array, Load
-from .pools import Pools
+from .running_pools import RunningPools
 from .server import LOG
+from .simulated_replicas import SimulatedReplicas
 from .simulation import Simulation, Spread, between, spread
 
 
@@ -25,46 +25,49 @@ def _none() -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Pooled(Simulation):
-    """Requests that `prefill` servers read and `decode` servers went on with, a fleet each.
+class SimulatedPools(Simulation):
+    """Requests that `prefill` servers read and `decode` servers went on with.
 
-    A cache is sent at `sent_s` over the `channel`, and there at `came_s`; NaN of what was not sent. The
-    profile, blocks and sequences are those of a decode server.
+    By request `sent_s` is when its cache starts on the `channel`, and `came_s` when it is there; NaN where no
+    cache was sent. `step` is the server of each row of the log, prefill servers first. The profile, blocks
+    and sequences are those of a decode server.
     """
 
-    prefill: Fleet | None = None
-    decode: Fleet | None = None
+    prefill: SimulatedReplicas | None = None
+    decode: SimulatedReplicas | None = None
     channel: Channel | None = None
     sent_s: Array = field(default_factory=_none)
     came_s: Array = field(default_factory=_none)
     step: Array = field(default_factory=_none)
 
     @classmethod
-    def of_pools(
-        cls, prefill: Fleet, decode: Fleet, pools: Pools, load: Load, channel: Channel, **counted: Any
-    ) -> Pooled:
-        """What both leave when all are served."""
-        goes_on = np.array(pools.decode.place) >= 0
-        same: dict[str, Any] = {f.name: getattr(prefill, f.name) for f in fields(Simulation) if f.init}
-        same |= {"profile": decode.profile, "capacity": decode.capacity, "most_blocks": decode.most_blocks}
-        same |= {"joined_s": decode.joined_s, "resumed_s": decode.resumed_s, "load": load, **counted}
-        same["made"] = prefill.made.copy()
-        same["made"][goes_on] += decode.made
-        for name in ("end_s", "preemptions"):
-            same[name] = getattr(prefill, name).copy()
-            same[name][goes_on] = getattr(decode, name)
-        same["preemptions"] = same["preemptions"] + prefill.preemptions * goes_on
-        log, step = (
-            np.concatenate(pair)
-            for pair in (
-                (prefill.log, decode.log),
-                (prefill.step, decode.step + len(prefill.replicas)),
-            )
-        )
+    def of_run(
+        cls,
+        prefill: SimulatedReplicas,
+        decode: SimulatedReplicas,
+        run: RunningPools,
+        load: Load,
+        channel: Channel,
+        **counted: Any,
+    ) -> SimulatedPools:
+        """The result of a run that is over, from those of both kinds of servers."""
+        goes_on = np.array(run.decode.place) >= 0
+        shared: dict[str, Any] = {f.name: getattr(prefill, f.name) for f in fields(Simulation) if f.init}
+        for name in ("profile", "capacity", "most_blocks", "joined_s", "resumed_s"):
+            shared[name] = getattr(decode, name)
+        shared |= {"load": load, **counted}
+        shared["made"] = prefill.made.copy()
+        shared["made"][goes_on] += decode.made
+        shared["end_s"] = prefill.end_s.copy()
+        shared["end_s"][goes_on] = decode.end_s
+        shared["preemptions"] = prefill.preemptions.copy()
+        shared["preemptions"][goes_on] += decode.preemptions
+        log = np.concatenate([prefill.log, decode.log])
+        step = np.concatenate([prefill.step, decode.step + len(prefill.replicas)])
         order = np.argsort(log[:, LOG.index("start_s")], kind="stable")
-        times = {name: np.where(goes_on, getattr(pools, name), np.nan) for name in ("sent_s", "came_s")}
-        same |= {"log": log[order], "step": step[order], **times}
-        return cls(**same, prefill=prefill, decode=decode, channel=channel)
+        times = {name: np.where(goes_on, getattr(run, name), np.nan) for name in ("sent_s", "came_s")}
+        shared |= {"log": log[order], "step": step[order], **times}
+        return cls(**shared, prefill=prefill, decode=decode, channel=channel)
 
     @figure
     def goes_on(self) -> Array:
@@ -72,19 +75,19 @@ class Pooled(Simulation):
         return ~np.isnan(self.sent_s)
 
     @property
-    def _both(self) -> tuple[Fleet, Fleet]:
+    def _both(self) -> tuple[SimulatedReplicas, SimulatedReplicas]:
         assert self.prefill is not None
         assert self.decode is not None
         return self.prefill, self.decode
 
     @figure
     def places(self) -> Mapping[str, Array]:
-        """The servers of each request; -1 where it decodes nothing."""
+        """The prefill and the decode server of each request; -1 where it decodes nothing."""
         prefill, decode = self._both
         return {"prefill": prefill.place, "decode": self._of_decode(decode.place, -1)}
 
     def _of_decode(self, values: Array, none: float = np.nan) -> Array:
-        """What is known of requests that decode, among all."""
+        """Values of requests that decode, as an array over all requests, `none` elsewhere."""
         found = np.full(len(self.load), none, dtype=np.result_type(values, none))
         found[self.goes_on] = values
         return found
@@ -101,12 +104,12 @@ class Pooled(Simulation):
 
     @figure
     def admission_s(self) -> Array:
-        """From then until it is admitted there."""
+        """From the arrival of the cache at the decode server until the request is admitted there."""
         return between(self.came_s, self._of_decode(self._both[1].start_s))
 
     @figure
     def latencies(self) -> Mapping[str, Spread | None]:
-        """The spread of each figure; those of caches on their way come after prefill."""
+        """The spread of each figure; `transfer` and `admission` come after prefill."""
         more = {
             name: spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in ("transfer", "admission")
         }
@@ -125,26 +128,25 @@ class Pooled(Simulation):
 
     @property
     def carried_rate(self) -> float:
-        """Requests a second whose caches the links carry at most: each takes one at both ends."""
-        ends = min(len(fleet.replicas) for fleet in self._both)
+        """Requests a second whose caches the links carry at most: a transfer takes one at each end."""
+        links = min(len(side.replicas) for side in self._both)
         spent = float(np.nansum(self.came_s - self.sent_s))
-        return ends * len(self.load) / spent if spent else float("inf")
+        return links * len(self.load) / spent if spent else float("inf")
 
     @property
     def decoded_rate(self) -> float:
-        """Requests a second that decode servers answer, of which some have a single token."""
+        """Requests a second of the whole load that decode servers can keep up with.
+
+        Requests of a single token do not come to them.
+        """
         goes_on = int((self.load.generate > 1).sum())
         return self._both[1].largest_rate * len(self.load) / goes_on
 
     @figure
     def largest_rate(self) -> float:
-        """Requests a second that all three answer at most: prefill servers, links and decode servers."""
+        """Requests a second at most: the least of prefill servers, links and decode servers."""
         prefill, _ = self._both
-        return min(
-            prefill.largest_rate,
-            self.carried_rate,
-            self.decoded_rate,
-        )
+        return min(prefill.largest_rate, self.carried_rate, self.decoded_rate)
 
     @property
     def overloaded(self) -> bool | None:
@@ -158,26 +160,28 @@ class Pooled(Simulation):
 
     @property
     def busy(self) -> float:
-        """The share of the time in which a server has a step, on average."""
-        return super().busy / sum(len(fleet.replicas) for fleet in self._both)
+        """The share of the time in which a server runs a step, on average."""
+        return super().busy / sum(len(side.replicas) for side in self._both)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of either."""
-        each = (note for fleet in self._both for note in fleet.notes)
+        """What the user should know, of prefill servers too."""
+        each = (note for side in self._both for note in side.notes)
         return tuple(dict.fromkeys((*super().notes, *each)))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, and some figures of each server."""
         prefill, decode = self._both
         assert self.channel is not None
-        link = {"name": self.channel.name, "bytes_per_s": self.channel.link.Bps}
-        rates = {"prefill": prefill.largest_rate, "link": self.carried_rate, "decode": decode.largest_rate}
-        servers = {"prefill": list(prefill.figures), "decode": list(decode.figures)}
         return {
             **super().to_dict(),
             "router": prefill.router,
-            "link": link,
-            "largest_rates": rates,
-            **servers,
+            "link": {"name": self.channel.name, "bytes_per_s": self.channel.link.Bps},
+            "largest_rates": {
+                "prefill": prefill.largest_rate,
+                "link": self.carried_rate,
+                "decode": decode.largest_rate,
+            },
+            "prefill": list(prefill.figures),
+            "decode": list(decode.figures),
         }

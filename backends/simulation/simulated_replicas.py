@@ -1,4 +1,4 @@
-"""What a simulation of several replicas finds out: the whole, and each of them."""
+"""The result of a simulation of several replicas: of all requests, and of each replica."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from llmir.dataclass import dataclass
 from llmir.frozen import figure
 
-from .farm import Farm
 from .load import Array, Load
+from .running_replicas import RunningReplicas
 from .server import LOG
 from .simulation import Simulation
 
@@ -23,12 +23,12 @@ BY_REQUEST = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made",
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet(Simulation):
-    """Requests that several replicas served, which a `router` dealt out: `place` has the replica of each,
-    and `step` that of each event.
+class SimulatedReplicas(Simulation):
+    """Requests that a `router` sent to several replicas of a server.
 
-    `replicas` are simulations of their own, of the requests that each had; blocks and sequences are those of
-    one of them.
+    `place` is the replica of each request, `step` the replica of each row of the log. `replicas` has a
+    simulation of each, with its own requests. Blocks and sequences (`capacity`, `most_blocks`) are those of
+    one replica.
     """
 
     router: str = ""
@@ -37,24 +37,25 @@ class Fleet(Simulation):
     replicas: tuple[Simulation, ...] = ()
 
     @classmethod
-    def of_farm(cls, profile: Profile, farm: Farm, load: Load, warm_up: int = 0, **more: Any) -> Fleet:
-        """What servers leave when all are served that came to one."""
-        placed = np.array(farm.place) >= 0
-        place = np.array(farm.place)[placed]
+    def of_run(
+        cls, profile: Profile, run: RunningReplicas, load: Load, warm_up: int = 0, **more: Any
+    ) -> SimulatedReplicas:
+        """The result of a run that is over; requests that came to no replica are left out."""
+        placed = np.array(run.place) >= 0
+        place = np.array(run.place)[placed]
         first = int(placed[:warm_up].sum())
-        each = [Simulation.of(profile, server, load, **more) for server in farm.servers]
+        each = [Simulation.of(profile, server, load, **more) for server in run.servers]
         whole = [_part(one, placed, warm_up) for one in each]
         parts = tuple(_part(one, place == number, first) for number, one in enumerate(whole))
         log = np.concatenate([one.log for one in parts])
         order = np.argsort(log[:, LOG.index("start_s")], kind="stable")
         step = np.repeat(np.arange(len(parts)), [len(one.log) for one in parts])
-        same = {f.name: getattr(whole[0], f.name) for f in fields(Simulation) if f.init}
-        same["log"] = log[order]
-        same["most_blocks"] = max(one.most_blocks for one in parts)
-        same |= {
-            name: np.concatenate([getattr(p, name) for p in parts]) for name in ("joined_s", "resumed_s")
-        }
-        return cls(**same, router=farm.router.name, place=place, step=step[order], replicas=parts)
+        shared = {f.name: getattr(whole[0], f.name) for f in fields(Simulation) if f.init}
+        shared["log"] = log[order]
+        shared["most_blocks"] = max(one.most_blocks for one in parts)
+        for name in ("joined_s", "resumed_s"):
+            shared[name] = np.concatenate([getattr(part, name) for part in parts])
+        return cls(**shared, router=run.router.name, place=place, step=step[order], replicas=parts)
 
     @figure
     def events(self) -> Mapping[str, Array]:
@@ -68,23 +69,23 @@ class Fleet(Simulation):
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
-        """Those of each replica: an event is of one of them."""
-        found = [one._gaps for one in self.replicas if len(one.load) > one.warm_up]
-        return np.concatenate([s for s, _ in found]), np.concatenate([n for _, n in found])
+        """Those of each replica, as a token follows one of the same replica."""
+        gaps = [one._gaps for one in self.replicas if len(one.load) > one.warm_up]
+        return np.concatenate([s for s, _ in gaps]), np.concatenate([n for _, n in gaps])
 
     @figure
     def largest_rate(self) -> float:
-        """As many times what one replica answers at most."""
+        """Requests a second that all replicas answer at most."""
         return len(self.replicas) * super().largest_rate
 
     @property
     def busy(self) -> float:
-        """The share of the time in which a replica has a step, on average."""
+        """The share of the time in which a replica runs a step, on average."""
         return super().busy / len(self.replicas)
 
     @figure
     def figures(self) -> tuple[Mapping[str, Any], ...]:
-        """What tells one replica from another."""
+        """Some figures of each replica, to compare them."""
         return tuple(_figures(one, self.duration_s) for one in self.replicas)
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,6 +107,6 @@ def _figures(replica: Simulation, duration_s: float) -> Mapping[str, Any]:
 
 
 def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
-    """The requests of a mask, of which those that do not count are the first."""
+    """The requests that a mask keeps; the first `warm_up` of all do not count in the part either."""
     arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
     return replace(whole, load=whole.load.only(kept), warm_up=int(kept[:warm_up].sum()), **arrays)

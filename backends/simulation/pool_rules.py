@@ -1,12 +1,18 @@
-"""Which prefill and decode servers an engine joins: what it requires of caches and splits on both sides."""
+"""Which prefill and decode servers an engine takes together: its rules for caches, splits and drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from llmir.backends.analysis.kv import rank_bytes
 from llmir.errors import InputError
 from llmir.graph import Program
+
+from .drafts import POOLS
+
+if TYPE_CHECKING:
+    from .profile import Profile
 
 Rule = Callable[[Program, Program], "str | None"]
 SOME = 4096  # tokens at which caches of two programs are compared
@@ -24,6 +30,20 @@ def check(engine: str, prefill: Program, decode: Program) -> None:
         raise InputError(f"pools: tp is {prefill.parallelism.tp} and {decode.parallelism.tp}; {why}")
     if engine in RULES and (refusal := RULES[engine](prefill, decode)):
         raise InputError(f"pools: {engine} {refusal}")
+
+
+def check_drafts(prefill: Profile, decode: Profile) -> None:
+    """InputError for drafts that the engine does not take in pools, or that the two sides make otherwise.
+
+    "P and D instances must use compatible speculation configurations": method and model of drafts must match
+    (docs/features/nixl_connector_compatibility.md of vLLM).
+    """
+    one, two = (side.drafts and side.drafts.made_by(side.job.program) for side in (prefill, decode))
+    if one != two:
+        each = " and ".join(repr(by or "no drafts") for by in (one, two))
+        raise InputError(f"pools: both have the same thing draft, or nothing; here it is {each}")
+    if decode.drafts and (why := POOLS.get((decode.policy.name, decode.drafts.kind(decode.job.program)))):
+        raise InputError(f"draft_tokens: {decode.drafts.tokens}; {why}")
 
 
 def _differ(prefill: Program, decode: Program) -> str:

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 
-class Prefixes:
+class SentPrefixes:
     """Hashes, `each` of so many tokens, that were sent last: as many as `tokens` of a cache hold.
 
-    >>> prefixes = Prefixes([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
+    >>> prefixes = SentPrefixes([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
     >>> for request in range(3):
     ...     print(prefixes.kept(request))
     ...     prefixes.use(request)

@@ -17,8 +17,8 @@ from llmir.backends.analysis.batch import Batch
 
 from .blocks import Blocks
 from .load import Array
+from .prefix_cache import PrefixCache
 from .server import Server
-from .sharing import Sharing
 
 SOON = 1 << 10  # steps of a calendar at first
 
@@ -45,7 +45,7 @@ class Calendar:
         return self._values[place : place + steps]
 
 
-class Growth(Batch):
+class SpeculativeBatch(Batch):
     """The tokens that all sequences keep together, which grow by what each step yields."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Growth(Batch):
         return [found]
 
 
-class Slots(Blocks):
+class SpeculativeBlocks(Blocks):
     """Blocks of sequences that take slots for all rows of a step, those of drafts that turn out wrong too."""
 
     __slots__ = ("_due",)
@@ -112,7 +112,7 @@ class Slots(Blocks):
         return int(np.searchsorted(taken, self.free - spare, side="right"))
 
 
-class Walk(NamedTuple):
+class Schedule(NamedTuple):
     """How a sequence decodes from a step on, at a context: tokens made after each, blocks held in each."""
 
     step: int
@@ -121,22 +121,22 @@ class Walk(NamedTuple):
     held: Array
 
 
-class Verifying(Server):
+class SpeculativeServer(Server):
     """Such an engine; `walks` are those of sequences that decode, `used` the steps of each before them."""
 
     def _idle(self) -> None:
         super()._idle()
-        self.batch: Growth = Growth()
-        self.blocks: Slots = Slots(self.capacity.blocks, self.capacity.block)
-        self.sharing = Sharing(self.load, self.blocks) if self.load.shares else None
-        self.walks: dict[int, Walk] = {}
+        self.batch: SpeculativeBatch = SpeculativeBatch()
+        self.blocks: SpeculativeBlocks = SpeculativeBlocks(self.capacity.blocks, self.capacity.block)
+        self.sharing = PrefixCache(self.load, self.blocks) if self.load.shares else None
+        self.schedules: dict[int, Schedule] = {}
         self.used: Counter[int] = Counter()
 
     def left(self, request: int, end: int) -> int:
         """Tokens that one that decodes has to come."""
-        walk = self.walks[request]
-        done = self.step - walk.step
-        return int(walk.made[-1]) - (int(walk.made[done - 1]) if done else 0)
+        schedule = self.schedules[request]
+        done = self.step - schedule.step
+        return int(schedule.made[-1]) - (int(schedule.made[done - 1]) if done else 0)
 
     def to_come(self, most: int) -> int:
         """Those that all that decode have, as far as is known."""
@@ -157,7 +157,7 @@ class Verifying(Server):
         made[-1] = left  # no more than it asked for
         yields = np.diff(made, prepend=0)
         held = -(-(context + made - yields + self.capacity.rows) // size)
-        self.walks[request] = Walk(self.step, context, made, held)
+        self.schedules[request] = Schedule(self.step, context, made, held)
         self.batch.begin(context, yields)
         self.blocks.begin(self.step, np.diff(held, prepend=self.blocks.of(context)))
         heappush(self.ends, (self.step + steps, request))
@@ -166,13 +166,13 @@ class Verifying(Server):
 
     def _leave(self, request: int, context: int) -> None:
         """It decodes no more, and gives back the slots of its last step too."""
-        walk = self.walks.pop(request)
-        done = self.step - walk.step
-        first = self.blocks.of(walk.context)
+        schedule = self.schedules.pop(request)
+        done = self.step - schedule.step
+        first = self.blocks.of(schedule.context)
         self.used[request] += done
         self.decoding -= 1
         self.kept -= context
-        self.batch.stop(context, np.diff(walk.made, prepend=0)[done:])
-        self.blocks.stop(self.step, np.diff(walk.held, prepend=first)[done:])
+        self.batch.stop(context, np.diff(schedule.made, prepend=0)[done:])
+        self.blocks.stop(self.step, np.diff(schedule.held, prepend=first)[done:])
         self._give(request, context)
-        self.blocks.free += (int(walk.held[done - 1]) if done else first) - self.blocks.of(context)
+        self.blocks.free += (int(schedule.held[done - 1]) if done else first) - self.blocks.of(context)

@@ -23,7 +23,7 @@ from .rows import Rows
 from .steps import PricedStep
 
 
-class VerifiedStep:
+class SpeculativeStep:
     """Steps of a program by a cost model, in which each sequence that decodes has rows for its drafts.
 
     All that decode are priced at their mean context, which over-counts windows that some have not filled.

@@ -9,7 +9,7 @@ from .blocks import Blocks
 from .load import Load
 
 
-class Sharing:
+class PrefixCache:
     """Blocks of leading tokens by their hashes, as vLLM keeps them (vllm/v1/core/block_pool.py).
 
     A hash stands for the whole blocks of some tokens; `users` counts who has them, from when they were read.

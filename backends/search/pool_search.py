@@ -15,7 +15,7 @@ import numpy as np
 
 from llmir.backends.simulation.limits import saturated
 from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.pair import Pair
+from llmir.backends.simulation.pools import Pools
 from llmir.backends.simulation.profile import Profile
 from llmir.backends.simulation.router import ROUTERS
 from llmir.backends.simulation.routers import Random
@@ -45,7 +45,7 @@ class Side(NamedTuple):
     rate: float
 
 
-class Joined(NamedTuple):
+class PoolPlan(NamedTuple):
     """A prefill and a decode structure, and how many servers of each may do."""
 
     prefill: Side
@@ -53,7 +53,7 @@ class Joined(NamedTuple):
     servers: tuple[int, int]
 
 
-class Pooling:
+class PoolSearch:
     """Pools of the structures of a search, over a link."""
 
     def __init__(self, search: Search, link: str) -> None:
@@ -62,7 +62,7 @@ class Pooling:
         self._profiles: dict[Side, Profile] = {}
 
     def candidates(self) -> list[PooledCandidate]:
-        """The cheapest pair by closed form, and where it misses a limit the next ones."""
+        """The cheapest pools by closed form, and where it misses a limit the next ones."""
         found: list[PooledCandidate] = []
         for joined in sorted(self._joined(), key=self._cost):
             if len(found) == PAIRS:
@@ -73,7 +73,7 @@ class Pooling:
                     self.refused.setdefault(self._name(joined), too_many(devices, most, devices / most))
                 continue
             try:
-                found.append(self._least(joined, self.pair(joined)))
+                found.append(self._least(joined, self.pools(joined)))
             except LlmirError as error:  # the engine refuses it, or a request has no room
                 self.refused[self._name(joined)] = Refusal(str(error))
                 continue
@@ -81,9 +81,9 @@ class Pooling:
                 break
         return found
 
-    def pair(self, joined: Joined) -> Pair:
+    def pools(self, joined: PoolPlan) -> Pools:
         """Both servers and the link; InputError for what the engine refuses."""
-        return Pair(self._profile(joined.prefill), self._profile(joined.decode), self.link)
+        return Pools(self._profile(joined.prefill), self._profile(joined.decode), self.link)
 
     def _profile(self, side: Side) -> Profile:
         if side not in self._profiles:
@@ -93,7 +93,7 @@ class Pooling:
             )
         return self._profiles[side]
 
-    def _joined(self) -> Iterator[Joined]:
+    def _joined(self) -> Iterator[PoolPlan]:
         """Sides of one device and type of weights, with the servers that the rate needs."""
         rate = self.search.traffic.rate
         prefills, decodes = self.sides()
@@ -102,7 +102,7 @@ class Pooling:
             for two in decodes:
                 first, second = (self.search.structures[side.number] for side in (one, two))
                 if first.model is second.model and first.weights == second.weights:
-                    yield Joined(one, two, (least, ceil(rate / two.rate)))
+                    yield PoolPlan(one, two, (least, ceil(rate / two.rate)))
 
     def sides(self) -> tuple[list[Side], list[Side]]:
         """The fastest prefill and decode server of each structure whose closed form is within the limits."""
@@ -141,26 +141,26 @@ class Pooling:
         fits = shares[side.seconds + wait <= limit.seconds]
         return float(fits.max(initial=0.01))
 
-    def _devices(self, joined: Joined, servers: Sequence[int]) -> int:
+    def _devices(self, joined: PoolPlan, servers: Sequence[int]) -> int:
         each = (self.search.structures[side.number].split.devices for side in joined[:2])
         return sum(n * of for n, of in zip(servers, each, strict=True))
 
-    def _cost(self, joined: Joined) -> tuple[float, int]:
+    def _cost(self, joined: PoolPlan) -> tuple[float, int]:
         devices = self._devices(joined, joined.servers)
         price = self.search.structures[joined.decode.number].device.price_per_hour_usd or 0.0
         return (devices * price if self.search.priced else devices, devices)
 
-    def _name(self, joined: Joined) -> str:
+    def _name(self, joined: PoolPlan) -> str:
         one, two = (self.search.structures[side.number] for side in joined[:2])
         return f"pools {one.name} → {two.split}"
 
-    def _least(self, joined: Joined, pair: Pair) -> PooledCandidate:
+    def _least(self, joined: PoolPlan, pools: Pools) -> PooledCandidate:
         """As few servers as meet the limits, from those of the closed form on."""
         tried: dict[tuple[int, int], PooledCandidate] = {}
 
         def at(servers: tuple[int, int]) -> PooledCandidate:
             if servers not in tried:
-                tried[servers] = self._try(joined, pair, servers)
+                tried[servers] = self._try(joined, pools, servers)
             return tried[servers]
 
         def more(candidate: PooledCandidate) -> tuple[int, int] | None:
@@ -174,7 +174,7 @@ class Pooling:
             short = most is not None and self._devices(joined, (first, second)) > most
             return None if alone or short else (first, second)
 
-        now, least = joined.servers, self._stable(joined, pair)
+        now, least = joined.servers, self._stable(joined, pools)
         while not (found := at(now)).meets:
             if (next_ := more(found)) is None:
                 return found
@@ -186,23 +186,23 @@ class Pooling:
                     break
                 now = fewer
         while True:
-            found = replace(at(now), largest_rate=self._carried(joined, pair, now))
+            found = replace(at(now), largest_rate=self._carried(joined, pools, now))
             if found.carried or found.trial.over(found.traffic) > 1 or (next_ := more(found)) is None:
                 return found
             now = next_
 
-    def _stable(self, joined: Joined, pair: Pair) -> tuple[int, int]:
+    def _stable(self, joined: PoolPlan, pools: Pools) -> tuple[int, int]:
         """Servers of each kind that answer what comes by closed form, if they are as much faster as may be.
 
         There are as many links as there are of the rarer kind, each of which carries a cache at a time.
         """
         rate = self.search.traffic.rate
-        links = ceil(rate * float(pair.seconds(np.array([self.search.traffic.read]))[0]))
+        links = ceil(rate * float(pools.seconds(np.array([self.search.traffic.read]))[0]))
         sides = (joined.prefill, joined.decode)
         first, second = (max(links, ceil(rate / (side.rate * SLACK)), 1) for side in sides)
         return first, second
 
-    def _try(self, joined: Joined, pair: Pair, servers: tuple[int, int]) -> PooledCandidate:
+    def _try(self, joined: PoolPlan, pools: Pools, servers: tuple[int, int]) -> PooledCandidate:
         """So many prefill and decode servers, by all seeds if one may do.
 
         Of many servers a unit is simulated, with its share of the requests: what divides both where they are
@@ -215,11 +215,11 @@ class Pooling:
         traffic = self._traffic(joined, units)
         runs: list[Run] = []
         for seed in traffic.seeds:
-            runs.append(self._run(pair, unit, traffic.alone(units, seed)))
+            runs.append(self._run(pools, unit, traffic.alone(units, seed)))
             if Trial((runs[-1],)).over(traffic) > 1:
                 break
         one, two = (search.structures[side.number] for side in joined[:2])
-        means = self._means(joined, pair, servers)
+        means = self._means(joined, pools, servers)
         return PooledCandidate(
             *(
                 two,
@@ -233,41 +233,41 @@ class Pooling:
             prefill=one,
             servers=unit,
             link=self.link,
-            pair=pair,
+            pools=pools,
         )
 
-    def _traffic(self, joined: Joined, units: int) -> Traffic:
+    def _traffic(self, joined: PoolPlan, units: int) -> Traffic:
         """So many requests that the first tenth of them lasts as long as one does."""
         traffic = self.search.traffic
         lasts = joined.prefill.seconds + (traffic.answer - 1) * joined.decode.seconds
         return replace(traffic, requests=max(traffic.requests, ceil(10 * lasts * traffic.rate / units)))
 
-    def _run(self, pair: Pair, unit: tuple[int, int], load: Load) -> Run:
+    def _run(self, pools: Pools, unit: tuple[int, int], load: Load) -> Run:
         router = self.search.traffic.router
         if ROUTERS[router].blind:
-            ttft_s, tpot_s = tandem(pair, load, unit, router)
+            ttft_s, tpot_s = tandem(pools, load, unit, router)
         else:
             many = {"prefill_replicas": unit[0], "decode_replicas": unit[1]}
-            found = pair.run(load, **many, router=router if max(unit) > 1 else None)
+            found = pools.run(load, **many, router=router if max(unit) > 1 else None)
             ttft_s, tpot_s = found.ttft_s, found.tpot_s
         first = len(ttft_s) // 10
         return Run.of(ttft_s[first:], tpot_s[first:], self.search.traffic)
 
-    def _carried(self, joined: Joined, pair: Pair, servers: tuple[int, int]) -> float:
+    def _carried(self, joined: PoolPlan, pools: Pools, servers: tuple[int, int]) -> float:
         """Requests a second that all answer at most: prefill servers, links and decode servers."""
         traffic = self.search.traffic
-        load = pair.decode.short(traffic.load(1, traffic.seed))
+        load = pools.decode.short(traffic.load(1, traffic.seed))
         rates = []
-        for profile, of in zip((pair.prefill, pair.decode), pair.halves(load), strict=True):
+        for profile, of in zip((pools.prefill, pools.decode), pools.halves(load), strict=True):
             room = profile.capacity(of.longest)
             rates.append(saturated(profile.prices(), profile.policy, room, of))
-        sent = float(pair.seconds(load.prompt).mean())
+        sent = float(pools.seconds(load.prompt).mean())
         return min(servers[0] * rates[0], servers[1] * rates[1], min(servers) / sent if sent else inf)
 
-    def _means(self, joined: Joined, pair: Pair, servers: tuple[int, int]) -> tuple[float, float]:
+    def _means(self, joined: PoolPlan, pools: Pools, servers: tuple[int, int]) -> tuple[float, float]:
         """TTFT and TPOT by closed form: with the wait of M/D/1 queues, and a part of a cache's way."""
         traffic, one = self.search.traffic, joined.prefill
         busy = traffic.rate / (servers[0] * one.rate)
         wait = busy / (2 * (1 - busy) * one.rate) if busy < 1 else inf
-        sent = float(pair.seconds(np.array([traffic.read]))[0])
+        sent = float(pools.seconds(np.array([traffic.read]))[0])
         return one.seconds + wait, joined.decode.seconds + sent / (traffic.answer - 1)
