@@ -231,6 +231,15 @@ def test_what_cannot_be_simulated_is_refused(asked: dict[str, Any], says: str) -
     assert "\n" not in str(error.value)
 
 
+def test_a_model_of_images_is_refused() -> None:
+    images = llmir.load("DiT-XL-2-256")
+    for asked in ({}, {"engine": "vllm"}):
+        with pytest.raises(InputError, match="DiT-XL-2-256 is of images, and has no tokens to serve"):
+            llmir.simulate(images, "h100-sxm", rate=1, **asked)
+        with pytest.raises(InputError, match="is of images"):
+            llmir.plan(images, rate=1, **asked)
+
+
 @pytest.mark.parametrize("servers", [1, 2, 7])
 def test_gaps_are_what_a_server_in_turn_sees(servers: int) -> None:
     """By `burstiness` n, and by every nth request of Poisson's law."""

@@ -146,6 +146,25 @@ def test_what_cannot_be_is_a_row_that_says_why() -> None:
     assert all(row["batch"] for row in micro)
 
 
+@pytest.mark.parametrize(
+    "axes", [{"context": "10M"}, {"context": "5,10M", "new": "1,9"}, {"new": 10_000_001}]
+)
+def test_lengths_beyond_what_requests_have_are_refused(axes: dict[str, Any]) -> None:
+    """Each alone: rows beside them have figures."""
+    found = llmir.sweep(TINY, axes)
+    for row in found.rows():
+        length = row["new"] + row["context"]
+        assert row["refused"] == (
+            f"requests of {length:,} tokens; 10,000,000 are the most" if length > 10_000_000 else None
+        )
+
+
+def test_a_range_of_the_command_is_as_long_as_one_of_python(run: Run) -> None:
+    ran = run("sweep", "tiny.json", "--batch", "1:10001", "--format", "csv")
+    assert ran.code == 0, ran.err
+    assert [line.split(",")[1] for line in ran.out.splitlines()[1:]] == [str(n) for n in range(1, 10002)]
+
+
 def brute(first: int, last: int, step: str) -> list[int]:
     found, value = [], first
     while value <= last:
@@ -246,7 +265,8 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
         "sweep", "tiny.json", "--batch", "1:4:x2", "--context", "1k,2k", "--format", "jsonl"
     ).out.splitlines()
     assert [(r["batch"], r["context"]) for r in map(json.loads, lines)] == [*product((1, 2, 4), (1024, 2048))]
-    assert run("sweep", "tiny.json", "-o", "x.csv").code == 0
+    ran = run("sweep", "tiny.json", "-o", "x.csv")
+    assert ran.code == 0 and "x.csv: 1 row\n" in ran.err
     assert len((tmp_path / "x.csv").read_text("utf-8").splitlines()) == 2
     for bad, why in (("8:1", "reversed"), ("0", "from 1"), ("x", "a range")):
         ran = run("sweep", "tiny.json", "--batch", bad, "-o", "y.csv")

@@ -44,7 +44,11 @@ def axis(name: str, said: object, called: str = "") -> tuple[Value, ...]:
     if isinstance(said, str):
         parts: Iterable[object] = [part.strip() for part in said.split(",")]
     else:
-        parts = [said] if said is None or isinstance(said, int) else convert.items(called, said, "values")
+        parts = (
+            [said]
+            if said is None or isinstance(said, int)
+            else convert.items(called, said, "values", most=MOST)
+        )
     least = {**COUNTS, **POINTS}.get(name)
     found: dict[Value, None] = {}
     for part in parts:

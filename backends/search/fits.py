@@ -10,9 +10,10 @@ import numpy as np
 
 from llmir.backends.analysis.caches import policy
 from llmir.backends.analysis.liveness import reserved
-from llmir.backends.analysis.workload import Workload
+from llmir.backends.analysis.workload import LONGEST, Workload
 from llmir.backends.cost import Model
 from llmir.dim import Binding, Size, falls
+from llmir.errors import InputError
 from llmir.frozen import Array
 from llmir.graph import Program
 
@@ -45,6 +46,8 @@ class Fits:
         return self._batches[length]
 
     def _job(self, length: int) -> Workload:
+        if length > LONGEST:
+            raise InputError(f"requests of {length:,} tokens; {LONGEST:,} are the most")
         job = self._jobs.get(length)
         if job is None:
             if len(self._jobs) >= KEPT:

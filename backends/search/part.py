@@ -152,7 +152,7 @@ class Steps:
 
     def _refusal(self, batch: int, new: int, context: int) -> str:
         try:
-            self.figures(batch, new, context)
+            self._figures(*(np.array(n) for n in (batch, new, context)))
         except LlmirError as error:
             return str(error)
         return ""

@@ -95,6 +95,8 @@ def _within(what: str, tokens: Array, most: int) -> None:
 
 
 def _pool(job: Workload) -> Pool:
+    if job.program.patches:
+        raise InputError(f"simulate: {job.program.name} is of images, and has no tokens to serve")
     if job.pool is None:
         why = "simulate: no engine whose memory is known is priced"
         raise InputError(f"{why}; say engine too, one of {', '.join(POLICIES)}")

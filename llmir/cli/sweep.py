@@ -107,7 +107,7 @@ def sweep(**given: Any) -> None:
     if pieces:
         there = f", {written.read:,} structures were there" if written.read else ""
         refused = f", {written.refused:,} refused: {written.why}" if written.refused else ""
-        line("wrote", f"{file}: {written.rows:,} rows{there}{refused}")
+        line("wrote", f"{file}: {written.rows:,} row{'s' * (written.rows > 1)}{there}{refused}")
     elif found.refusals == len(found):
         raise InputError(all_of(len(found), found.parts[0].why))
     else:
