@@ -13,6 +13,8 @@ export class Against {
 
   draw({ pinned, steps, memory, setup, at, phase }) {
     mark($("against"), "hidden", !pinned);
+    const place = document.querySelectorAll(".column")[pinned ? 0 : 1], own = $("skyline");  // where there is room
+    if (own.parentNode !== place) place.append(own);
     if (!pinned) return;
     say($("against-what"), different(pinned, { setup, at }));
     const parts = Object.keys(steps).filter((name) => steps[name] && pinned.steps[name]);

@@ -6,9 +6,9 @@ import { Rates } from "./rates.js";
 
 const ORDER = ["device", "split", "weights", "activations", "KV cache", "collectives", "engine", "times"];
 const SLIDERS = {
-  batch: { title: "batch", more: "sequences at once", low: 1, high: 256, ticks: [1, 4, 16, 64, 256] },
-  prompt: { title: "prompt", more: "tokens in", low: 128, high: 131072, ticks: [128, 1024, 8192, 32768, 131072] },
-  generate: { title: "generate", more: "tokens out", low: 1, high: 8192, ticks: [1, 16, 128, 1024, 8192] },
+  batch: ["sequences at once", [1, 4, 16, 64, 256]],
+  prompt: ["tokens in", [128, 1024, 8192, 32768, 131072]],
+  generate: ["tokens out", [1, 16, 128, 1024, 8192]],
 };
 
 // Numbers from low to high, eight an octave and those that the marks name.
@@ -67,13 +67,13 @@ export class Controls {
   }
 
   slider(name) {
-    const { title, more, low, high, ticks } = SLIDERS[name], start = this.state[name];
-    const values = steps(min(low, start), max(high, start), [start]);
+    const [more, ticks] = SLIDERS[name], start = this.state[name];
+    const values = steps(min(ticks[0], start), max(ticks.at(-1), start), [start]);
     const range = h("input", {
-      type: "range", min: 0, max: values.length - 1, step: 1, id: `range-${name}`, "aria-label": `${title}, ${more}`,
+      type: "range", min: 0, max: values.length - 1, step: 1, id: `range-${name}`, "aria-label": `${name}, ${more}`,
       oninput: () => this.move(name, this.fitting(name, values[range.value])),
     });
-    const typed = () => this.typed(name), box = field(name, { inputmode: "numeric", "aria-label": `${title}, a number`, onchange: typed, oninput: typed });
+    const typed = () => this.typed(name), box = field(name, { inputmode: "numeric", "aria-label": `${name}, a number`, onchange: typed, oninput: typed });
     const why = h("span", { class: "why", id: `${name}-why` });
     const marks = h("div", { class: "ticks", "aria-hidden": "true" });
     for (const tick of ticks) {
@@ -82,7 +82,7 @@ export class Controls {
       marks.append(mark);
     }
     $("sliders").append(div("card slider",
-      div("line", h("label", { for: `range-${name}` }, title, span("more", `, ${more}`)), box),
+      div("line", h("label", { for: `range-${name}` }, name, span("more", `, ${more}`)), box),
       range, marks, why));
     this.sliders.set(name, { range, box, why, values });
   }
@@ -136,7 +136,7 @@ export class Controls {
         }
         node.value = label;
       } else {
-        say(node, label ?? facts(own)[menu] ?? "");
+        say(node, label ?? (facts(own)[menu] || ""));
         node.parentNode.hidden = !node.textContent;
       }
       if (menu === "device") say(node.parentNode.firstChild, own.devices > 1 ? `${own.devices} devices` : menu);
@@ -144,21 +144,12 @@ export class Controls {
   }
 }
 
-function nearest(values, value) {
-  const at = values.findIndex((n) => n >= value);
-  return at < 0 ? values.length - 1 : at;
-}
+// How many values are smaller.
+const nearest = (values, value) => min(values.filter((n) => n < value).length, values.length - 1);
 
 // What a set-up is where no menu says it.
-function facts(own) {
-  const { weights, activations, kv_cache } = own.precision;
-  return {
-    device: own.device,
-    split: own.devices > 1 ? "" : "one device",
-    weights: weights ?? "",
-    activations: activations && activations !== weights ? activations : "",
-    "KV cache": kv_cache ?? "",
-    engine: own.engine ?? "",
-    times: own.cost,
-  };
-}
+const facts = ({ precision: { weights, activations, kv_cache }, device, devices, engine, cost }) => ({
+  device, weights, engine, times: cost, "KV cache": kv_cache,
+  split: devices > 1 ? "" : "one device",
+  activations: activations !== weights && activations,
+});

@@ -1,7 +1,7 @@
 // Throughput and TPOT as the batch grows, or the prompt: at the other sizes as the sliders have them.
 import { digits, floor, kilo, max, min, time, whole } from "./format.js";
 import { $, Chart, either, put, svg } from "./dom.js";
-import { EDGE, beyond, framed } from "./charts.js";
+import { BOTTOM, LEFT, RIGHT, TOP, beyond, framed } from "./charts.js";
 
 const SAMPLES = 16, HIGH = 190, MOST = 256;  // points that are kept of a set-up
 const ALONG = {
@@ -62,13 +62,14 @@ export class Curves extends Chart {
       const said = `${title} by ${unit}: ${say(view.figures[key])} at ${show(now)}`;
       const chart = framed(this.wide, { x, y, title, unit, xFormat: show, yFormat: (n) => (n >= 1000 ? `${n / 1000}k` : `${n}`), xTicks: ticks, high: HIGH, label: said });
       const { root, wide, high } = chart, first = own.find(({ fits }) => !fits);
-      if (first) beyond(root, max(EDGE.left, x(first.value)), wide - EDGE.right, high, "does not fit");
+      if (view.figures[key] !== null) root.append(svg("line", { x1: x(now), x2: x(now), y1: TOP, y2: high - BOTTOM, class: "here" }));
+      if (first) beyond(root, max(LEFT, x(first.value)), wide - RIGHT, high, "does not fit");
       const path = d3.line((point) => x(point.value), (point) => y(point[key] * scale)).defined((point) => point[key] !== null);
       if (then.length) root.append(svg("path", { d: path(then), class: "then" }));
       root.append(svg("path", { d: path(own), class: "now" }));
       if (view.figures[key] !== null) {
         const [px, py] = [x(now), y(view.figures[key] * scale)], left = px > wide / 2;
-        root.append(svg("line", { x1: px, x2: px, y1: EDGE.top, y2: high - EDGE.bottom, class: "here" }), svg("circle", { cx: px, cy: py, r: 5, class: "dot" }),
+        root.append(svg("circle", { cx: px, cy: py, r: 5, class: "dot" }),
           put("here-text", px + (left ? -9 : 9), max(py - 8, 32), say(view.figures[key]), left ? "end" : "start"));
       }
       place.replaceChildren(root);

@@ -88,13 +88,11 @@ export const badge = (bound) => h("span", { class: `badge ${bound}`, "aria-hidde
 
 // One of several that takes the focus, and arrows that go from one to the next.
 export function roving(container, selector, step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }) {
-  const all = () => [...container.querySelectorAll(selector)].filter((node) => node.getClientRects().length);
-  const settle = (chosen) => {
-    for (const node of container.querySelectorAll(selector)) mark(node, "tabindex", node === chosen ? "0" : "-1");
-  };
+  const all = () => [...container.querySelectorAll(selector)];
+  const settle = (chosen) => all().forEach((node) => mark(node, "tabindex", node === chosen ? "0" : "-1"));
   container.addEventListener("focusin", ({ target }) => target.matches(selector) && settle(target));
   container.addEventListener("keydown", (event) => {
-    const nodes = all(), at = nodes.indexOf(event.target.closest(selector));
+    const nodes = all().filter((node) => node.getClientRects().length), at = nodes.indexOf(event.target.closest(selector));
     const ends = { Home: 0, End: nodes.length - 1 };
     if (at < 0 || !(event.key in step || event.key in ends)) return;
     const next = nodes[event.key in ends ? ends[event.key] : at + step[event.key]];
@@ -104,7 +102,7 @@ export function roving(container, selector, step = { ArrowDown: 1, ArrowRight: 1
     next.focus();
   });
   return () => {
-    const nodes = [...container.querySelectorAll(selector)];
+    const nodes = all();
     if (!nodes.some((node) => node.getAttribute("tabindex") === "0")) settle(nodes[0]);
   };
 }

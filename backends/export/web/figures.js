@@ -64,7 +64,7 @@ export class Figures {
     const stops = parts.map(([name, , seconds]) => `var(--${name}) ${(at / whole) * 100}% ${((at += seconds) / whole) * 100}%`);
     const look = whole ? `linear-gradient(to right, ${stops.join(", ")})` : "none";
     if (strip.look !== look) strip.style.background = strip.look = look;
-    say(words, parts.slice(0, 2).map(([, title, seconds]) => `${title} ${percent(seconds / whole)}`).join(" · "));
+    say(words, parts.slice(0, 2).map(([, title, seconds]) => `${title}\u00a0${percent(seconds / whole)}`).join(" · "));
   }
 
   against(place, now, then, show, rises) {
@@ -73,14 +73,13 @@ export class Figures {
     if (!known) return say(place, "");
     const sign = abs(now / then - 1) < 5e-4 ? "=" : now > then ? "▲" : "▼";
     const better = sign === "=" ? "" : (now > then) === Boolean(rises) ? "better" : "worse";
-    place.replaceChildren(`A ${show(then)} `, h("b", { class: better }, `${sign} ${ratio(now, then)}`),
+    place.replaceChildren(`A ${show(then)} `, h("b", { class: better }, `${sign}\u00a0${ratio(now, then)}`),
       span("unseen", better && `, ${better}`));
   }
 
   bar(memory, setup, pinned) {
     const { value, fits, parts, limit, usable } = this.memory, all = max(setup.capacity, memory.bytes);
-    const sizes = { weights: memory.weights, caches: memory.caches };
-    sizes.rest = memory.bytes - sizes.weights - sizes.caches;
+    const { weights, caches } = memory, sizes = { weights, caches, rest: memory.bytes - weights - caches };
     say(value, bytes(memory.bytes));
     const most = memory.largest >= 2 ** 40 ? "any batch does" : memory.largest ? `batch ${whole(memory.largest)} does` : "no batch does";
     const then = pinned ? ` (A: ${whole(pinned.memory.largest)})` : "";

@@ -2,7 +2,7 @@
 import { abs, max, min, percent, time } from "./format.js";
 import { $, breaking, div, h, mark, pressed, roving, say, span, svg, unfold } from "./dom.js";
 
-const MANY = 60;  // ops from which blocks begin folded, but for the longest
+const MANY = 60, SOME = 30, SMALL = 5;  // ops from which blocks begin folded, but for the longest; and small ones, to it
 const LANE = 7;
 const PARTS = [["host", "CPU"], ["launching", "waiting for launches"], ["hidden", "launches hidden by the graph"]];
 
@@ -21,8 +21,8 @@ export class Graph {
     const heavy = graph.sections.map(({ ops }) => this.seconds(ops, step)), most = heavy.indexOf(max(...heavy));
     const many = step.ops.length > MANY;
     this.sections = graph.sections.map((section, i) => {
-      const key = `${step.phase.graph} ${i}`, closed = this.folded.get(key) ?? ((many && i !== most) || section.title === "embedding" && i !== most);
-      const [name, cost] = [span("name", `${section.title}${section.count > 1 ? ` × ${section.count}` : ""}`), span("cost")];
+      const key = `${step.phase.graph} ${i}`, closed = this.folded.get(key) ?? (i !== most && (many || section.title === "embedding" || (step.ops.length > SOME && heavy[i] * SMALL < heavy[most])));
+      const [name, cost] = [span("name", `${section.title}${section.count > 1 ? ` × ${section.count}` : ""}${section.where}`), span("cost")];
       const head = h("button", { class: "fold", "aria-expanded": String(!closed), tabindex: "-1" }, name, cost);
       const ranks = [], boxes = section.ops.map((op) => {
         const box = this.box(op);
@@ -52,7 +52,7 @@ export class Graph {
   }
 
   box(op) {
-    const [name, cost, share, track] = [span("name", breaking(op.name)), span("cost"), span("share"), h("span", { class: "track", "aria-hidden": "true" })];
+    const [name, cost, share, track] = [span("name", breaking(op.name)), span("cost"), span("share"), span("track")];
     const node = h("button", { tabindex: "-1", class: "op" }, name, cost, track, share);
     const box = { ...op, node, cost, share, track };
     node.addEventListener("click", () => this.choose(box.own.name));
@@ -79,9 +79,9 @@ export class Graph {
     for (const box of open) if (!this.far.has(box.place)) this.say(box, view);
     this.extras.forEach(({ node }, i) => {
       const op = step.extras[i];
-      const waits = op.bound === "bubble", parts = waits ? {} : step.overheads[op.stage], more = PARTS.filter(([key]) => abs(parts[key] ?? 0) > 1e-12);
-      const of = more.length > 1 || op.time_s < 0 ? `: ${more.map(([key, words]) => `${words} ${time(parts[key])}`).join(", ")}` : "";
-      say(node, `${waits ? `${op.name}, waits` : "overhead of the engine"} · ${time(op.total_s)} · ${percent(op.share)}${of}`);
+      const waits = op.bound === "bubble", parts = waits ? {} : step.overheads[op.stage], more = PARTS.filter(([key]) => abs(parts[key]) > 1e-12);
+      const of = more[1] || op.time_s < 0 ? `: ${more.map(([key, words]) => `${words} ${time(parts[key])}`).join(", ")}` : "";
+      say(node, `${waits ? "waits" : "overhead of the engine"}${view.setup.stages > 1 ? `, stage ${op.stage}` : ""} · ${time(op.total_s)} · ${percent(op.share)}${of}`);
     });
   }
 
@@ -109,14 +109,18 @@ export class Graph {
       const jumps = links.filter(([tail, head]) => boxes[head].rank - boxes[tail].rank > 1);
       const at = body.getBoundingClientRect(), paths = [], lanes = [];
       for (const [tail, head] of jumps) {
-        const [a, b] = [tail, head].map((i) => boxes[i].node.getBoundingClientRect());
-        const [from, to] = [a.bottom - at.top - 5, b.top - at.top + 5];
+        // Beside another box, out of it below and into it from above.
+        const [[a, under], [b, over]] = [tail, head].map((i) => {
+          const own = boxes[i].node.getBoundingClientRect();
+          return [own, own.right < boxes[i].place.getBoundingClientRect().right - 1];
+        });
+        const [from, to] = [a.bottom - at.top + (under ? 3 : -5), b.top - at.top + (over ? -3 : 5)], end = b.right - at.left;
         let lane = lanes.findIndex((end) => end <= from);
         if (lane < 0) lane = lanes.length;
         lanes[lane] = to;
         const side = at.width - 24 + min(lane, 2) * LANE;
-        paths.push(svg("path", { d: `M${a.right - at.left},${from}H${side - 4}q4,0 4,4V${to - 4}q0,4 -4,4H${b.right - at.left + 5}` }),
-          svg("path", { class: "tip", d: `M${b.right - at.left},${to}l7,-3.5v7z` }));
+        paths.push(svg("path", { d: `M${a.right - at.left - (under ? 14 : 0)},${from - (under ? 3 : 0)}V${from}H${side - 4}q4,0 4,4V${to - 4}q0,4 -4,4H${end + (over ? -14 : 5)}` }),
+          svg("path", { class: "tip", d: over ? `M${end - 14},${to + 3}l-3.5,-6h7z` : `M${end},${to}l7,-3.5v7z` }));
       }
       mark(lines, "width", at.width);
       mark(lines, "height", at.height);

@@ -12,6 +12,7 @@ from llmir.backends.analysis.report import Report
 from llmir.backends.analysis.request_code import Phase
 from llmir.backends.export.dot.outline import Outline, outline
 from llmir.backends.export.dot.sections import Section
+from llmir.backends.export.dot.sums import stage_name
 
 
 class Graphs:
@@ -40,12 +41,17 @@ class Graphs:
 
 def _drawn(of: Outline, rows: dict[str, int]) -> dict[str, Any]:
     """Sections with their ops, each by the rows that it stands for, and links between boxes by place."""
+    several = len(of.report.stages) > 1
+    stages = {
+        section.id: f", {stage_name(stage)}" for stage in of.stages if several for section in stage.sections
+    }
     sections = [section for section in of.sections if section.boxes[0].op]
     places: dict[str, tuple[int, int]] = {}
     found: list[dict[str, Any]] = []
     for number, section in enumerate(sections):
         places |= {box.id: (number, i) for i, box in enumerate(section.boxes)}
-        found.append({"title": _title(section), "count": _count(section), "ops": _ops(section, rows)})
+        more = {"count": _count(section), "where": stages.get(section.id, ""), "ops": _ops(section, rows)}
+        found.append({"title": _title(section), **more})
     for number, section in enumerate(sections):
         own = nx.DiGraph()
         own.add_nodes_from(range(len(section.boxes)))

@@ -25,7 +25,7 @@ export class Lanes extends Chart {
         paths[kind] = `${paths[kind] ?? ""}M${left},${y}H${right}V${y + HIGH}H${left}Z`;
         if (kind !== "overhead" && said.length * 7 + 6 < right - left) marks.push(put("inside", (left + right) / 2, y + 15, said, "middle"));
       }
-      const all = (name) => lane.reduce((sum, { kind, from, to }) => sum + (kind === name ? to - from : 0), 0);
+      const all = (name) => lane.reduce((sum, { kind, from, to }) => sum + (kind === name && to - from), 0);
       const said = `stage ${stage}: ${time(all("work"))} of ops, ${time(all("overhead"))} of overhead, ${time(all("bubble"))} of waits`;
       root.append(svg("g", {}, svg("title", {}, said), put("head", 4, y + 15, stage), ...Object.entries(paths).map(([kind, d]) => svg("path", { d, class: `lane ${kind}` })), ...marks));
     });

@@ -91,12 +91,10 @@ class Page {
   still({ figures, memory }) {
     if (!FRAMED && location.hash !== this.state.hash) history.replaceState(null, "", this.state.hash);
     const later = figures.tpot_s === null ? "" : `, TPOT ${time(figures.tpot_s)}`;
-    const fits = memory.fits ? "fits" : "does not fit";
-    say($("live"), `TTFT ${time(figures.ttft_s)}${later}, ${digits(figures.output_tokens_per_s)} output tokens a second, ${fits}`);
+    say($("live"), `TTFT ${time(figures.ttft_s)}${later}, ${digits(figures.output_tokens_per_s)} output tokens a second, ${memory.fits ? "fits" : "does not fit"}`);
   }
 }
 
 mark($("main"), "hidden", null);
-globalThis.llmirPage = new Page(globalThis.llmirTold);
-globalThis.llmirPage.ready = performance.now();
+(globalThis.llmirPage = new Page(globalThis.llmirTold)).ready = performance.now();
 mark(document.documentElement, "data-ready", "");

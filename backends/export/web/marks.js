@@ -1,6 +1,6 @@
 // Lines and marks in a chart: what each says beside the pointer or under the focus, and what is ruled out.
 import { Chart, div, h, mark, roving, span, svg } from "./dom.js";
-import { EDGE, beyond, framed } from "./charts.js";
+import { BOTTOM, LEFT, RIGHT, TOP, beyond, framed } from "./charts.js";
 import { scaled, shown, ticked } from "./cells.js";
 import { line } from "./menu.js";
 
@@ -57,9 +57,9 @@ export class Marks extends Chart {
     this.at = ([a, b]) => [across.scale(a), up.scale(b)];
     this.busy = series.filter(({ faint }) => !faint).flatMap((each) => (each.line && !each.threads ? along(each.points.filter(([a, b]) => a !== null && b !== null).map(this.at)) : each.points.map(this.at)));
     const words = [...limits].sort((a, b) => (b.axis === "y") - (a.axis === "y")).map((limit) => this.limit(root, limit, across.scale, up.scale, high));
-    const top = high - EDGE.bottom, clip = `clip-${(clips += 1)}`, inner = svg("g", { "clip-path": `url(#${clip})` });
-    root.append(svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: EDGE.left - 12, y: EDGE.top - 9, width: this.wide - EDGE.left - EDGE.right + 24, height: top - EDGE.top + 18 }))), inner);
-    const inside = ([, b]) => b >= EDGE.top - 1 && b <= top + 1;
+    const top = high - BOTTOM, clip = `clip-${(clips += 1)}`, inner = svg("g", { "clip-path": `url(#${clip})` });
+    root.append(svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: LEFT - 12, y: TOP - 9, width: this.wide - LEFT - RIGHT + 24, height: top - TOP + 18 }))), inner);
+    const inside = ([, b]) => b >= TOP - 1 && b <= top + 1;
     series.forEach((each, number) => {
       const shape = each.shape ?? number, look = `series s${shape % KINDS} ${each.faint ? "faint" : ""} ${each.best ? "best" : ""}`;
       const group = svg("g", { class: look }), known = each.points.filter((point) => point[0] !== null && point[1] !== null);
@@ -91,20 +91,20 @@ export class Marks extends Chart {
 
   // A limit as a line, and what lies beyond it hatched; its words, which lie above all else.
   limit(root, { axis, at, words, side, asked }, x, y, high) {
-    const right = this.wide - EDGE.right, bottom = high - EDGE.bottom, look = asked ? "here" : "capacity", text = asked ? "here-text" : "limit-text";
+    const right = this.wide - RIGHT, bottom = high - BOTTOM, look = asked ? "here" : "capacity", text = asked ? "here-text" : "limit-text";
     if (axis === "y") {
-      const py = y(at), places = [-5, 14].flatMap((by) => [[EDGE.left + 6, py + by], [right, py + by, "end"]]);
-      if (py < EDGE.top || py > bottom) return null;
-      root.append(svg("line", { x1: EDGE.left, x2: right, y1: py, y2: py, class: look }));
+      const py = y(at), places = [-5, 14].flatMap((by) => [[LEFT + 6, py + by], [right, py + by, "end"]]);
+      if (py < TOP || py > bottom) return null;
+      root.append(svg("line", { x1: LEFT, x2: right, y1: py, y2: py, class: look }));
       const own = this.words(text, words, places);
-      this.busy.push(...along([[EDGE.left, py], [right, py]]));
+      this.busy.push(...along([[LEFT, py], [right, py]]));
       return own;
     }
-    const px = Math.max(EDGE.left, Math.min(x(at), right)), left = side === "high" || px > (EDGE.left + right) / 2;
-    if (side) beyond(root, side === "low" ? EDGE.left : px, side === "low" ? px : right, high, "");
-    if (px === x(at)) root.append(svg("line", { x1: px, x2: px, y1: EDGE.top, y2: bottom, class: look }));
-    const most = bottom - EDGE.top, heights = [0.97, 0.1, 0.5, 0.25, 0.75].map((at) => EDGE.top + at * most), roomy = side === "high" && words.length * LETTER + 10 < right - px;
-    if (side === "high") heights.unshift(EDGE.top + 12);
+    const px = Math.max(LEFT, Math.min(x(at), right)), left = side === "high" || px > (LEFT + right) / 2;
+    if (side) beyond(root, side === "low" ? LEFT : px, side === "low" ? px : right, high, "");
+    if (px === x(at)) root.append(svg("line", { x1: px, x2: px, y1: TOP, y2: bottom, class: look }));
+    const most = bottom - TOP, heights = [0.97, 0.1, 0.5, 0.25, 0.75].map((at) => TOP + at * most), roomy = side === "high" && words.length * LETTER + 10 < right - px;
+    if (side === "high") heights.unshift(TOP + 12);
     const sides = roomy ? [[right, "end"]] : [[px - 5, "end"], [px + 5, "start"]];
     if (!left) sides.reverse();
     return this.words(text, words, sides.flatMap(([px, anchor]) => heights.map((py) => [px, py, anchor])));

@@ -2,7 +2,7 @@
 import { whole } from "./format.js";
 import { $, h, mark, say, unfold } from "./dom.js";
 
-const PAINT = ["fill", "fill-opacity", "stroke", "vector-effect", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family", "opacity", "text-anchor"];
+const PAINT = "fill fill-opacity stroke vector-effect stroke-width stroke-dasharray font-size font-weight font-family opacity text-anchor".split(" ");
 
 export const FRAMED = location.protocol === "about:";  // in a notebook: no address, and no link to it
 

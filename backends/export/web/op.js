@@ -1,6 +1,6 @@
 // One op: its equation, what it costs in symbols and here, what bounds it, and where the constants come from.
 import { bytes, flops, max, percent, rate, time, whole, within } from "./format.js";
-import { $, badge, div, h, heads, span } from "./dom.js";
+import { $, badge, breaking, div, h, heads, span } from "./dom.js";
 
 // A size in symbols as it is read: 10,240·B·T.
 const symbols = (text) => text.replace(/\d{4,}/g, (n) => whole(Number(n))).replaceAll("*", "·\u200b");
@@ -17,7 +17,7 @@ export class Op {
     this.key = key;
     const limits = op.row.about.limits.map((limit) => ({ ...limit, rate: setup.rate(limit.key) ?? limit.rate, source: limit.key in setup.typed ? "typed in" : limit.source }));
     const { about } = op.row, chosen = op.name === state.op;
-    const head = div("line", h("h2", {}, op.name, span("more", ` ${about.op}${op.repeat > 1 ? ` × ${op.repeat}` : ""}, ${phase}`)),
+    const head = div("line", h("h2", {}, breaking(op.name), span("more", ` ${about.op}${op.repeat > 1 ? ` × ${op.repeat}` : ""}, ${phase}`)),
       span(null, h("strong", { class: `big ${op.bound}` }, time(op.time_s)), ` ${within(op.error)} `, badge(op.bound), ` ${op.bound}`));
     const sizes = about.axes.map(([name, size]) => `${name} ${symbols(size)}`).join(", ");
     this.place.replaceChildren(head,
@@ -28,11 +28,12 @@ export class Op {
 
   sizes(op, { at }) {
     const { about } = op.row, rows = [];
-    const moved = { "read, weight": op.weight_read_bytes, "read, activation": op.activation_read_bytes, "read, cache": op.kv_cache_read_bytes,
-      "written, activation": op.activation_write_bytes, "written, cache": op.kv_cache_write_bytes };
     if (op.matmul_flops) rows.push(["matrix FLOPs", about.matrix, flops(op.matmul_flops)]);
     if (op.flops - op.matmul_flops) rows.push(["vector FLOPs", about.vector, flops(op.flops - op.matmul_flops)]);
-    for (const [role, text] of Object.entries(about.moved)) rows.push([role, text, role in moved ? bytes(moved[role]) : ""]);
+    for (const [role, text] of Object.entries(about.moved)) {
+      const [way, what] = role.split(", "), moved = op[`${what === "cache" ? "kv_cache" : what}_${way === "read" ? way : "write"}_bytes`];
+      rows.push([role, text, moved === undefined ? "" : bytes(moved)]);
+    }
     if (op.comm_bytes) rows.push(["sent", "", bytes(op.comm_bytes)]);
     return h("table", { class: "sizes" },
       heads(["one execution", "in symbols", `B ${whole(at[0])}, T ${whole(at[1])}, C ${whole(at[2])}`]),

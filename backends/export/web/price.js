@@ -26,10 +26,7 @@ function known(phase, each, fresh) {
 }
 
 // Values that follow one another by name, so many of each.
-function apart(values, counts) {
-  let from = 0;
-  return mapped(counts, (count) => values.slice(from, (from += count)));
-}
+const apart = (values, counts, from = 0) => mapped(counts, (count) => values.slice(from, (from += count)));
 
 // Functions by name for what they are told, made once for each.
 export function once(made) {
@@ -160,7 +157,7 @@ export class Setup {
     const steps = this.chunks(batch, prompt);
     const seconds = steps.map(({ prompts, fresh, cached, times }) =>
       times * sum(this.timings(prompts, fresh, cached).map(({ interval }) => interval)));
-    const last = steps.at(-1), end = this.timing(last.prompts, last.fresh, last.cached.at(-1));
+    const { prompts, fresh, cached } = steps.at(-1), end = this.timing(prompts, fresh, cached.at(-1));
     const whole = sum(seconds), way = end.step - end.interval;
     return { time: whole + way, mean: mean(steps, seconds) + way, interval: whole };
   }
@@ -169,15 +166,11 @@ export class Setup {
   request({ batch, prompt, generate }) {
     const reading = this.reading(batch, prompt), later = generate - 1;
     const decoding = later ? this.decoding(batch, prompt, later) : { period: 0, interval: 0 };
-    const tpot = later ? decoding.period / later : null;
-    const e2e = reading.time + later * (tpot ?? 0);
+    const tpot_s = later ? decoding.period / later : null, ttft_s = reading.time, e2e_s = ttft_s + later * (tpot_s ?? 0), tokens = batch * generate;
     return {
-      ttft_s: reading.time,
-      ttft_mean_s: reading.mean,
-      tpot_s: tpot,
-      e2e_s: e2e,
-      output_tokens_per_s: e2e ? (batch * generate) / e2e : Infinity,
-      busy_output_tokens_per_s: (batch * generate) / (reading.interval + decoding.interval),
+      ttft_s, ttft_mean_s: reading.mean, tpot_s, e2e_s,
+      output_tokens_per_s: e2e_s ? tokens / e2e_s : Infinity,
+      busy_output_tokens_per_s: tokens / (reading.interval + decoding.interval),
     };
   }
 
@@ -321,8 +314,7 @@ export class Setup {
   memory({ batch, prompt, generate }) {
     const peak = this.peak(batch, prompt, generate), capacity = this.capacity_bytes, { parts } = this;
     const most = largestThat((n) => this.peak(n * parts, prompt, generate).bytes <= capacity);
-    const largestBatch = min(most >= UNLIMITED ? most : most * parts, floor(UNLIMITED / parts) * parts);
-    return { ...peak, capacity, fits: peak.bytes <= capacity, largest: largestBatch };
+    return { ...peak, capacity, fits: peak.bytes <= capacity, largest: min(most >= UNLIMITED ? most : most * parts, floor(UNLIMITED / parts) * parts) };
   }
 }
 
@@ -342,13 +334,7 @@ const RULES = {
   },
 };
 
-function stages(bytes) {
-  const found = [];
-  for (let i = 0; i < bytes.length; i += 3) {
-    found.push({ weights: bytes[i], caches: bytes[i + 1], activations: bytes[i + 2] });
-  }
-  return found;
-}
+const stages = (bytes) => Array.from({ length: bytes.length / 3 }, (_, i) => ({ weights: bytes[3 * i], caches: bytes[3 * i + 1], activations: bytes[3 * i + 2] }));
 
 // All that a stage holds.
 export const total = ({ weights, caches, activations }) => weights + caches + activations;

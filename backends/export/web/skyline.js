@@ -2,7 +2,7 @@
 import { abs, bytes, floor, max, round, time, tokens, whole } from "./format.js";
 import { $, Chart, LETTERS, either, put, say, svg } from "./dom.js";
 import { total } from "./price.js";
-import { EDGE, framed } from "./charts.js";
+import { BOTTOM, LEFT, RIGHT, framed } from "./charts.js";
 
 const HIGH = 210, POINTS = 48, STRIP = 20, WIDE = 7.6;
 
@@ -34,13 +34,13 @@ export class Skyline extends Chart {
       root.append(svg("path", { d: (this.over === "step" ? area.curve(d3.curveStepAfter) : area)(sums), class: `stack ${key}` }));
     }
     const limit = y(capacity / 1e9);
-    root.append(svg("line", { x1: EDGE.left, x2: wide - EDGE.right, y1: limit, y2: limit, class: "capacity" }),
-      put("limit-text", EDGE.left + 6, limit - 4, `${bytes(capacity)} may be used`));
+    root.append(svg("line", { x1: LEFT, x2: wide - RIGHT, y1: limit, y2: limit, class: "capacity" }),
+      put("limit-text", LEFT + 6, limit - 4, `${bytes(capacity)} may be used`));
     const room = (low, high) => y(low / 1e9) - y(high / 1e9) > 15;
     for (const [key, , title] of layers.slice(0, 2)) {
       const size = points.at(-1)[key], base = key === "weights" ? 0 : points.at(-1).weights;
       const middle = y((base + size / 2) / 1e9) + 4, aside = abs(middle + 4 - limit) < 16 ? 170 : 0;  // of the limit's words
-      if (room(base, base + size)) root.append(put("in-stack", EDGE.left + 6 + aside, middle, `${title} ${bytes(size)}`));
+      if (room(base, base + size)) root.append(put("in-stack", LEFT + 6 + aside, middle, `${title} ${bytes(size)}`));
     }
     if (chart.slices) root.append(...chart.slices.map((slice) => this.slice(slice, x)));
     const high = max(...all), at = all.indexOf(high), px = x(peak ?? points[at].x), py = y(high / 1e9);
@@ -53,7 +53,7 @@ export class Skyline extends Chart {
 
   // An op of the step, wide as its time, with its letter, and its name where there is room.
   slice({ from, to, name, bound, repeat, time_s }, x) {
-    const [left, right] = [x(from), x(to)], wide = right - left, short = name.split(".").at(-1), top = HIGH - EDGE.bottom + 6;
+    const [left, right] = [x(from), x(to)], wide = right - left, short = name.split(".").at(-1), top = HIGH - BOTTOM + 6;
     const words = WIDE * (short.length + 2) < wide ? `${LETTERS[bound]} ${short}` : wide > 2 * WIDE ? LETTERS[bound] : "";
     return svg("g", { class: bound }, svg("title", {}, `${name}: ${time(time_s)}${repeat > 1 ? ` × ${repeat}` : ""}, ${bound}`),
       svg("rect", { class: "slice", x: left, y: top, width: max(wide, 0.5), height: STRIP }),

@@ -1,7 +1,7 @@
 // A step to scale: what each stage does, a part of it enlarged, and live activations under the same axis.
 import { Chart, LETTERS, badge, div, h, mark, roving, say, span, svg } from "./dom.js";
 import { bytes, flops, percent, time } from "./format.js";
-import { EDGE } from "./charts.js";
+import { RIGHT } from "./charts.js";
 import { ticked } from "./cells.js";
 import { line } from "./menu.js";
 
@@ -56,7 +56,7 @@ export class Strip extends Chart {
   draw(data) {
     this.last = data;
     if (!this.wide) return;
-    const right = this.wide - EDGE.right, whole = d3.scaleLinear([0, data.end], [LEFT, right]), part = d3.scaleLinear([this.from, this.to], [LEFT, right]);
+    const right = this.wide - RIGHT, whole = d3.scaleLinear([0, data.end], [LEFT, right]), part = d3.scaleLinear([this.from, this.to], [LEFT, right]);
     const below = 26 + this.stages.length * ROW, detail = below + 46;
     if (this.drawn !== this.wide) this.whole(whole);
     const root = this.part, seen = this.stages[this.stage].filter((own) => own.end_s > this.from && own.start_s < this.to);
@@ -126,7 +126,7 @@ export class Strip extends Chart {
 
   // What crosses to the next stage as each micro-batch leaves this one.
   sent(stage, x, y) {
-    const { sends } = this.data.stages[stage], below = y + ROW - HIGH, right = this.wide - EDGE.right;
+    const { sends } = this.data.stages[stage], below = y + ROW - HIGH, right = this.wide - RIGHT;
     const ends = sends ? this.runs(stage).filter(({ kind }) => kind === "work").map(({ end }) => x(end)) : [];
     return ends.map((at, i) => {
       const words = [`${bytes(sends)} a GPU`, bytes(sends)].find((text) => text.length * LETTER + 16 < (ends[i + 1] ?? right) - at);
@@ -139,7 +139,7 @@ export class Strip extends Chart {
   gathered(seen, x) {
     const found = [];
     for (const own of seen) {
-      const left = Math.max(x(own.start_s), LEFT), right = Math.min(x(own.end_s), this.wide - EDGE.right), last = found.at(-1);
+      const left = Math.max(x(own.start_s), LEFT), right = Math.min(x(own.end_s), this.wide - RIGHT), last = found.at(-1);
       if (last && right - last.left < SLIM) {
         last.right = right;
         last.all.push(own);
@@ -187,7 +187,7 @@ export class Strip extends Chart {
       if (!last || x(at) - x(last.x) >= NEXT) points.push({ x: at, live: own.live_bytes, own });
       else if (own.live_bytes > last.live) Object.assign(last, { live: own.live_bytes, own });
     }
-    const right = this.wide - EDGE.right, title = svg("text", { x: 0, y: top - 10, class: "head" }, "live activations of that GPU");
+    const right = this.wide - RIGHT, title = svg("text", { x: 0, y: top - 10, class: "head" }, "live activations of that GPU");
     const said = svg("text", { x: right, y: top - 10, "text-anchor": "end", class: "unit" }, this.wide > 700 ? this.data.stages[this.stage].below : "");
     if (!points.length) return [title, said, svg("text", { x: LEFT, y: top + 20, class: "unit" }, "nothing runs here")];
     const most = Math.max(...points.map(({ live }) => live)), peak = points.find(({ live }) => live === most);

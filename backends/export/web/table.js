@@ -1,27 +1,23 @@
 // All ops of both steps: sorted by any column, found by their names, one of them chosen.
 import { abs, bytes, digits, flops, percent, time, within } from "./format.js";
-import { $, LETTERS, called, div, h, mark, roving, say, span } from "./dom.js";
+import { $, LETTERS, badge, breaking, called, div, h, mark, roving, say, span } from "./dom.js";
 import { line } from "./menu.js";
 
 const FEW = 24;  // ops on paper
 
+const some = (show) => (n) => (n ? show(n) : "–");
+// What each has of an op, its title, and how it is shown; what stands in `ideal` is worked out.
 const COLUMNS = [
-  { key: "name", title: "op" },
-  { key: "repeat", title: "×", show: String },
-  { key: "time", title: "time of one", of: (op) => op.time_s, show: time },
-  { key: "error", title: "±", show: (error, own) => (own || error ? within(error) : "–") },
-  { key: "share", title: "share", show: percent },
-  { key: "flops", title: "FLOPs", show: (n) => (n ? flops(n) : "–") },
-  { key: "bytes", title: "bytes", show: (n) => (n ? bytes(n) : "–") },
-  { key: "intensity", title: "FLOP/B", show: digits },
-  { key: "bound", title: "bound" },
-  { key: "ideal", title: "of roofline", of: (op) => op.ideal_time_s / op.time_s, show: (share, own) => percent(own ? share : NaN) },
+  ["name", "op"], ["repeat", "×", String], ["time_s", "time of one", time], ["error", "±", (error, own) => (own || error ? within(error) : "–")],
+  ["share", "share", percent], ["flops", "FLOPs", some(flops)], ["bytes", "bytes", some(bytes)], ["intensity", "FLOP/B", some(digits)], ["bound", "bound"],
+  ["ideal", "of roofline", (share, own) => percent(own ? share : NaN)],
 ];
+const valued = (op, key) => (key === "ideal" ? op.ideal_time_s / op.time_s : op[key]);
 
 export class Table {
   constructor(choose) {
     this.choose = choose;
-    this.sort = { column: null, down: true };
+    this.sort = {};
     this.filter = "";
     this.place = $("table");
     this.settle = roving(this.place, "tbody button");
@@ -32,18 +28,12 @@ export class Table {
   }
 
   build(step) {
-    const heads = COLUMNS.map((column) => {
-      const button = h("button", { onclick: () => this.by(column) }, column.title);
-      return h("th", { scope: "col", class: column.key }, button);
-    });
-    const caption = h("caption");
-    const body = h("tbody"), all = [...step.ops, ...step.extras];
+    const heads = COLUMNS.map(([key, title]) => h("th", { scope: "col", class: key }, h("button", { onclick: () => this.by(key) }, title)));
+    const caption = h("caption"), body = h("tbody"), all = [...step.ops, ...step.extras];
     const rows = all.map((op) => {
-      const name = op.row
-        ? h("button", { onclick: () => this.choose(op.name) }, op.name)
-        : span(null, called(op));
-      const letter = h("span", { class: "badge", "aria-hidden": "true" }), word = span();
-      const cells = COLUMNS.map(({ key }) => {
+      const name = op.row ? h("button", { onclick: () => this.choose(op.name) }, breaking(op.name)) : span(null, called(op));
+      const letter = badge(op.bound), word = span();
+      const cells = COLUMNS.map(([key]) => {
         if (key === "name") return h("th", { scope: "row" }, name);
         return key === "bound" ? h("td", { class: key }, letter, " ", word) : h("td", { class: key });
       });
@@ -58,8 +48,8 @@ export class Table {
   }
 
   by(column) {
-    const { sort } = this, again = sort.column === column;
-    this.sort = again && sort.down !== (column.key !== "name") ? { column: null } : { column, down: again ? !sort.down : column.key !== "name" };
+    const { sort } = this, again = sort.column === column, first = column !== "name";
+    this.sort = again && sort.down !== first ? {} : { column, down: again ? !sort.down : first };
     this.draw(this.last);
   }
 
@@ -74,9 +64,9 @@ export class Table {
     say(this.rest, late.length ? `… ${late.length} more that take less: ${percent(late.reduce((sum, { share }) => sum + share, 0))} of the step, in the CSV` : "");
     all.forEach((op, i) => {
       const { row, cells, letter, word, name } = this.rows[i];
-      COLUMNS.forEach(({ key, show, of }, c) => {
+      COLUMNS.forEach(([key, , show], c) => {
         if (key === "bound") say(word, op.bound);
-        else if (key !== "name") say(cells[c], show(of ? of(op) : op[key], op.row));
+        else if (show) say(cells[c], show(valued(op, key), op.row));
       });
       if (!op.row) say(name, called(op));
       say(letter, LETTERS[op.bound]);
@@ -92,22 +82,19 @@ export class Table {
   arrange(all) {
     const { column, down } = this.sort, order = all.map((_, i) => i);
     if (column) {
-      const of = column.of ?? ((op) => op[column.key] || 0), values = all.map(of), compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-      order.sort((a, b) => (down ? -1 : 1) * compare(values[a], values[b]) || a - b);
+      const values = all.map((op) => valued(op, column) || 0), turn = down ? -1 : 1;
+      order.sort((a, b) => (values[a] < values[b] ? -turn : values[a] > values[b] ? turn : a - b));
     }
     const key = order.join();
     if (key !== this.order) this.body.append(...order.map((i) => this.rows[i].row));
     this.order = key;
-    this.heads.forEach((head, i) => {
-      const own = COLUMNS[i] === column;
-      mark(head, "aria-sort", own ? (down ? "descending" : "ascending") : null);
-    });
+    this.heads.forEach((head, i) => mark(head, "aria-sort", COLUMNS[i][0] === column ? (down ? "descending" : "ascending") : null));
   }
 }
 
 // A table as CSV, in SI units.
 export function csv(steps) {
-  const names = ["phase", "op", "repeat", "time_s", "ideal_time_s", "error", "share", "flops", "read_bytes", "write_bytes", "comm_bytes", "bound", "basis"];
+  const names = "phase,op,repeat,time_s,ideal_time_s,error,share,flops,read_bytes,write_bytes,comm_bytes,bound,basis".split(",");
   const lines = Object.entries(steps).flatMap(([phase, step]) =>
     step ? [...step.ops, ...step.extras].map((op) => line(names.map((name) => ({ ...op, phase, op: op.name })[name]))) : []);
   return [names.join(), ...lines, ""].join("\n");
