@@ -13,6 +13,8 @@ from heapq import heappop, heappush
 from .course import FOREVER
 from .server import Server, row
 
+NEVER = 1 << 62  # a step that none is
+
 
 def alone(server: Server) -> bool:
     """Whether all that decides how a server goes on is when requests come, and whether there is room.
@@ -44,26 +46,30 @@ def calmly(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa
     """
     course, blocks, capacity, policy = server.course, server.blocks, server.capacity, server.policy
     prompt, cached, generate, written = server.prompt, server.cached, server.generate, server.written
-    final, ends, log, running = server.final, server.ends, server.log, len(server.running)
+    final, log, running = server.final, server.log, len(server.running)
     start_s, first_s, end_s, joined_s = course.start_s, course.first_s, course.end_s, course.joined_s
     price, run = server.prices.step, server.prices.run
-    total, free, turns, size = blocks.total, blocks.free, blocks.turns, blocks.size
-    tokens, sequences, mixes, chunked = capacity.tokens, capacity.sequences, policy.mixes, policy.chunked
+    held, turns, size = blocks.total - blocks.free, blocks.turns, blocks.size
+    tokens, sequences = capacity.tokens, capacity.sequences
+    mixes, chunked, ahead = policy.mixes, policy.chunked, policy.ahead
     now, step, decoding, kept, demand = server.now, server.step, server.decoding, server.kept, server.demand
-    decoded_s, room = server.decoded_s, total - (policy.roomy(capacity) or 0)
+    decoded_s, room = server.decoded_s, blocks.total - (policy.roomy(capacity) or 0)
     # Requests before `joined` are read in whole, those before `read` are admitted, those before `ready` may
     # be in the next step, and those before `come` have come.
     joined = read = begun = come = first
     part = 0  # tokens that are read of the one between, if there is one
+    # A heap of numbers, the step after which a request ends · `count` + the request; the first is `due`.
+    count = len(prompt)
+    ends = [end * count + request for end, request in server.ends]
+    due = ends[0] // count if ends else NEVER
     while True:
         ready = come
-        busy = decoding or part
-        if not busy and read == come:
-            if come == len(prompt):
+        if not (decoding or part) and read == come:
+            if come == count:
                 break
             now = max(now, comes_s[come])
         if comes_s[come] <= now:
-            filled = policy.ahead and (busy or (comes_s[come] < now and read < ready))
+            filled = ahead and (decoding or part or (comes_s[come] < now and read < ready))
             while comes_s[come] <= now:
                 come += 1
             if not filled:
@@ -95,60 +101,67 @@ def calmly(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa
         if chunks:
             decodes, sums = (decoding, kept) if mixes else (0, 0)
             seconds = float(price(decodes, (sums,), chunks))
-            free += -(-part // size)
-            new, part = chunks[-1]
-            part += new
-            whole, part = (read, 0) if part == prompt[read - 1] else (read - 1, part)
-            for request in range(joined, whole):
-                free -= -(-prompt[request] // size)
-            free -= -(-part // size)
+            begin, now = now, now + seconds
+            if part:
+                held += -part // size
             if decodes:
-                free -= turns[step % size]
-            if len(chunks) > 1:
-                new = sum([new for new, _ in chunks])
-            log += row(now, seconds, 1, decodes, sums, new, len(chunks), ready - read, total - free)
-            now += seconds
-            if decodes:
+                held += turns[step % size]
                 decoded_s = now
                 step += 1
                 kept += decodes
-            for request in range(joined, whole):
-                first_s[request] = now
-                context, left = prompt[request], generate[request] - 1
-                if left:
+            new, part = chunks[-1]
+            part += new
+            whole = read
+            if part == prompt[read - 1]:
+                part = 0
+            else:
+                whole -= 1
+                held -= -part // size
+            while joined < whole:
+                first_s[joined] = now
+                context, end = prompt[joined], generate[joined] - 1
+                if end:
                     joined_s.append(now)
-                heappush(ends, (step + left, request))
+                end += step
+                due = min(due, end)
+                heappush(ends, end * count + joined)
+                joined += 1
                 decoding += 1
                 kept += context
+                held -= -context // size
                 turns[(step - context) % size] += 1
-            joined = whole
+            if len(chunks) > 1:
+                new = sum([new for new, _ in chunks])
+            log += row(begin, seconds, 1, decodes, sums, new, len(chunks), ready - read, held)
         else:
-            most = 1 if ready < come else ends[0][0] - step
+            most = 1 if ready < come else due - step
             steps, seconds = run(decoding, kept, None, most, comes_s[come] - now)
-            free -= turns[step % size] if steps == 1 else blocks.taken(step, steps)
-            log += row(now, seconds, steps, decoding, kept, 0, 0, ready - read, total - free)
+            held += turns[step % size] if steps == 1 else blocks.taken(step, steps)
+            log += row(now, seconds, steps, decoding, kept, 0, 0, ready - read, held)
             now = decoded_s = now + seconds
             step += steps
             kept += steps * decoding
-        while ends and ends[0][0] == step:
-            request = heappop(ends)[1]
+        while due == step:
+            request = heappop(ends) % count
             context = written[request]
             end_s[request] = now
             decoding -= 1
             running -= 1
             kept -= context
             demand -= final[request]
-            free += -(-context // size)
+            held += -context // size
             turns[(step - context) % size] -= 1
+            due = ends[0] // count if ends else NEVER
     if demand > room:  # then nobody is admitted yet in this step
         for request in range(begun, read + 1):
             demand -= final[request]
             start_s[request] = FOREVER
         read = begun
     server.now, server.step, server.decoding, server.kept, server.demand = now, step, decoding, kept, demand
-    server.decoded_s, blocks.free = decoded_s, free
+    server.decoded_s, blocks.free = decoded_s, blocks.total - held
     server.waiting.extend(range(read, ready))
     server.late.extend(range(ready, come))
+    server.ends[:] = [divmod(end, count) for end in ends]
     _runs(server, first, {joined: part} if part else {})
     return come
 

@@ -17,16 +17,18 @@ def gaps(log: Array, joined_s: Array, resumed_s: Array) -> tuple[Array, Array]:
     that decodes, and those that joined since then from where they did. `resumed_s` are what others waited
     that were preempted.
     """
-    start, time, steps, decodes = log[:, [LOG.index(name) for name in COLUMNS]].T.copy()
+    start, time, steps, decodes = (log[:, LOG.index(name)].copy() for name in COLUMNS)
     if not decodes.all():
         start, time, steps, decodes = (column[decodes > 0] for column in (start, time, steps, decodes))
     each, before = time / steps, np.concatenate([[-np.inf], (start + time)[:-1]])
-    joined = np.sort(joined_s)
-    first = np.searchsorted(joined, before, side="right")
-    late = np.searchsorted(joined, start, side="right") - first
-    newcomers = np.repeat(np.arange(len(start)), late)
+    joined, pauses = np.sort(joined_s), np.flatnonzero(start > before)
+    first = np.searchsorted(joined, before[pauses], side="right")
+    late = np.searchsorted(joined, start[pauses], side="right") - first
+    newcomers = np.repeat(pauses, late)
     own = joined[np.repeat(first - np.cumsum(late) + late, late) + np.arange(len(newcomers))]
-    older, alone = decodes - late, np.ones(len(own) + len(resumed_s))
-    waited = (start - before + each)[older > 0], start[newcomers] - own + each[newcomers], resumed_s
+    older, alone = decodes.copy(), np.ones(len(own) + len(resumed_s))
+    older[pauses] -= late
+    some = older > 0
+    waited = (start - before + each)[some], start[newcomers] - own + each[newcomers], resumed_s
     seconds = np.concatenate([each, *waited])
-    return seconds, np.concatenate([decodes * (steps - 1), older[older > 0], alone])
+    return seconds, np.concatenate([decodes * (steps - 1), older[some], alone])

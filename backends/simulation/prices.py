@@ -52,6 +52,7 @@ class Prices:
     def __init__(self, step: Step) -> None:
         self.step = step
         self._rows = Rows(self._sums)
+        self._known = self._rows.known
 
     def batch(self) -> Batch | None:
         """An empty one, if steps depend on more than the sum of contexts."""
@@ -72,18 +73,20 @@ class Prices:
         """
         if batch is not None:
             return self._each(decodes, batch, min(most, AHEAD), seconds)
-        context, rest = divmod(kept, decodes)
-        first, end, sums = self._rows.known.get(decodes, NONE)
+        context = kept // decodes
+        first, end, sums = self._known.get(decodes, NONE)
         if context < first or end <= context + most + 1:
             first, _, sums = self._rows.longer(decodes, context, context + most + 1)
-        at, share = context - first, rest / decodes
-        end, begin = at + most, sums[at] + share * (sums[at + 1] - sums[at])
+        at, share = context - first, (kept - context * decodes) / decodes
+        end, low = at + most, sums[at]
+        begin = low + share * (sums[at + 1] - low)
         if sums[end] - begin >= seconds:
             # Sums between two contexts are no less than at the lower: one step fewer may do.
             end = bisect_left(sums, begin + seconds, at + 1, end)
             if end > at + 1 and sums[end - 1] + share * (sums[end] - sums[end - 1]) >= begin + seconds:
                 end -= 1
-        return end - at, sums[end] + share * (sums[end + 1] - sums[end]) - begin
+        low = sums[end]
+        return end - at, low + share * (sums[end + 1] - low) - begin
 
     def _sums(self, decodes: int, contexts: Array) -> Array:
         """Seconds of all decode steps before each context, from the first on."""

@@ -160,7 +160,7 @@ class Server:
     @property
     def most_held(self) -> int:
         """Blocks in use at most."""
-        return int(self.events[:, LOG.index("blocks")].max(initial=0))
+        return int(np.frombuffer(self.log)[LOG.index("blocks") :: len(LOG)].max(initial=0))
 
     def unread(self, request: int) -> int:
         """Tokens that are to be read of the first that waits, if it is admitted now."""

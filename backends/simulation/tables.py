@@ -49,9 +49,10 @@ class Tables:
         # Most steps that read prompts are of one kind, so that the other's code is made if it is asked for.
         self._own = [cache(partial(self._attention, kind, own, ("B",), names)) for kind in KINDS]
         self._rows = [Rows(partial(_row, code)) for code in self._own]
+        self._known = [row.known for row in self._rows]
         self._decodes = self._by_context if keeps.functions == (C,) else self._by_sums
         self._chunks = [cache(partial(self._attention, kind, _reading, ("B", "T"), ("C",))) for kind in KINDS]
-        self._reads: list[dict[tuple[tuple[int, int], int], float]] = [{} for _ in KINDS]
+        self._reads: list[dict[tuple[int, ...], float]] = [{} for _ in KINDS]
         by_sequences = [Counts(partial(self._by_sequences, kind), TOGETHER[B]) for kind in range(len(KINDS))]
         self._of = [*enumerate(by_sequences)]
         # Of steps that read many tokens of a prompt at least, and of those that read a few of each.
@@ -98,40 +99,44 @@ class Tables:
 
     def _by_context(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
         """The same where the mean context decides; linear between whole ones."""
-        context, rest = divmod(int(sums[0]), decodes)
-        first, end, seconds = self._rows[kind].known.get(decodes, NONE)
+        kept = int(sums[0])
+        context = kept // decodes
+        first, end, seconds = self._known[kind].get(decodes, NONE)
         if context < first or end <= context + 1:
             first, _, seconds = self._rows[kind].longer(decodes, context, context + 1)
-        low, high = seconds[context - first], seconds[context - first + 1]
-        return low + (high - low) * rest / decodes
+        at = context - first
+        low = seconds[at]
+        return low + (seconds[at + 1] - low) * (kept - context * decodes) / decodes
 
     def __call__(self, decodes: int, sums: Sequence[float], chunks: Chunks) -> float:
         """Seconds of a step."""
-        sequences = decodes + len(chunks)
-        if sequences == decodes + 1:
-            longest = chunks[0][0]
-            tokens = decodes + longest
+        if len(chunks) == 1:
+            new = longest = chunks[0][0]
         else:
             news = [new for new, _ in chunks]
-            tokens, longest = decodes + sum(news), max(news)
-        busy, (kind, by_sequences) = self._steps[longest <= DRAFTS][tokens]
-        more, beside, least = by_sequences[sequences]
+            new, longest = sum(news), max(news)
+        busy, (kind, by_sequences) = self._steps[longest <= DRAFTS][decodes + new]
+        more, beside, least = by_sequences[decodes + len(chunks)]
         busy += more
         if decodes:
             busy += self._decodes(kind, decodes, sums)
         known = self._reads[kind]
-        for chunk in Counter(chunks).items() if len(chunks) > 1 else ((chunks[0], 1),):
-            busy += known.get(chunk) or self._read(kind, *chunk)
+        if len(chunks) == 1:
+            busy += known.get(chunks[0]) or self._read(kind, chunks[0])
+        else:
+            for chunk, times in Counter(chunks).items():
+                alike = chunk * times
+                busy += known.get(alike) or self._read(kind, alike)
         busy += beside
         return busy if busy > least else least
 
-    def _read(self, kind: int, chunk: tuple[int, int], times: int) -> float:
-        """Seconds of attention of chunks that are alike, kept."""
-        known, (new, cached) = self._reads[kind], chunk
+    def _read(self, kind: int, alike: tuple[int, ...]) -> float:
+        """Seconds of attention of chunks that are alike, one after another, kept."""
+        known, new, cached = self._reads[kind], alike[0], alike[1]
         if len(known) >= KEPT:
             known.clear()
-        seconds: float = self._chunks[kind]()((times, new), (cached,))[0]
-        known[chunk, times] = seconds
+        seconds: float = self._chunks[kind]()((len(alike) // 2, new), (cached,))[0]
+        known[alike] = seconds
         return seconds
 
 
