@@ -75,7 +75,7 @@ class Pipeline(Patient):
             self.take(r, 1)
         chunks = self.read(len(decoding), preempted)
         for r in decoding:
-            stored = -(-r.stored // self.room.block)
+            stored = -(-r.stored // self.room.block) + self.room.state
             self.unused += r.blocks[stored:]
             r.blocks = r.blocks[:stored]
         return chunks

@@ -8,9 +8,8 @@ from itertools import takewhile
 
 from llmir.backends.simulation.capacity import Capacity
 
-Step = Callable[
-    [list[int], list[list[tuple[int, int]]]], float
-]  # by contexts of decodes, chunks of each rank
+# Seconds by contexts of decodes and chunks of each rank.
+Step = Callable[[list[int], list[list[tuple[int, int]]]], float]
 SHARE, CLIP, HEADROOM = 0.098, 4096, 20  # of SGLang
 
 
@@ -62,7 +61,7 @@ class Naive:
 
     def more(self, r: Request, tokens: int) -> int:
         """Blocks that it takes for so many tokens more."""
-        return max(0, -(-(r.stored + tokens) // self.room.block) - len(r.blocks))
+        return max(0, -(-(r.stored + tokens) // self.room.block) + self.room.state - len(r.blocks))
 
     def take(self, r: Request, tokens: int) -> None:
         while self.more(r, tokens) > len(self.unused):
@@ -173,8 +172,9 @@ class Naive:
     def fits(self, r: Request, new: int) -> bool:
         """Whether there is room by the engine's estimate for one that reads so many tokens first."""
         if self.engine == "trtllm":
-            most = [q.prompt + q.asked + self.room.rows - 2 for q in self.running]
-            return sum(-(-tokens // self.room.block) + bool(r.prefix) for tokens in most) <= self.room.blocks
+            most = (q.prompt + q.asked + self.room.rows - 2 for q in self.running)
+            each = [-(-tokens // self.room.block) + bool(r.prefix) + self.room.state for tokens in most]
+            return sum(each) <= self.room.blocks
         if self.engine == "sglang":
             rest = {q: min(q.asked - len(q.times), CLIP) for q in self.running}
             to_come = SHARE * sum(rest[q] for q in self.running if q.decodes)

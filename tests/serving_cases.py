@@ -120,9 +120,10 @@ def cases(draw: Any, shares: bool = True) -> Case:
         fills = replace(fills, patience=0)
     size = 1 if fills.name == "sglang" else draw(st.sampled_from([1, 4, 16]))
     least = -(-found.longest // size)
-    blocks = least + least // 50 + 2 + draw(st.integers(0, 12) | st.integers(0, 200))
+    state = draw(st.sampled_from([0, 0, 1, 7]))
+    blocks = least + least // 50 + 2 + state + draw(st.integers(0, 12) | st.integers(0, 200))
     tokens = draw(st.integers(8, 64)) if fills.chunked else found.longest + draw(st.integers(0, 30))
-    return fills, found, Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))))
+    return fills, found, Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))), state=state)
 
 
 def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Patient] = Patient) -> Patient:

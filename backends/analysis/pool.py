@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -176,6 +177,19 @@ class Pool(Record):
         """Tokens in the caches of all ranks, in whole blocks; None where they take no room."""
         return None if min(self._tokens) >= UNLIMITED else min(self._tokens)
 
+    @property
+    def state_blocks(self) -> int:
+        """Blocks that take as much as the states of a sequence, on the stage where those are most."""
+        kept = states(self.program, self.rule.block)
+        return max((ceil(state / block) for state, block in kept if block), default=0)
+
+    @property
+    def most_states(self) -> int:
+        """Sequences whose states alone lie in the caches of all ranks."""
+        rooms, kept = self.rooms(), states(self.program, self.rule.block)
+        each = (int(room.caches / state) for room, (state, _) in zip(rooms, kept, strict=True) if state)
+        return max(0, min(each, default=UNLIMITED)) * self.program.parallelism.dp
+
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
         """Bytes of caches of a rank of each stage, with so many requests in each micro-batch."""
         by = "paged" if self.cache_policy == "exact" else self.cache_policy
@@ -224,6 +238,19 @@ def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[
 
     found = (block * blocks(size, room) for size, room in zip(sizes, caches, strict=True))
     return tuple(min(UNLIMITED, n * parallel) for n in found)
+
+
+@lru_cache(maxsize=4096)
+def states(program: Program, block: int) -> tuple[tuple[float, float], ...]:
+    """Bytes that a sequence keeps on a rank of each stage however long it is, and those of a block more."""
+    parallel, parts = program.parallelism.dp, program.micro_batches
+    found = []
+    for size in reserved(program.phase("decode"), policy("unified", block)):
+        # Far from where few tokens are rounded up, as those of compressed caches are.
+        one, two = (float(Binding(B=parallel, T=1, C=n * CHUNK - 1)(size)) / parts for n in (1, 2))
+        state = 2 * one - two
+        found.append((state if state > 1e-9 * two else 0.0, (two - one) * block / CHUNK))
+    return tuple(found)
 
 
 def keeps_all(program: Program, length: int) -> bool:

@@ -67,6 +67,7 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
     )
     reads = "chunks of prompts" if found.policy.chunked else "whole prompts"
     order = f"{reads} beside decodes" if found.policy.mixes else f"{reads} first, then decodes"
+    states = f", {room.state:,} of which hold the states of each sequence" if room.state else ""
     limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
     return [
         *(pair for pair in facts.head(found.job) if pair[0] in kept),
@@ -74,7 +75,7 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
         ("load", _state(found)),
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
-        ("cache", f"{room.blocks:,} blocks of {room.block} token{'s' * (room.block > 1)}"),
+        ("cache", f"{room.blocks:,} blocks of {room.block} token{'s' * (room.block > 1)}{states}"),
     ]
 
 

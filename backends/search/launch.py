@@ -159,4 +159,4 @@ def _held(candidate: Candidate) -> int:
     """Tokens that the caches of one data-parallel rank hold."""
     s, traffic = candidate.structure, candidate.traffic
     found = capacity(s.job(*traffic.tokens, candidate.chunk, candidate.batch), s.drafts)
-    return found.blocks // found.ranks * found.block
+    return (found.blocks // found.ranks - found.state) * found.block

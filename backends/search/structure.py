@@ -72,7 +72,7 @@ def room(job: Workload, drafts: Drafts | None = None) -> Room:
     """
     found = capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
-    each = -(-(job.prompt + job.generate + found.rows - 2) // found.block)
+    each = -(-(job.prompt + job.generate + found.rows - 2) // found.block) + found.state
     fills = policy(job)
     requests = min(found.blocks // each, found.sequences)
     return Room(job.pool.tokens, requests, holds(found, fills), found.rows, fills)

@@ -26,6 +26,7 @@ def alone(server: Server) -> bool:
         type(server) is Server
         and server.policy.roomy(server.capacity) is not None
         and server.capacity.ranks == 1
+        and not server.capacity.state
         and server.batch is None
         and server.sharing is None
         and server.stays_s is None

@@ -10,7 +10,8 @@ class Capacity(NamedTuple):
     """What an engine takes: blocks of so many tokens and sequences at once, of all data-parallel ranks.
 
     `tokens` are those that each of the `ranks` runs in a step, or in each of the `micro_batches` that are in
-    flight in a pipeline. Each that decodes takes `rows` of them: one, or one and its drafts.
+    flight in a pipeline. Each that decodes takes `rows` of them: one, or one and its drafts. States of each
+    sequence that runs take so many blocks (`state`), however long it is.
     """
 
     blocks: int
@@ -20,6 +21,7 @@ class Capacity(NamedTuple):
     ranks: int = 1
     micro_batches: int = 1
     rows: int = 1
+    state: int = 0
 
     @property
     def lanes(self) -> int:

@@ -46,17 +46,19 @@ def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
     No more run than a step has tokens for, with their drafts.
     """
     pool, rows = _pool(job), drafts.rows if drafts else 1
-    tokens = UNLIMITED if pool.kv_tokens is None else pool.kv_tokens
+    dp, block = job.program.parallelism.dp, pool.rule.block  # of ranks, each has a scheduler
+    tokens, state = UNLIMITED if pool.kv_tokens is None else pool.kv_tokens, pool.state_blocks
+    tokens += state * dp * block  # those of one sequence are counted apart
     tokens = int(tokens * drafts.share(job.program)) if drafts else tokens
-    if tokens < pool.rule.block:
+    if tokens < (state + 1) * block:
         where = f"{job.program.devices} × {job.device.name}"
         raise InputError(f"does not fit: {job.program.name} on {where} leaves no room for caches")
-    dp = job.program.parallelism.dp  # ranks, each of which has a scheduler
     if (sequences := min(pool.sequences, pool.tokens // rows)) < 1:
         asked = f"a step verifies {rows:,} tokens of a sequence, and has {pool.tokens:,}"
         raise InputError(f"draft_tokens: {rows - 1}; {asked}")
-    steps = pool.tokens, sequences * dp, dp, in_flight(job.program), rows
-    return Capacity(tokens // pool.rule.block, pool.rule.block, *steps)
+    sequences = min(sequences * dp, pool.most_states)
+    steps = pool.tokens, sequences, dp, in_flight(job.program), rows, state
+    return Capacity(tokens // block, block, *steps)
 
 
 def prices(program: Program, model: Model, drafts: Drafts | None) -> Prices:
@@ -81,7 +83,9 @@ def check(load: Load, room: Capacity, fills: Policy) -> None:
 
 def holds(room: Capacity, fills: Policy, shares: bool = False) -> int:
     """Tokens that one request may have in the cache, on its rank; of drafts, too."""
-    kept = fills.spare(room.blocks) + shares  # a block of a prefix may be there and be read again
+    kept = (
+        fills.spare(room.blocks) + shares + room.state
+    )  # a block of a prefix may be there and be read again
     return (room.blocks // room.ranks - kept) * room.block
 
 

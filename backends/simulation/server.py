@@ -63,7 +63,7 @@ class Server:
         self.since_s = course.arrival_s  # from when on that counts
         # Blocks when it ends, at most: one of a prefix may be there and be read again.
         most = load.reserved + capacity.rows - 1
-        self.final: list[int] = (-(-most // capacity.block) + load.shares).tolist()
+        self.final: list[int] = (-(-most // capacity.block) + load.shares + capacity.state).tolist()
         self.to_read: list[int] = list(self.prompt)  # after a preemption also what was generated
         self.last_s = [0.0] * len(self.prompt)  # when it was read, or had its last token before a preemption
         self.load = load
@@ -173,10 +173,10 @@ class Server:
 
     def needs(self, request: int, new: int) -> int:
         """Free blocks that it takes, if it is admitted now and reads so many new tokens."""
-        of, cached = self.blocks.of, self.cached[request]
+        of, cached, state = self.blocks.of, self.cached[request], self.capacity.state
         if self.sharing is None:
-            return of(cached + new)
-        return self.sharing.needed(request, cached) + of(cached + new) - of(cached)
+            return of(cached + new) + state
+        return self.sharing.needed(request, cached) + of(cached + new) - of(cached) + state
 
     def emptiest(self, left: Sequence[int]) -> int:
         """The rank with least to read, of equals with fewest requests; so many tokens are `left` of each."""
@@ -192,6 +192,7 @@ class Server:
             self.sharing.admit(request, cached)
         elif cached:
             self.blocks.free -= self.blocks.of(cached)
+        self.blocks.free -= self.capacity.state
         self.waiting.popleft()
         self.running[request] = rank
         self.on_ranks[rank] += 1
@@ -211,11 +212,12 @@ class Server:
             self.sharing.read(request, cached)
 
     def _give(self, request: int, tokens: int) -> None:
-        """What is cached of a request is given back."""
+        """What is cached of a request is given back, and then its states."""
         if self.sharing is not None:
             self.sharing.leave(request, tokens)
         else:
             self.blocks.free -= -tokens // self.blocks.size
+        self.blocks.free += self.capacity.state
 
     def made(self, request: int, end: int) -> int:
         """Tokens that a request has, which decodes until after step `end`."""
