@@ -11,6 +11,7 @@ import pytest
 import llmir
 
 from . import browser
+from .page_results import made
 from .test_page_looks import CUT, WIDER
 
 # Which model's graph has five ops beside one another, and which has marks that lie on each other.
@@ -169,3 +170,26 @@ def test_a_phone_shows_each_view_right_under_its_tab(pages: dict[str, Path], wid
         "return [...document.querySelectorAll('#tabs button')].map((tab) => tab.getBoundingClientRect().top)"
     )
     assert max(heights) == min(heights), "tabs in two rows"
+
+
+NUMBERS = """
+const marks = [...document.querySelectorAll(".mark")].filter((mark) => mark.querySelector(".letter"));
+const shapes = marks.map((mark) => mark.querySelector(".shape"));
+return shapes.map((shape) => shape.getBoundingClientRect()).map(({ x, y }) => [x, y]);
+"""
+
+
+@browser.real
+def test_numbers_of_plans_cover_none_and_threads_of_a_sweep_are_named(tmp_path: Path, wide: Any) -> None:
+    llmir.save(made("plan"), tmp_path / "plan.html")
+    browser.opened(wide, tmp_path / "plan.html")
+    spots = wide.execute_script(NUMBERS)
+    assert len(spots) > 1
+    for i, (a, b) in enumerate(spots):
+        assert all(abs(a - c) > 15 or abs(b - d) > 15 for c, d in spots[:i])
+    llmir.save(made("sweep"), tmp_path / "sweep.html")
+    browser.opened(wide, tmp_path / "sweep.html")
+    said = [text.text for text in wide.find_elements("css selector", ".chart .inside")]
+    assert {"tp 1", "tp 2"} <= set(said)
+    chips = [chip.text.split("\n") for chip in wide.find_elements("css selector", ".chip")]
+    assert ["new tokens each", "1"] in chips and ["cached tokens each", "2,000"] in chips

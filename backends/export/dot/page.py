@@ -33,6 +33,7 @@ GROUP = {"style": "rounded,filled", "color": "#e2e8f0", "fillcolor": "#f1f5f9", 
 
 LEGEND = {"overhead": "overhead: launches, the engine's CPU", "bubble": "bubble: waits for another stage"}
 LINE, BETWEEN = 14, 12.0  # points: of a line in the head of a panel; between panels
+NARROW, TITLES = 430.0, (17, 19)  # points of text above a picture, at least; of its title there and elsewhere
 _ABREAST = 2
 _WARNING = "#b91c1c"
 
@@ -77,9 +78,11 @@ def block(
     limit: float,
 ) -> None:
     """A title, lines of facts (size, words, colour), a legend of bounds and a key, above y = 0."""
-    limit = max(limit, 480.0)
-    words = [fit(word, 19, limit, bold=True) for word in title.split()]
-    lines = [(27.0, one(font(line, 19, bold=True), limit)) for line in lines_of(words, 19, limit, bold=True)]
+    limit = max(limit, NARROW)
+    large = TITLES[limit > NARROW]
+    words = [fit(word, large, limit, bold=True) for word in title.split()]
+    named = lines_of(words, large, limit, bold=True)
+    lines = [(large + 8.0, one(font(line, large, bold=True), limit)) for line in named]
     for size, said, color in facts:
         apart = " · " if " · " in said else " "
         for line in lines_of(said.split(apart), size, limit, apart):

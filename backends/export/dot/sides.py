@@ -14,7 +14,7 @@ from llmir.dataclass import dataclass
 
 from .box import INSET, one, tile_of, tip_of, two
 from .canvas import Area, Canvas, Tile
-from .label import INK, MUTED, PAINT, PLAIN, Paint, bar, font, left, table, width, wrapped
+from .label import INK, MUTED, PAINT, PLAIN, Paint, bar, font, left, right, table, width, wrapped
 from .page import BARE, SECTION, band, block, lines_of, new_canvas
 
 KEY = (
@@ -144,7 +144,7 @@ class _Panel:
         if not bodies[0]:
             return self._items(into, items, top)
         on_both = next((i for i in items if i.change.before and i.change.after), items[0])
-        title = " ".join(diffview.body(bodies, on_both.change)).strip()
+        title = " ".join(diffview.body(bodies, on_both.change)).strip().replace("×", "× ")
         with into.subgraph(name=f"cluster_{self._id('body')}") as inner:
             y = self.canvas.tile(
                 band(self._id(), title, "", [], _ACROSS - 20, 12, SECTION["fillcolor"]),
@@ -260,7 +260,7 @@ class _Panel:
         name, *more = wrapped(short, 10, room, inner, bold=True)
         cells = left(font(name, 10, drawn.ink if paint else INK, bold=True), f'WIDTH="{room:.0f}"')
         cells += f'<TD WIDTH="{long:.0f}">{line}</TD><TD WIDTH="{inner - room - long - second:.0f}"></TD>'
-        cells += left(font(time, 10, drawn.ink, bold=True), f'WIDTH="{second:.0f}"')
+        cells += right(font(time, 10, drawn.ink, bold=True), f'WIDTH="{second:.0f}"')
         rows = [(15.0, f'<TD COLSPAN="2">{table([cells])}</TD>')]
         rows += [
             (14.0, one(font(words, 10, drawn.ink if paint else INK, bold=True), inner)) for words in more

@@ -34,7 +34,7 @@ def batch(data: Workload | Report | Sweep, ax: Any = None) -> Any:
     right.spines["top"].set_visible(False)
     right.set_yscale("log")
     right.tick_params(labelsize=8)
-    for axis, label in ((ax, "throughput, tokens/s"), (right, "time of a step (TPOT of a decode), s")):
+    for axis, label in ((ax, "throughput, tokens/s"), (right, "time of a step (TPOT of a decode)")):
         unit(axis.yaxis, "s" if axis is right else "")
         axis.set_ylabel(label, fontsize=9)
     _ruled(ax, found.limit, "more do not fit")
@@ -57,7 +57,7 @@ def context(data: Workload | Report | Sweep, ax: Any = None) -> Any:
         _draw(ax, curve, curve.time_s, mark, _within(curve))
     _frame(ax, "context: tokens cached of each sequence", found.each)
     unit(ax.yaxis, "s")
-    ax.set_ylabel("time of a step, s", fontsize=9)
+    ax.set_ylabel("time of a step", fontsize=9)
     _ruled(ax, found.limit, "longer ones do not fit")
     head(ax, found.title, *found.lines)
     said = [_handle(c.label, mark) for c, mark in zip(found.each, MARKS, strict=False) if c.label]

@@ -129,7 +129,7 @@ def draw(ax: Any, of: str, runs: Runs, asked: Asked) -> str:
     ax.set_ylim(0, height(found, stable, limit))
     plain(ax)
     unit(ax.yaxis, "s")
-    ax.set_ylabel(f"{title(of)}, s", fontsize=TEXT)
+    ax.set_ylabel(title(of), fontsize=TEXT)
     ax.set_xlabel("requests/s", fontsize=TEXT)
     if stable < right:
         hatched(ax, stable, right)

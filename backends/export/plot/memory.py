@@ -21,7 +21,7 @@ PARTS = (("weights", "#C3CAD6", ""), ("caches", "#9DB8DC", "////"), ("activation
 DRAWN = "activations are those of the fullest moment of a step; while prompts are read caches grow evenly"
 NAMES = 44  # ops that are named below an axis
 EDGE = "#3D4659"
-GIB = 2**30
+GB = 10**9
 
 
 class Held(NamedTuple):
@@ -90,20 +90,21 @@ def _request(job: Workload, ax: Any) -> Any:
     below = np.zeros(len(of.time_s))
     for (name, fill, hatch), part in zip(PARTS, of[1:], strict=True):
         style = {"facecolor": fill, "edgecolor": EDGE, "linewidth": 0.5, "hatch": hatch}
-        ax.fill_between(of.time_s, below / GIB, (below + part) / GIB, label=name, **style)
+        ax.fill_between(of.time_s, below / GB, (below + part) / GB, label=name, **style)
         below = below + part
-    capacity = job.capacity_bytes / GIB
+    capacity = job.capacity_bytes / GB
     ax.axhline(capacity, color=LIMIT, linewidth=1.4, linestyle="--")
-    top = max(float(of.total.max()) / GIB, capacity)
+    top = max(float(of.total.max()) / GB, capacity)
     ax.set(xlim=(0, float(of.time_s[-1])), ylim=(0, top * 1.13))
     plain(ax, grid="y")
     unit(ax.xaxis, "s")
-    ax.set_xlabel("time since the requests came, s", fontsize=TEXT)
-    ax.set_ylabel("memory of a rank, GiB", fontsize=TEXT)
+    ax.set_xlabel("time since the requests came", fontsize=TEXT)
+    ax.set_ylabel("memory of a rank, GB", fontsize=TEXT)
     peak = int(np.argmax(of.total))
-    _peak(ax, float(of.time_s[peak]), float(of.total[peak]) / GIB, f"peak {of.total[peak] / GIB:.1f} GiB")
+    fullest = float(of.total[peak])
+    _peak(ax, float(of.time_s[peak]), fullest / GB, f"peak {units.bytes(fullest)}")
     share = f"{100 * job.share:.3g}% of the device's" + (f", by {job.memory.engine}" if job.pool else "")
-    words = f"{capacity:.1f} GiB may be used: {share}"
+    words = f"{units.bytes(job.capacity_bytes)} may be used: {share}"
     said(ax, (float(of.time_s[-1]), capacity), words, (-4, 4), color=LIMIT, ha="right", va="bottom")
     if job.generate > 1:
         ax.axvline(job.ttft_s, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
@@ -133,9 +134,10 @@ def _aside(job: Workload) -> str:
     if not job.pool:
         return ""
     of = job.memory
-    apart, over, caches = (n / GIB for n in (of.activation_bytes, of.overhead_bytes, of.kv_bytes))
-    kept = f"{apart:.2f} GiB for activations and {over:.2f} GiB of overhead"
-    return f"{of.engine} sets {kept} aside, and gives {caches:.1f} GiB to caches"
+    apart, over, caches = (units.bytes(n) for n in (of.activation_bytes, of.overhead_bytes, of.kv_bytes))
+    return (
+        f"{of.engine} sets {apart} for activations and {over} of overhead aside, and gives {caches} to caches"
+    )
 
 
 def _peak(ax: Any, x: float, y: float, words: str) -> None:
@@ -173,7 +175,7 @@ def _step(step: Report, ax: Any) -> Any:
     every = -(-len(found) // NAMES)
     names = [name.rpartition(".")[2] for name, _ in found]
     ax.set_xticks(places[::every], names[::every], rotation=90, fontsize=6.5 if len(found) > 28 else 7.5)
-    ax.set_ylabel("activations of a rank while an op runs, B", fontsize=TEXT)
+    ax.set_ylabel("activations of a rank while an op runs", fontsize=TEXT)
     more = f", one of {every} named" if every > 1 else ""
     ax.set_xlabel(f"ops in the order of the schedule{more}", fontsize=TEXT)
     peak = int(np.argmax(values))

@@ -73,7 +73,7 @@ def serving(run: Simulation, ax: Any = None) -> Any:
     top = max(float(found.running.max()), float(found.waiting.max()), 1.0)
     ax.set(xlim=(0, float(found.edges_s[-1])), ylim=(-0.015 * top, 1.08 * top))
     unit(ax.xaxis, "s")
-    ax.set_xlabel("time since the first request came, s", fontsize=TEXT)
+    ax.set_xlabel("time since the first request came", fontsize=TEXT)
     ax.set_ylabel("requests", fontsize=TEXT)
     right.set_ylabel("blocks of caches in use, %", fontsize=TEXT)
     load, room = run.load, run.capacity

@@ -3,7 +3,7 @@ import { bytes, digits, flops, percent, rate, tick, time, whole } from "./format
 
 const KINDS = {
   text: (text) => text, time, bytes, flops, percent, whole, digits,
-  rate: (n) => rate(n, "B/s"), usd: (n) => `$${digits(n)}`, flag: (yes) => (yes ? "✓ yes" : "✗ no"),
+  rate: (n) => rate(n, "B/s"), usd: (n) => `$${digits(n)}`, flag: (yes) => (yes ? "✓ yes" : "✗ no"), yes: (yes) => (yes ? "yes" : "no"),
 };
 
 export const NUMERIC = new Set(["time", "bytes", "flops", "percent", "whole", "digits", "rate", "usd"]);

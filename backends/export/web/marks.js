@@ -4,7 +4,7 @@ import { BOTTOM, LEFT, RIGHT, TOP, beyond, framed } from "./charts.js";
 import { scaled, shown, ticked } from "./cells.js";
 import { line } from "./menu.js";
 
-const NEAR = 26, MARK = 5.5, HIGH = 300, LETTER = 7, STEP = 10;  // pixels
+const NEAR = 26, MARK = 5.5, HIGH = 300, LETTER = 7, STEP = 10, LETTERED = 17;  // pixels
 // Outlines of marks around 0, told apart by shape.
 const SHAPES = [
   "M-1,0a1,1 0 1,0 2,0a1,1 0 1,0 -2,0", "M0,-1.25L1.25,0L0,1.25L-1.25,0Z", "M-.95,-.95H.95V.95H-.95Z", "M0,-1.2L1.2,1H-1.2Z",
@@ -59,6 +59,7 @@ export class Marks extends Chart {
     const words = [...limits].sort((a, b) => (b.axis === "y") - (a.axis === "y")).map((limit) => this.limit(root, limit, across.scale, up.scale, high));
     const top = high - BOTTOM, clip = `clip-${(clips += 1)}`, inner = svg("g", { "clip-path": `url(#${clip})` });
     root.append(svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: LEFT - 12, y: TOP - 9, width: this.wide - LEFT - RIGHT + 24, height: top - TOP + 18 }))), inner);
+    const lettered = [];
     const inside = ([, b]) => b >= TOP - 1 && b <= top + 1;
     series.forEach((each, number) => {
       const shape = each.shape ?? number, look = `series s${shape % KINDS} ${each.faint ? "faint" : ""} ${each.best ? "best" : ""}`;
@@ -68,9 +69,10 @@ export class Marks extends Chart {
         for (const points of each.threads ?? [known]) group.append(svg("path", { d: path(points), class: "thread", "stroke-dasharray": DASHES[shape % KINDS] || null }));
       }
       for (const point of known) {
-        const at = this.at(point);
+        const at = this.at(point), [, , row, about, letter] = point;
         if (!inside(at) || each.bare) continue;
-        const [, , row, about, letter] = point, said = [each.name, ...(about ? [about] : [`${x.title}: ${shown(x.kind, point[0])}`, `${y.title}: ${shown(y.kind, point[1])}`])];
+        if (letter) this.beside(lettered, at);
+        const said = [each.name, ...(about ? [about] : [`${x.title}: ${shown(x.kind, point[0])}`, `${y.title}: ${shown(y.kind, point[1])}`])];
         const own = svg("g", { class: "mark", transform: `translate(${at})`, role: row === null ? "img" : "button", "aria-label": said.join(", "), tabindex: "-1", "data-row": row },
           outline(letter ? 0 : shape, letter ? 9 : each.faint ? 2.6 : MARK), letter && svg("text", { y: 4, "text-anchor": "middle", class: "letter" }, letter));
         const found = { at, own, row, said };
@@ -82,11 +84,26 @@ export class Marks extends Chart {
       }
       inner.append(group);
     });
+    for (const [point, text] of series.flatMap(({ labels = [] }) => labels)) words.push(this.label(this.at(point), text));
     root.append(...words.filter(Boolean));
     this.place.replaceChildren(root, this.tip);
     this.chosen(this.row);
     this.settle();
     this.legend.replaceChildren(...series.map((each, number) => this.entry(each, each.shape ?? number)));
+  }
+
+  // So that a number covers no other, it stands beside it.
+  beside(others, at) {
+    const covered = () => others.find(([x, y]) => Math.abs(at[0] - x) < LETTERED && Math.abs(at[1] - y) < LETTERED), first = covered();
+    const away = first && at[0] < first[0] ? -LETTERED : LETTERED;
+    for (let other = first, tries = 4; other && tries; other = covered(), tries--) at[0] = other[0] + away;
+    others.push(at);
+  }
+
+  // What a mark is, where there is room at one of its sides.
+  label([x, y], text) {
+    const places = [-10, 18].flatMap((by) => [[x + 8, y + by], [x - 8, y + by, "end"]]);
+    return text && this.words("inside", text, places, true);
   }
 
   // A limit as a line, and what lies beyond it hatched; its words, which lie above all else.
@@ -111,10 +128,12 @@ export class Marks extends Chart {
   }
 
   // Words in the first of some places that no line, mark or word is in.
-  words(look, text, places) {
+  words(look, text, places, spare = false) {
     const wide = text.length * LETTER, start = ([px, , anchor]) => (anchor === "end" ? px - wide : px);
     const free = (place) => start(place) > 0 && start(place) + wide < this.wide && !this.busy.some(([px, py]) => px > start(place) - 8 && px < start(place) + wide + 8 && py > place[1] - 18 && py < place[1] + 8);
-    const own = places.find(free) ?? places[0], [px, py, anchor] = own;
+    const own = places.find(free) ?? (spare ? null : places[0]);
+    if (!own) return null;
+    const [px, py, anchor] = own;
     for (let at = 0; at <= wide; at += STEP) this.busy.push([start(own) + at, py - 4]);
     return svg("text", { x: px, y: py, "text-anchor": anchor, class: look }, text);
   }

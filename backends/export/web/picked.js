@@ -52,7 +52,7 @@ export class Picked {
     }
     const sorted = (points) => points.sort((a, b) => (order < 0 ? 0 : rows[a[2]][order] - rows[b[2]][order]));
     const series = [...groups].flatMap(([name, { shape, points, beyond, threads }]) => [
-      { name: `${name}, does not fit`, shape, faint: true, points: beyond }, { name, shape, line: true, points, threads: step > 1 ? [] : [...threads.values()].map(sorted) },
+      { name: `${name}, does not fit`, shape, faint: true, points: beyond }, { name, shape, line: true, points, threads: step > 1 ? [] : [...threads.values()].map(sorted), labels: step > 1 ? [] : [...threads.values()].map(([first]) => [first, this.called(rows[first[2]], axes.filter((key) => key !== walked && key !== this.at.by))]) },
     ]).filter(({ points }) => points.length);
     this.words = step > 1 ? `one in ${whole(step)} of ${whole(known.length)} marks is drawn` : "";
     return { title, file, series, x: columns[x], y: columns[y], high: 420, none: "No row has both." };

@@ -100,7 +100,9 @@ def _front(found: Plans, about: list[str], look: str) -> Told:
             if (each is found.best) == chosen
         ]
         if own:
-            series.append({"name": name, "shape": 0, "numbered": True, "best": chosen, "points": own})
+            said = [[own[0], f"chosen: {words.name(found, found.best)}"]] if chosen and found.best else []
+            more = {"numbered": True, "best": chosen, "points": own, "labels": said}
+            series.append({"name": name, "shape": 0, **more})
     limits = []
     if slow := found.traffic.tpot:
         words_ = f"TPOT above {units.time(slow.seconds)}"

@@ -41,7 +41,7 @@ def rates(found: Rates) -> Mapping[str, Any]:
     stats = [f"{name}_{stat}_s" for name in names for stat in Spread._fields]
     columns = [
         column("rate", "requests/s", "digits"),
-        column("overloaded", "overloaded", "percent" if isinstance(found.runs[0], Replications) else "flag"),
+        column("overloaded", "overloaded", "percent" if isinstance(found.runs[0], Replications) else "yes"),
         *(column(key, _short(key), "time", _called(key)) for key in stats),
         *(column(key, words.FIGURES[key], _KINDS.get(key, "digits")) for key in RATES),
     ]

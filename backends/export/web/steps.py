@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llmir.backends.analysis.costs import BUBBLE, OVERHEAD
@@ -11,7 +11,7 @@ from llmir.backends.analysis.timeline import Slice
 from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import facts, kineto, units
 
-from .told import Told, column, document, figure, sheet, value
+from .told import Told, column, document, sheet, value
 
 _PLACE = ("stage", "rank", "micro_batch")
 _KEYS = ("op", "fact", "path", *_PLACE, "start_s", "end_s", "live_bytes")
@@ -21,46 +21,45 @@ _FACTS = ("bound", "basis", "error", "flops", "read_bytes", "write_bytes", "comm
 def timeline(job: Report | Workload, phase: str = "both") -> Mapping[str, Any]:
     """All that the page is told: a strip and a table for each step."""
     steps = kineto.steps_of(job, phase)
-    program, views, figures = job.program, [], []
+    program, views = job.program, []
     for number, step in enumerate(steps):
         title = facts.step_title(step)
         slices = step.timeline()
         views += [_strip(title, step, slices, number), _table(title, step, slices, number)]
-        figures.append(figure(title, "time", step.time_s, facts.within(step.error).strip()))
     chips = [
         ("device", f"{program.devices:,} × {job.device.name}" if program.devices > 1 else job.device.name),
         *((("split", " ".join(split)),) if (split := program.parallelism.words()) else ()),
     ]
-    lines = [_sum(facts.step_title(step), step) for step in steps]
+    times = (f"{units.time(float(step.time_s))}{facts.within(step.error)}" for step in steps)
+    answer = "; ".join(f"{facts.step_title(step)}: {time}" for step, time in zip(steps, times, strict=True))
     how = "predicted, not recorded; slices of a stream neither overlap nor leave gaps"
     basis = f"times: {facts.cost_model(steps[0])}; {how}"
     return document(
         program.name,
         chips,
-        figures,
+        (),
         views,
-        answer=lines[0],
-        lines=lines[1:],
+        answer=answer,
+        lines=[line for step in steps for line in _sums(step, len(steps) > 1)],
         basis=basis,
         notes=job.notes,
     )
 
 
-def _sum(title: str, step: Report) -> str:
-    """`decode: 63.9 ms = …`, what each stage takes of the step."""
-    found = step.timeline()
-    parts = []
-    for stage in range(step.plan.depth):
+def _sums(step: Report, several: bool) -> Iterator[str]:
+    """`stage 0: 20.7 ms of ops + …`: what each stage takes of the step."""
+    found, depth = step.timeline(), step.plan.depth
+    for stage in range(depth):
         own = [s for s in found if s.stage == stage]
         work, engine, waits = (
             sum(s.time_s for s in own if pick(s)) for pick in (_works, _engine, lambda s: s.bound == BUBBLE)
         )
-        name = f"stage {stage}: " if step.plan.depth > 1 else ""
+        name = [units.time(float(step.time_s))] if several or depth == 1 else []
+        name += [f"stage {stage}"] if depth > 1 else []
         said = [f"{units.time(work)} of ops"]
         said += [f"{units.time(engine)} of overhead"] if engine else []
         said += [f"{units.time(waits)} of waits"] if waits else []
-        parts.append(name + " + ".join(said))
-    return f"{title}: {units.time(float(step.time_s))} = {'; '.join(parts)}"
+        yield f"{', '.join(name)} = {' + '.join(said)}"
 
 
 def _works(s: Slice) -> bool:

@@ -6,14 +6,30 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmir.backends.export.plot.points import fixed
 from llmir.backends.search.axes import POINTS
 from llmir.backends.search.figures import SHARES
 from llmir.backends.search.sweep import Sweep
 
 from .told import Told, column, document, sheet, value
 
-_TITLES = {"hw": "device", "time_s": "time of a step", "ideal_time_s": "ideal time", "error": "±"}
+_TITLES = {
+    "hw": "device",
+    "new": "new tokens each",
+    "context": "cached tokens each",
+    "time_s": "time of a step",
+    "ideal_time_s": "ideal time",
+    "error": "±",
+    "weight_bytes": "weights",
+    "kv_cache_bytes": "KV cache",
+    "activation_peak_bytes": "activations",
+    "peak_memory_bytes": "peak memory",
+    "flops": "FLOPs",
+    "read_bytes": "bytes read",
+    "write_bytes": "bytes written",
+    "comm_bytes": "bytes sent",
+    "cost_usd_per_mtok": "$ a million tokens",
+    "energy_j_per_token": "J a token",
+}
 _RATES = {
     "tokens_per_s": "tokens/s",
     "tokens_per_s_device": "tokens/s of a GPU",
@@ -38,13 +54,21 @@ def sweep(found: Sweep) -> Mapping[str, Any]:
     views = [_chart(found, axes, columns), sheet("Rows", columns, cells, file="rows", choosable=True)]
     return document(
         found.model,
-        [("each", " · ".join(fixed(found)))],
+        _fixed(found),
         (),
         views,
         basis=f"{len(rows):,} rows; times: {'; '.join(found.basis)}",
         notes=_refused(found),
         about=about,
     )
+
+
+def _fixed(found: Sweep) -> Iterator[tuple[str, str]]:
+    """What all rows have in common."""
+    for name, values in found.axes.items():
+        given = values[0]
+        if len(values) == 1 and (given or name in POINTS):
+            yield _title(name), f"{given:,}" if isinstance(given, int) else str(given)
 
 
 def _with_rates(row: dict[str, Any]) -> dict[str, Any]:
