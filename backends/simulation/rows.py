@@ -12,7 +12,8 @@ from .load import Array
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-MARGIN = 4  # the part of a context by which a row goes further than it is asked to
+# By how many contexts a row goes further than it is asked to, or by what part of them if that is more.
+MARGIN, PART = 256, 16
 
 Row = tuple[int, int, list[float]]  # the first context, the end of those that are known, and their values
 NONE: Row = (0, 0, [])
@@ -33,9 +34,9 @@ class Rows(Generic[K]):
     def longer(self, key: K, least: int, most: int) -> Row:
         """The same where what is `known` does not go as far."""
         first, end, _ = self.known.get(key, NONE)
-        before = least - least // MARGIN
+        before = max(least - max(least // PART, MARGIN), min(least, 1))
         first = min(first, before) if first < end else before
-        end = max(end, most + most // MARGIN + MARGIN)
+        end = max(end, most + max(most // PART, MARGIN))
         known = self.known[key] = first, end, self.values(key, np.arange(first, end)).tolist()
         return known
 
