@@ -80,6 +80,19 @@ def test_such_a_server_is_not_simulated_by_the_loop_that_counts_tokens_alone() -
     assert not alone(run) and run.blocks.free == run.blocks.total
 
 
+@pytest.mark.parametrize(("name", "more"), [("gemma3-12b", True), ("qwen3-14b", False)])
+def test_windows_that_would_leave_room_are_noted_where_room_ran_short(name: str, more: bool) -> None:
+    of, asked = program(name), {"prompt": 16_000, "generate": 40}
+    full, idle = (llmir.simulate(of, "h100-sxm", closed=n, requests=n, **asked) for n in (14, 1))
+    said = [note for note in full.notes if "windows" in note]
+    assert bool(said) == more and not any("windows" in note for note in idle.notes)
+    if more:
+        counted = int(said[0].split("room for ")[1].split()[0])
+        assert counted <= _running(full) <= counted + 1  # of which one may be read in part
+        most = llmir.workload(of, "h100-sxm", batch=1, **asked).max_batch
+        assert int(said[0].split()[-1]) == pytest.approx(most, abs=1)
+
+
 def test_the_table_says_what_states_take() -> None:
     run = llmir.simulate(program("bamba-9b"), "a30", rate=1, requests=2, **ASKED)
     said = " ".join(str(run).split())

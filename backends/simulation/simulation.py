@@ -37,6 +37,9 @@ class Spread(NamedTuple):
     p99: float
 
 
+FULL = 0.9  # of the blocks: with less in use more room would change little
+
+
 @dataclass(frozen=True, eq=False)
 class Simulation(Figures, Result, Paged):
     """Requests that an engine served: `profile` says the program, device and limits, `load` what came.
@@ -250,7 +253,19 @@ class Simulation(Figures, Result, Paged):
         long = (f"{many} more tokens than the model may have; refused, and not in any figure",)
         drafts = self.profile.drafts
         verified = (drafts.note(self.job.program),) if drafts else ()
-        return (*self.job.prefill.notes, *verified, *(long if self.refused else ()))
+        return (*self.job.prefill.notes, *verified, *(long if self.refused else ()), *self._windowed)
+
+    @property
+    def _windowed(self) -> tuple[str, ...]:
+        """That windows may leave more room than is counted, where that was all in use."""
+        room, pool = self.capacity, self.job.pool
+        if pool is None or room.state or self.most_blocks < FULL * room.blocks:
+            return ()
+        counted, most = room.blocks // -(-self.load.longest // room.block), pool.max_requests
+        if most <= counted / FULL:
+            return ()
+        rooms = f"room for {counted:,} of the longest requests at once, windows leave room for {most:,}"
+        return (f"caches are counted as if windows kept all tokens, as engines' logs do: {rooms}",)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report."""
