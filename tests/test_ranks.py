@@ -216,3 +216,8 @@ def test_a_request_has_room_on_one_rank() -> None:
     asked: dict[str, Any] = {"rate": 1, "requests": 1, "generate": 2, "max_model_len": 2 * most}
     with pytest.raises(InputError, match="does not fit: the cache holds"):
         llmir.simulate(program, "h100-sxm", prompt=most + 1, **asked)
+
+
+def test_no_rank_is_said_to_be_idle_for_a_batch_that_nobody_asked_for() -> None:
+    found = llmir.simulate(served("qwen3-30b-a3b", dp=2, ep=2), "h100-sxm", rate=5, requests=10)
+    assert not [note for note in found.notes if "idle" in note]

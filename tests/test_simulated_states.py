@@ -82,7 +82,8 @@ def test_such_a_server_is_not_simulated_by_the_loop_that_counts_tokens_alone() -
 
 @pytest.mark.parametrize(("name", "more"), [("gemma3-12b", True), ("qwen3-14b", False)])
 def test_windows_that_would_leave_room_are_noted_where_room_ran_short(name: str, more: bool) -> None:
-    of, asked = program(name), {"prompt": 16_000, "generate": 40}
+    asked: dict[str, Any] = {"prompt": 16_000, "generate": 40}
+    of = program(name)
     full, idle = (llmir.simulate(of, "h100-sxm", closed=n, requests=n, **asked) for n in (14, 1))
     said = [note for note in full.notes if "windows" in note]
     assert bool(said) == more and not any("windows" in note for note in idle.notes)

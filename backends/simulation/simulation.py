@@ -253,7 +253,9 @@ class Simulation(Figures, Result, Paged):
         long = (f"{many} more tokens than the model may have; refused, and not in any figure",)
         drafts = self.profile.drafts
         verified = (drafts.note(self.job.program),) if drafts else ()
-        return (*self.job.prefill.notes, *verified, *(long if self.refused else ()), *self._windowed)
+        # Not of a report's one batch, which would leave ranks idle.
+        given = *self.job.program.notes, *self.job.prefill.plan.notes
+        return (*given, *verified, *(long if self.refused else ()), *self._windowed)
 
     @property
     def _windowed(self) -> tuple[str, ...]:

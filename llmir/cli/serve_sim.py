@@ -107,7 +107,10 @@ class Lengths(Count):
     help="Share of requests that are cancelled after a random part of the answer.  [default: 0]",
 )
 @click.option(
-    "--turns", type=Lengths(), help="Requests are turns of sessions that come at the rate: how many of each."
+    "--turns",
+    type=Lengths(),
+    metavar="TURNS|LAW",
+    help="Requests are turns of sessions that come at the rate: how many of each.",
 )
 @click.option("--think", type=Number("S"), help="Mean time between turns (s).  [default: 10]")
 @click.option("--timeout", type=Number("S"), help="Requests are given up that take longer (s).")
