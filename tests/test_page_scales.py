@@ -133,6 +133,7 @@ def test_the_rooflines_words_stand_free_and_its_marks_are_whole(
     browser.opened(wide, pages[model], "#batch=32")
     browser.settled(wide)
     told = wide.execute_script(ROOFLINE)
+    assert wide.execute_script("return document.querySelector('#roofline .marks').tabIndex") == -1
     left, top, right, bottom = told["frame"]
     for a, b, c, d in told["marks"]:
         assert a >= left - 2 and c <= right + 2 and b >= top - 14 and d <= bottom + 2, "a mark is cut"

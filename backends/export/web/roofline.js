@@ -40,6 +40,7 @@ export class Roofline extends Chart {
     this.root.append(svg("defs", {}, svg("clipPath", { id }, this.window)), this.x, this.y, inside, ...this.title);
     $("roofline-chart").append(this.root);
     this.settle = roving(this.marks, ".bubble");
+    mark(this.marks, "tabindex", -1);  // Chrome stops at what listens for the focus
     this.bubbles = new Map();
     this.zoomed = d3.zoomIdentity;
     this.zoom = d3.zoom().scaleExtent([1, 12]).filter((event) => (event.type !== "wheel" || event.ctrlKey) && !event.button)
@@ -128,7 +129,7 @@ export class Roofline extends Chart {
   along(boxes) {
     const { px, py, qx, long, turn } = this.slope, [cos, sin] = [Math.cos(turn), Math.sin(turn)];
     let best = [Infinity];
-    for (let from = 0; !from || px + (from + long) * cos < qx; from += 16) {
+    for (let from = 0; best[0] > 0.3 && (!from || px + (from + long) * cos < qx); from += 16) {
       for (const off of [6, 20, 34]) {
         const [x, y] = [px + from * cos + off * sin, py + from * sin - off * cos];
         let covered = off / 20 + (x < LEFT + 9 && 99);
