@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from .backends.simulation.load import Load
     from .backends.simulation.pools import Pools
     from .backends.simulation.profile import Profile
-    from .backends.simulation.rates import Rates
-    from .backends.simulation.replications import Replications
+    from .backends.simulation.replications import Rates, Replications
     from .backends.simulation.simulation import Simulation
 
 REQUESTS = 10_000_000  # at most: as many as memory holds what is known of
@@ -264,8 +263,7 @@ def at_rates(
     program: Program, hw: Any, rates: Sequence[float], times: int | None, *, seed: int = 0, **asked: Any
 ) -> Rates:
     """`simulate` at each of some rates, or so many `times` as `replicate` does; prices are made once."""
-    from .backends.simulation.rates import Rates
-    from .backends.simulation.replications import Replications
+    from .backends.simulation.replications import Rates, Replications
 
     comes, counted = _parted(asked)
     run = _serving(program, hw, **asked)

@@ -14,10 +14,11 @@ from llmir.backends.simulation.capacity import Capacity
 from llmir.backends.simulation.course import Course
 from llmir.backends.simulation.drawn import turned
 from llmir.backends.simulation.load import Load
+from llmir.backends.simulation.log import LOG
 from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.policy import POLICIES, Policy
-from llmir.backends.simulation.server import LOG, Server
+from llmir.backends.simulation.server import Server
 from llmir.dim import Binding, C, Min
 from tests.naive_patience import Patient
 from tests.naive_pipeline import Pipeline

@@ -14,12 +14,12 @@ import llmir
 from llmir.backends.analysis.plan import plan
 from llmir.backends.analysis.surface import Surface
 from llmir.backends.simulation.capacity import Capacity
+from llmir.backends.simulation.log import LOG
 from llmir.backends.simulation.pipelined import PipelinedServer
 from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import LOG
 from llmir.backends.simulation.steps import PricedStep, in_flight
 from llmir.deployment import Deployment
 from llmir.dim import Binding

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.analysis.speculation import yielded
-from llmir.backends.simulation.gaps import gaps
+from llmir.backends.simulation.log import LOG, gaps
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import LOG
 from llmir.backends.simulation.yields import Yields
 from llmir.errors import InputError
 from llmir.graph import Program

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.analysis.batch import Batch
 from llmir.backends.simulation.capacity import Capacity
-from llmir.backends.simulation.gaps import gaps
+from llmir.backends.simulation.log import LOG, gaps
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.prices import Prices
 from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import LOG
 from llmir.backends.simulation.steps import PricedStep, in_flight
 from llmir.cli import cli
 from llmir.deployment import Deployment

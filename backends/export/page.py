@@ -11,8 +11,7 @@ from llmir.backends.analysis.workload import Workload
 from llmir.backends.cost import model as usual
 from llmir.backends.search.plan import Plans
 from llmir.backends.search.sweep import Sweep
-from llmir.backends.simulation.rates import Rates
-from llmir.backends.simulation.replications import Replications
+from llmir.backends.simulation.replications import Rates, Replications
 from llmir.backends.simulation.simulation import Simulation
 from llmir.convert import integer
 from llmir.errors import InputError

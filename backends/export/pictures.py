@@ -14,7 +14,7 @@ from llmir.backends.export.plot.latencies import Asked
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.sweep import Sweep
 from llmir.backends.simulation.profile import Profile
-from llmir.backends.simulation.rates import Rates
+from llmir.backends.simulation.replications import Rates
 from llmir.backends.simulation.simulation import Simulation
 from llmir.errors import InputError
 from llmir.views import exporter

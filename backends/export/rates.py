@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmir.backends.export import facts, table, units
 from llmir.backends.export import simulation as words
-from llmir.backends.simulation.rates import Rates
-from llmir.backends.simulation.replications import RATES, Replications
+from llmir.backends.simulation.replications import RATES, Rates, Replications
 from llmir.backends.simulation.simulation import Simulation, Spread
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from llmir.backends.simulation.engine import capacity, check, model_of, policy
 from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.policies.trtllm import Trtllm
 from llmir.backends.simulation.policy import POLICIES, Policy
-from llmir.backends.simulation.prices import Chunks, Prices, Traced
+from llmir.backends.simulation.prices import Chunks, Prices
+from llmir.backends.simulation.recording import RecordingPrices
 from llmir.backends.simulation.serve import serve
 from llmir.backends.simulation.server import Server
 from llmir.backends.simulation.steps import PricedStep
@@ -96,7 +97,7 @@ class Played(Record):
         job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
         room, fills = capacity(job), self._policy(policy(job))
         check(load, room, fills)
-        return serve(Traced(_prices(job.program, job.prefill.plan.model)), fills, room, load)
+        return serve(RecordingPrices(_prices(job.program, job.prefill.plan.model)), fills, room, load)
 
     def _policy(self, known: Policy) -> Policy:
         """The engine's, as it was set."""
@@ -112,8 +113,8 @@ class Played(Record):
     @property
     def reads(self) -> list[tuple[int, int, Chunks]]:
         """What each step that reads prompts is of: sequences that decode, their tokens kept, and chunks."""
-        assert isinstance(self.server.prices, Traced)
-        return self.server.prices.noted.reads
+        assert isinstance(self.server.prices, RecordingPrices)
+        return self.server.prices.recorded.prefills
 
     def weights(self, metric: str) -> Array:
         """How much a second of each event adds to the figure."""

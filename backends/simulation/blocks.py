@@ -1,14 +1,14 @@
-"""Blocks of a paged cache, counted and not listed."""
+"""The blocks of a paged KV cache: how many are free, and how many coming steps take."""
 
 from __future__ import annotations
 
 
 class Blocks:
-    """Of `total` blocks of `size` tokens those that are `free`, and the steps in which sequences take more.
+    """Counts of blocks, `total` and `free`, of `size` tokens each; and of the blocks that decode steps take.
 
-    Each that decodes writes a token a step, and takes a block where its context is a multiple of `size`. So
-    its turn, (step − context) mod size, stays while it decodes, and a count of each turn says the demand of
-    any step to come.
+    A sequence that decodes writes a token a step, and takes a block in each step in which its context is a
+    multiple of `size`. Its turn, (step − context) mod size, is the same in all steps, so that counts of
+    sequences by turn say how many blocks any coming step takes.
 
     >>> blocks = Blocks(10, 4)
     >>> blocks.free -= blocks.of(6) + blocks.of(8)
@@ -27,11 +27,11 @@ class Blocks:
         self.free = total
 
     def join(self, context: int, step: int) -> None:
-        """A sequence decodes from this step on, in which it has so many tokens cached."""
+        """A sequence decodes from this step on, with so many cached tokens before it."""
         self.turns[(step - context) % self.size] += 1
 
     def leave(self, context: int, step: int) -> None:
-        """It would have decoded on in this step, with so many cached."""
+        """A sequence decodes no more from this step on, with so many cached tokens before it."""
         self.turns[(step - context) % self.size] -= 1
 
     def of(self, tokens: int) -> int:
@@ -39,16 +39,16 @@ class Blocks:
         return -(-tokens // self.size)
 
     def due(self, step: int) -> int:
-        """Blocks that a step takes."""
+        """Blocks that the decodes of a step take."""
         return self.turns[step % self.size]
 
     def go(self, step: int, steps: int) -> int:
-        """All that decode take their blocks of so many steps, from this one on; how many are in use then."""
+        """Takes the blocks of so many decode steps, from this one on; the number of blocks in use then."""
         self.free = free = self.free - self.taken(step, steps)
         return self.total - free
 
     def taken(self, step: int, steps: int) -> int:
-        """Blocks that so many steps take, from this one on."""
+        """Blocks that so many decode steps take, from this one on."""
         turns, size = self.turns, self.size
         first = step % size
         if steps == 1:
@@ -59,7 +59,7 @@ class Blocks:
         return sum(turns[first:]) + rounds * sum(turns) + sum(turns[:rest])
 
     def steps(self, step: int, spare: int = 0) -> int:
-        """How many steps, from this one on, find the blocks that they take, and leave so many."""
+        """How many decode steps, from this one on, have enough free blocks, with some to `spare`."""
         rounds, free = divmod(self.free - spare, sum(self.turns))
         found = rounds * self.size
         while (due := self.due(step + found)) <= free:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from .course import FOREVER
-from .server import Server, row
+from .log import row
+from .server import Server
 
 NEVER = 1 << 62  # a step that none is
 

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 
 class Capacity(NamedTuple):
-    """What an engine takes: blocks of so many tokens and sequences at once, of all data-parallel ranks.
+    """The limits of an engine.
 
-    `tokens` are those that each of the `ranks` runs in a step, or in each of the `micro_batches` that are in
-    flight in a pipeline. Each that decodes takes `rows` of them: one, or one and its drafts. States of each
-    sequence that runs take so many blocks (`state`), however long it is.
+    `blocks` of the KV cache, of `block` tokens each, and `sequences` at once are of all data-parallel `ranks`
+    together. `tokens` are the budget of each rank in a step, or in each of the `micro_batches` that are in a
+    pipeline at once. A sequence that decodes takes `rows` tokens of the budget: one, and one for each draft.
+    The states of a running sequence take `state` blocks, however long it is.
     """
 
     blocks: int
@@ -25,14 +26,14 @@ class Capacity(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """What sequences that decode are spread over evenly."""
+        """Ranks times micro-batches, over which sequences that decode are spread evenly."""
         return self.ranks * self.micro_batches
 
 
-def placed(
+def by_rank(
     chunks: Mapping[int, tuple[int, int]], running: Mapping[int, int], ranks: int
 ) -> list[list[tuple[int, int]]]:
-    """What each rank reads, of chunks by request, each of which runs on a rank."""
+    """The chunks that each rank reads, of chunks by request; `running` has the rank of each request."""
     found: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for request, chunk in chunks.items():
         found[running[request]].append(chunk)

@@ -1,4 +1,4 @@
-"""What becomes of each request of a load."""
+"""The times of each request of a load, as a server fills them in."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ FOREVER = float("inf")
 
 
 class Course:
-    """When each request comes, is first read, has its first token and ends; and how often it is preempted.
+    """By request: when it arrives, is first read, has its first token and ends; preemptions and tokens made.
 
-    What has not been is at infinity.
+    What has not happened is at infinity. `joined_s` and `resumed_s`, in no order of requests, are when
+    requests begin to decode, and the seconds between two tokens around a preemption.
     """
 
     def __init__(self, arrival_s: list[float]) -> None:
         self.arrival_s = arrival_s
         self.start_s, self.first_s, self.end_s = (array("d", [FOREVER]) * len(arrival_s) for _ in range(3))
         self.preemptions = [0] * len(arrival_s)
-        self.made: list[int] = []  # tokens that each has in the end
+        self.made: list[int] = []
         self._own()
 
     def _own(self) -> None:
-        # When requests begin to decode; and the times between two tokens around a preemption.
         self.joined_s, self.resumed_s = array("d"), array("d")
 
     def beside(self) -> Course:
-        """That of the same requests on another server."""
+        """For another server of the same requests: columns by request are shared."""
         other = copy(self)
         other._own()
         return other

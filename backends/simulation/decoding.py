@@ -1,4 +1,4 @@
-"""Steps that only decode: what reads caches as code, and the rest by how many sequences there are."""
+"""Seconds of steps that only decode."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .rows import Counts
 
 TOGETHER = 128  # numbers of sequences that are priced at once
 
-Priced = tuple[Code, tuple[float, ...]]  # what prices the rest, of these: the sequences, and seconds by stage
+Priced = tuple[Code, tuple[float, ...]]  # code for the rest; the sequences, and seconds by stage without it
 
 
 class Decoding:
-    """Seconds of a micro-batch on each stage of a plan, of sequences with one new token each.
+    """Seconds of a micro-batch that only decodes, on each pipeline stage of a plan.
 
-    Most prices do not read caches. They are evaluated for many numbers of sequences at once, which takes less
-    time than to record them, and code has the others and what an engine adds.
+    Prices of most ops depend on the number of sequences alone: they are evaluated for many numbers at once.
+    Recorded code prices the others, which read the KV cache, and what the engine adds.
     """
 
     def __init__(self, of: Plan, keeps: Keeps) -> None:
@@ -35,7 +35,7 @@ class Decoding:
         self._code = cache(self._recorded)
 
     def __call__(self, sequences: float, sums: Sequence[Number]) -> tuple[Number, ...]:
-        """Of so many sequences, which keep such sums: arrays where these are arrays."""
+        """Seconds by stage of so many sequences with these sums over their contexts; of arrays, arrays."""
         code, few = self._priced[sequences]
         return (code.many if sums and isinstance(sums[0], np.ndarray) else code)(few, sums)
 
@@ -49,7 +49,7 @@ class Decoding:
         return [(self._code(graph), known[graph][i]) for i, graph in enumerate(graphs)]
 
     def _recorded(self, graph: bool) -> Code:
-        """Of steps that are launched as a graph, or not."""
+        """The code of steps that are launched as a graph, or not."""
         of, tape = self.of, Tape(SCALARS)
         names, few = [f"s{i}" for i in range(len(self.keeps.functions))], [f"t{i}" for i in range(of.depth)]
         at = Kept(self.keeps, tape.symbol("B"), [tape.symbol(name) for name in names])

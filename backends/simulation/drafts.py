@@ -1,4 +1,4 @@
-"""Drafts of a server: how many a step verifies, what makes them, and how many are right of each."""
+"""Drafts of a server: how many a step verifies, what makes them, and how often they are right."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ POOLS = {("trtllm", MODEL): _POOLS, ("trtllm", LOOKUP): _POOLS}
 
 
 class Drafts(NamedTuple):
-    """A step verifies `tokens` drafts of each sequence by `verify`, with logits of all positions.
+    """A step verifies `tokens` drafts of each sequence; `verify` is the program with logits of all positions.
 
-    Each is right with chance `acceptance`, whatever came before it. A `drafter` makes them, a token a step;
-    else the layer that the program has as its phase `draft`; else nothing does that takes time.
+    A draft is right with chance `acceptance` if all before it were. The program `drafter` makes drafts, a
+    token a step; without one the layer does that is the phase `draft` of the program; else they cost nothing.
     """
 
     tokens: int
@@ -60,7 +60,7 @@ class Drafts(NamedTuple):
         drafter: Program | None,
         engine: str = "",
     ) -> Drafts:
-        """Those of a program; InputError for what cannot be, or what the engine refuses."""
+        """Drafts of a program, checked; InputError for what cannot be, or what the engine refuses."""
         count, share = asked(tokens, acceptance)
         check(program, verify, drafter, engine)
         if max(len(program.entries), program.micro_batches) > 1:
@@ -83,33 +83,33 @@ class Drafts(NamedTuple):
         return yielded(self.tokens, self.acceptance)
 
     def kind(self, program: Program) -> str:
-        """Which kind of thing drafts."""
+        """What makes drafts: a model, a layer, or a lookup."""
         return drafter_of(program, self.drafter)
 
     def made_by(self, program: Program) -> str:
-        """What drafts: the name of a model, or the kind of another thing."""
+        """The name of the draft model, or else what makes drafts."""
         return self.drafter.name if self.drafter else self.kind(program)
 
     def kept_bytes(self, model: Model) -> int:
-        """Bytes of a rank for the weights of a model that drafts."""
+        """Bytes of a rank for the weights of the draft model."""
         if self.drafter is None:
             return 0
         return int(Report(self.drafter, model.device, batch=1, new=1, context=0, model=model).weight_bytes)
 
     def share(self, program: Program) -> float:
-        """The part of the memory for caches that is left to the program beside a model that drafts."""
+        """The share of the memory for caches that the program has; the draft model has the rest."""
         if self.drafter is None:
             return 1.0
         own, small = (_each(of) for of in (program, self.drafter))
         return own / (own + small)
 
     def beside(self, job: Workload) -> Workload:
-        """A job whose memory has room for the weights of what drafts."""
+        """A job that keeps memory free for the weights of the draft model."""
         of = job.model or job.prefill.plan.model
         return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
 
     def share_of(self, program: Program, model: Model, batch: int, context: int) -> float:
-        """The part of a step that makes its drafts, where so many sequences decode at a context."""
+        """The share of a step's time that makes drafts, with so many sequences at a context."""
         drafter = drafting(program, self.drafter)
         if drafter is None:
             return 0.0
@@ -118,7 +118,7 @@ class Drafts(NamedTuple):
         return draft_s / (draft_s + float(Report(self.verify, model.device, new=self.rows, **at).period_s))
 
     def said(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The JSON report."""
         drafter = self.drafter.name if self.drafter else None
         asked = {"draft_tokens": self.tokens, "acceptance": self.acceptance, "drafter": drafter}
         return {**asked, "tokens_per_step": self.yielded}
@@ -134,6 +134,6 @@ class Drafts(NamedTuple):
 
 
 def _each(program: Program) -> float:
-    """Bytes of a token in the caches of a rank, of the stage that has most, if all layers keep it."""
+    """Bytes of a token in the caches of a rank, on the fullest stage, where all layers keep it."""
     at = Binding(B=1, T=0, C=FAR)
     return max(float(at(size)) for size in reserved(program.phase("decode"), policy("unified", 1))) / FAR

@@ -1,4 +1,4 @@
-"""Requests drawn at random: their lengths by laws, and arrivals by a rate."""
+"""Random requests: lengths by a law, and arrivals at a rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .lengths import lengths
-from .load import Load, arrivals
+from .load import Array, Load
 
 
 def drawn(
@@ -21,9 +21,9 @@ def drawn(
     seed: int = 0,
     cancel: float = 0.0,
 ) -> Load:
-    """Requests of random lengths that come at random, or as users are answered; the same for a seed.
+    """Requests of random lengths, at random times or as `users` are answered; a seed gives the same again.
 
-    A share `cancel` is cancelled after a random part of the answer.
+    A share `cancel` of them is cancelled after a random part of the answer.
     """
     streams = [np.random.default_rng(seq) for seq in np.random.SeedSequence(seed).spawn(4)]
     tokens = lengths("prompt", prompt)(streams[0], requests)
@@ -33,11 +33,20 @@ def drawn(
     return load.cancelled(cancel, streams[3]) if cancel else load
 
 
-def turned(load: Load, turns: object, think_s: float, seed: int) -> Load:
-    """The same requests as turns of sessions: each with all that was said before, and its own new tokens.
+def arrivals(rate: float, requests: int, burstiness: float, rng: np.random.Generator) -> Array:
+    """Random arrival times, `rate` a second on average; gaps have a gamma law with the shape `burstiness`.
 
-    A session starts as requests came, has so many turns, and thinks before each other one for an exponential
-    time of such a mean. `cached` is what was said, should it be kept.
+    1 is a Poisson process; n is what each of n servers gets of one, if they are sent requests in turn.
+    """
+    return np.cumsum(rng.gamma(burstiness, 1 / (rate * burstiness), requests))
+
+
+def turned(load: Load, turns: object, think_s: float, seed: int) -> Load:
+    """The same requests as turns of sessions: prompts begin with all earlier prompts and answers.
+
+    `turns` is the law of how many a session has. Sessions begin when requests came; before each later turn
+    the user thinks for an exponential time with the mean `think_s`. `cached` has the earlier tokens, which a
+    server finds if it still has them.
     """
     one, two = (np.random.default_rng(seq) for seq in np.random.SeedSequence((seed, 1)).spawn(2))
     ends = np.cumsum(lengths("turns", turns)(one, len(load)))

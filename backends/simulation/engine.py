@@ -24,7 +24,7 @@ from .steps import PricedStep, in_flight
 
 
 def policy(job: Workload, chunked: bool | None = None) -> Policy:
-    """That of the engine that a workload is priced for, which reads prompts in chunks or not, if stated."""
+    """The policy of the engine that a workload is priced for; `chunked` overrides its own."""
     _pool(job)
     engine = model_of(job).runs
     name = engine.name if engine else ""
@@ -41,9 +41,9 @@ def policy(job: Workload, chunked: bool | None = None) -> Policy:
 
 
 def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
-    """Of the engine that a workload is priced for; InputError where none is known, or has no room.
+    """The capacity of the engine that a workload is priced for; InputError where that is not known, or none.
 
-    No more run than a step has tokens for, with their drafts.
+    No more sequences run than a step has tokens for, drafts included.
     """
     pool, rows = _pool(job), drafts.rows if drafts else 1
     dp, block = job.program.parallelism.dp, pool.rule.block  # of ranks, each has a scheduler
@@ -62,7 +62,7 @@ def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
 
 
 def prices(program: Program, model: Model, drafts: Drafts | None) -> Prices:
-    """Of steps, which verify drafts if there are any."""
+    """Prices of steps, which verify drafts if there are any."""
     if drafts:
         return Prices(SpeculativeStep(program, model, drafts))
     return Prices(PricedStep(program, model))
@@ -90,7 +90,7 @@ def holds(room: Capacity, fills: Policy, shares: bool = False) -> int:
 
 
 def _within(what: str, tokens: Array, most: int) -> None:
-    """The first five that have more, by number."""
+    """InputError for requests with more tokens; it names the first five by number."""
     long = np.flatnonzero(tokens > most)
     if long.size:
         rows = ", ".join(f"{i + 1:,} of {tokens[i]:,} tokens" for i in long[:5])

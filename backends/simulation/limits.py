@@ -1,4 +1,4 @@
-"""How much of a load is served in time, and how much could be: goodput, and the largest stable rate."""
+"""Which requests are within limits, whether waits grow, and the largest stable rate of a server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .policy import Policy
 from .prices import Prices
 from .serve import serve
 
-GROWTH = 0.01  # seconds a second by which waits grow in a server that is overloaded: 1% more comes than goes
-FEW = 50  # requests; through the waits of fewer there is no line to speak of
-ENOUGH = 3000  # requests that saturate a server
+GROWTH = 0.01  # seconds a second; waits that grow faster are of an overload, by 1% at least
+FEW = 50  # requests; the waits of fewer say too little about growth
+ENOUGH = 3000  # requests with which a server is saturated
 
 
 def within(ttft_s: Array, tpot_s: Array, most_ttft_s: float | None, most_tpot_s: float | None) -> Array:
-    """Of each request, whether its first token and later ones come in time; TPOT is NaN of a single token."""
+    """Whether each request is within the limits of TTFT and TPOT, which is NaN of a single token."""
     found = np.ones(ttft_s.shape, dtype=bool)
     if most_ttft_s is not None:
         found &= ttft_s <= most_ttft_s
@@ -28,7 +28,7 @@ def within(ttft_s: Array, tpot_s: Array, most_ttft_s: float | None, most_tpot_s:
 
 
 def growth(arrival_s: Array, queue_s: Array) -> float:
-    """Seconds by which waits grow in a second: the slope of the line through them, after the first fifth."""
+    """Seconds by which waits grow in a second: the slope of a line fitted to all but the first fifth."""
     part = slice(len(arrival_s) // 5, None)
     comes, waits = arrival_s[part] - arrival_s[part].mean(), queue_s[part] - queue_s[part].mean()
     spread = float(comes @ comes)
@@ -36,10 +36,11 @@ def growth(arrival_s: Array, queue_s: Array) -> float:
 
 
 def saturated(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> float:
-    """Requests a second that a server answers which always has some that wait: no larger rate is stable.
+    """Requests a second that a server answers while some always wait: no larger rate is stable.
 
-    That is the saturation rule (Baccelli and Foss 1995). The first and the last fifth of answers are left
-    out, while the server fills and empties. A shorter load is repeated.
+    That is the saturation rule (Baccelli and Foss 1995). `ENOUGH` requests of the load, again and again if it
+    has fewer, come at once. The first and the last fifth of answers do not count, as the server fills and
+    empties then.
     """
     some = load.only(np.arange(ENOUGH) % len(load))
     at_once = replace(

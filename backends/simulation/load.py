@@ -1,4 +1,4 @@
-"""What comes to a server: requests with their tokens, and when they come."""
+"""The load of a server: requests with their tokens, and when they come."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from llmir.frozen import Figures, figure
 
 from .yields import Yields
 
-TOKENS = 512  # of a prompt that a hash stands for, in Mooncake's traces and by AIPerf's default
-FAR = 1 << 32  # blocks that no session has
+TOKENS = 512  # tokens that a hash stands for, in Mooncake's traces and by AIPerf's default
+FAR = 1 << 32  # more blocks than any session has
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Load(Figures):
-    """Requests in the order of their arrival: `prompt` tokens in, of which `cached` are kept, `generate` out.
+    """Requests in the order of arrival; arrays have an entry for each.
 
-    They come at `arrival_s`, or as `users` are answered, each of whom asks for the next one then; what they
-    ask goes through one front, which takes `apart_s` for each. `hashes` are those of the first tokens of each
-    prompt, where they are known (`sharing`). `asked` is how many tokens each asks for at most, where some
-    are cancelled before; all are given up after `timeout_s`, and each after its `leave_s`. `sessions` says
-    which each is of: all turns but the first come `think_s` after the answer before, and begin with all that
-    was said. `drafts` are how many tokens a step verifies of each, and the chance that one is right; what a
-    step yields is drawn by `seed`.
+    `prompt` tokens come in, of which `cached` are in the cache already, and `generate` tokens go out.
+    Requests arrive at `arrival_s`, or there are so many `users`, each of whom asks again when answered; these
+    requests reach the server `apart_s` apart at least.
+
+    - Prefixes: `hashes` of the leading tokens of each prompt, where they are known (`prefix_cache.py`).
+    - Cancellation: `asked` is how many tokens each asks for, where some are cancelled before. A request is
+      given up `timeout_s` after it came, and after its own `leave_s`.
+    - Sessions: `sessions` is the session of each request. Later turns come `think_s` after the answer before.
+    - Drafts: `drafts` are the tokens that a step verifies of each, and the chance that one is right; what
+      steps yield is drawn by `seed`.
     """
 
     prompt: Array
@@ -52,12 +55,12 @@ class Load(Figures):
 
     @figure
     def written(self) -> Array:
-        """Tokens in the cache when a request ends: the last one that it generates is never read."""
+        """Cached tokens when a request ends: the last one that it generates is never read."""
         return np.asarray(self.prompt + self.generate - 1)
 
     @figure
     def reserved(self) -> Array:
-        """The same if each gets all tokens that it asks for."""
+        """Cached tokens when it ends, if it is not cancelled."""
         return self.written if self.asked is None else np.asarray(self.prompt + self.asked - 1)
 
     @figure
@@ -69,17 +72,17 @@ class Load(Figures):
 
     @figure
     def yields(self) -> Yields | None:
-        """Tokens that each step yields of each request; None where that is one."""
+        """Tokens that each step yields of each request; None without drafts, where it is one."""
         return self.drafts and Yields(*self.drafts, self.seed, self.generate - 1)
 
     @property
     def shares(self) -> bool:
-        """Whether it is known which prompts begin alike."""
+        """Whether prompts share prefixes that are known."""
         return bool(self.hashes) or self.sessions is not None
 
     @figure
     def after(self) -> Array:
-        """Of each request the turn before it; -1 where there is none."""
+        """The turn before each request in its session; -1 where there is none."""
         found = np.full(len(self), -1)
         if self.sessions is not None:
             order = np.argsort(self.sessions, kind="stable")
@@ -88,7 +91,10 @@ class Load(Figures):
         return found
 
     def hashed(self, block: int) -> tuple[Sequence[Sequence[int]], Array, int]:
-        """Hashes of each request's first tokens, how many tokens they stand for, and how many one does."""
+        """Hashes of the leading tokens of each request, how many tokens they cover, and how many one covers.
+
+        Sessions have a hash for each block of so many tokens.
+        """
         if self.sessions is None:
             return self.hashes, self.prompt, TOKENS
         many = zip((self.sessions * FAR).tolist(), (-(-self.written // block)).tolist(), strict=True)
@@ -96,21 +102,21 @@ class Load(Figures):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request, with its answer."""
+        """Tokens of the longest request, prompt and answer."""
         return int(self.reserved.max()) + 1
 
     @property
     def rate(self) -> float | None:
-        """Requests a second, as they come; None of users, and of those that come together.
+        """Requests that arrive in a second; None of users, and where all come at once.
 
-        Of sessions all turns count, in the time in which sessions begin: so many come in the long run.
+        Of sessions all turns count, over the time in which sessions begin: the rate in the long run.
         """
         span = float(self.arrival_s[-1] - self.arrival_s[0])
         return (len(self) - 1) / span if span else None
 
     @property
     def talks(self) -> int | None:
-        """How many sessions there are; None where requests are no turns of any."""
+        """How many sessions there are; None where requests are not turns of sessions."""
         return None if self.sessions is None else int((self.after < 0).sum())
 
     @property
@@ -123,9 +129,9 @@ class Load(Figures):
         return (len(begin) - 1) / span if span else None
 
     def hit(self, share: float) -> Load:
-        """The same with a share of each prompt cached, but its last token, which is always read.
+        """The same requests with a share of each prompt cached; its last token is always read.
 
-        InputError where hashes say what is cached.
+        InputError where hashes or sessions say what is cached.
         """
         if share and self.shares:
             raise InputError(f"prefix_hits: {share:g}; hashes or sessions say what is in the cache")
@@ -140,15 +146,7 @@ class Load(Figures):
         return replace(self, hashes=hashes, **some)
 
     def cancelled(self, share: float, rng: np.random.Generator) -> Load:
-        """The same, of which a share is cancelled after a random part of the answer."""
+        """The same requests, a share of which is cancelled after a random part of the answer."""
         stops = rng.integers(1, self.generate + 1)
         chosen = rng.random(len(self)) < share
         return replace(self, generate=np.where(chosen, stops, self.generate), asked=self.generate)
-
-
-def arrivals(rate: float, requests: int, burstiness: float, rng: np.random.Generator) -> Array:
-    """Arrivals at random, so many a second on average, by gaps of a gamma law with the shape `burstiness`.
-
-    1 is Poisson's law, and n what one of n servers gets that are dealt such requests in turn.
-    """
-    return np.cumsum(rng.gamma(burstiness, 1 / (rate * burstiness), requests))

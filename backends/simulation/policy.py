@@ -18,10 +18,11 @@ POLICIES: Kind[type[Policy]] = Kind("policy", "llmir.backends.simulation.policie
 
 @dataclass(frozen=True)
 class Policy(ABC):
-    """The policy of an engine, which reads prompts in chunks or whole, and beside decodes if it `mixes`.
+    """The scheduling policy of an engine.
 
-    All take requests in the order in which they came. One that goes `ahead` fills a step while the one before
-    it runs, so that a request that comes meanwhile is read in the step after it at the earliest.
+    It reads prompts in chunks if it is `chunked`, else whole; and in the same steps as decodes if it `mixes`,
+    else in steps of their own. With `ahead` it fills a step while the one before it runs: a request that
+    arrives meanwhile is read one step later. All policies admit requests in the order of arrival.
     """
 
     name: ClassVar[str]
@@ -31,42 +32,43 @@ class Policy(ABC):
 
     @abstractmethod
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """Whether the first that waits may run: `new` tokens now, beside what this step reads already."""
+        """Whether the first request that waits is admitted, to read `new` tokens in this step."""
 
     @abstractmethod
     def relieve(self, server: Server) -> None:
-        """Preempt, so that all that still decode have the blocks of the next step."""
+        """Preempts requests until all others that decode have blocks for the next step."""
 
     def longest(self, prompt: Array, written: Array) -> Array:
-        """Tokens that are read at once at most, where prompts are read whole: after a preemption, all."""
+        """Tokens that a request reads in a step at most, if not in chunks: after a preemption, all it had."""
         return written
 
     def spare(self, blocks: int) -> int:
-        """Of so many blocks, those that no request may take when it is admitted."""
+        """Of so many blocks, how many an admission leaves free."""
         return 0
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """Blocks beside those that all will have in the end, with which the first that waits is admitted for
-        sure, if its chunk has tokens, and beside it whoever is read; None where that is not known.
+        """Spare blocks with which an admission never fails for lack of blocks; None where that is not known.
+
+        Spare are those beyond the final blocks of all that run, the one to be admitted among them.
         """
         return None
 
     def fill(self, server: Server, preempted: bool) -> None:
-        """The next step reads as far as its tokens, sequences and blocks go.
+        """Fills the next step with prompts, as far as its tokens, sequences and blocks go.
 
-        A prompt is read on one rank: the one that has least to read when it is admitted. One that lacks
-        blocks takes those of the last that is read in part, so that the first goes on; or it goes itself.
-        Nothing is admitted in a step for which one was `preempted`.
+        Prompts that are read in part come first. Where one lacks blocks, the last of them is preempted, which
+        may be itself. Then requests are admitted, unless one was `preempted` for this step. A request runs on
+        one rank: the one with least to read when it is admitted.
         """
         capacity, waiting, running = server.capacity, server.waiting, server.running
         decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
-        left = [capacity.tokens - decodes] * capacity.ranks
+        left, of = [capacity.tokens - decodes] * capacity.ranks, server.blocks.of
         for request, done in list(server.reading.items()) if server.reading else ():
-            if request not in server.reading:  # it gave its blocks to one before it
+            if request not in server.reading:  # it was preempted for one before it
                 break
             rank = running[request]
             new = min(left[rank], server.to_read[request] - done)
-            while server.tight and server.blocks.of(done + new) - server.blocks.of(done) > self.free(server):
+            while server.may_lack_blocks and of(done + new) - of(done) > self.free(server):
                 last = next(reversed(server.reading))
                 server.preempt(last)
                 waiting.appendleft(last)
@@ -75,10 +77,10 @@ class Policy(ABC):
                     break
             else:
                 if new:
-                    server.take(request, done, new)
+                    server.schedule_chunk(request, done, new)
                     left[rank] -= new
         while waiting and not preempted and len(running) < capacity.sequences:
-            rank = server.emptiest(left) if len(left) > 1 else 0
+            rank = server.least_loaded_rank(left) if len(left) > 1 else 0
             if not (most := left[rank]):
                 return
             request = waiting[0]
@@ -90,5 +92,5 @@ class Policy(ABC):
             left[rank] -= new
 
     def free(self, server: Server) -> int:
-        """Blocks that nobody has, less those that decodes of the same step will take."""
+        """Free blocks, less those that decodes of the same step will take."""
         return server.blocks.free - (server.blocks.due(server.step) if self.mixes else 0)

@@ -1,4 +1,4 @@
-"""The prefix cache of a server: blocks that several requests have at once, or that may be asked for again."""
+"""The prefix cache of a server: blocks that several requests share, or that are kept for later requests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from .load import Load
 
 
 class PrefixCache:
-    """Blocks of leading tokens by their hashes, as vLLM keeps them (vllm/v1/core/block_pool.py).
+    """Cached blocks by hashes of the tokens in them, as in vLLM (vllm/v1/core/block_pool.py).
 
-    A hash stands for the whole blocks of some tokens; `users` counts who has them, from when they were read.
-    What nobody has stays until its blocks are needed: what was given back first goes first, and of one
-    request its last.
+    A hash stands for the whole blocks of some leading tokens. `users` counts the running requests that hold
+    the blocks of each hash, from when they are read, and `size` is the number of its blocks. Idle blocks,
+    which no request holds, are free; they stay in the cache until they are needed, and are evicted in the
+    order in which they were freed, of one request the last blocks first.
     """
 
     def __init__(self, load: Load, blocks: Blocks) -> None:
@@ -22,14 +23,14 @@ class PrefixCache:
         self.covered: list[int] = covered.tolist()
         self.blocks = blocks
         self.users: dict[int, int] = {}
-        self.size: dict[int, int] = {}  # blocks of each hash
+        self.size: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._spare = 0  # blocks of those, which are free
-        self._has: dict[int, list[int]] = {}  # hashes of each request that runs
-        self._known: dict[int, tuple[int, int]] = {}  # of its hashes those looked at, and blocks of its own
+        self._spare = 0  # idle blocks
+        self._has: dict[int, list[int]] = {}  # hashes that each request holds
+        self._known: dict[int, tuple[int, int]] = {}  # hashes looked at; blocks held by hash
 
     def kept(self, request: int) -> int:
-        """Leading tokens of a request that are there."""
+        """Leading tokens of a request that are cached."""
         found = 0
         for each in self.hashes[request]:
             if each not in self.users:
@@ -40,14 +41,14 @@ class PrefixCache:
         return found
 
     def needed(self, request: int, cached: int) -> int:
-        """Free blocks that it takes for so many cached tokens: those that nobody has."""
+        """Free blocks that become its own with so many cached tokens: the idle ones."""
         return sum(self.size[each] for each in self._first(request, cached) if not self.users[each])
 
     def _first(self, request: int, cached: int) -> Sequence[int]:
         return self.hashes[request][: -(-cached // self.tokens)]
 
     def admit(self, request: int, cached: int) -> None:
-        """It has its cached blocks, and with them all of the same hashes."""
+        """A request holds its cached blocks, and with them all blocks of their hashes."""
         held = self._has[request] = list(self._first(request, cached))
         self._known[request] = len(held), cached // self.blocks.size
         for each in held:
@@ -58,7 +59,7 @@ class PrefixCache:
             self.users[each] += 1
 
     def read(self, request: int, done: int) -> None:
-        """So many of its tokens are cached: others may have the whole blocks of each hash, too."""
+        """So many tokens of a request are read: others may share its blocks, if all of a hash are read."""
         place, own = self._known[request]
         hashes, size, covered = self.hashes[request], self.blocks.size, self.covered[request]
         while place < len(hashes):
@@ -74,7 +75,7 @@ class PrefixCache:
         self._known[request] = place, own
 
     def leave(self, request: int, tokens: int) -> None:
-        """It gives its blocks back, with so many tokens cached."""
+        """A request with so many cached tokens frees its blocks."""
         self.evict(self.blocks.free)
         self.read(request, tokens)
         _, own = self._known.pop(request)
@@ -87,7 +88,7 @@ class PrefixCache:
                 self.blocks.free += self.size[each]
 
     def untouched(self, request: int, enough: int) -> int:
-        """Blocks that may be taken, or `enough`, before those go that a request finds and nobody has."""
+        """Blocks, `enough` at most, that can be taken before idle ones go that a request would use."""
         found = set(self._first(request, self.kept(request)))
         left = self.blocks.free - self._spare
         for each in self._idle:
@@ -97,7 +98,7 @@ class PrefixCache:
         return left
 
     def evict(self, free: int) -> None:
-        """Of those that nobody has, what others took the blocks of: no more than so many are free."""
+        """Drops idle blocks from the cache until no more than so many are left, as others took them."""
         while self._spare > free:
             each, _ = self._idle.popitem(last=False)
             del self.users[each]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
@@ -31,14 +31,13 @@ class Step(Protocol):
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
         """Seconds from its start to the next one's."""
 
-
-class Abreast(Step, Protocol):
-    """The same of ranks that go abreast, and of the stages of a pipeline."""
-
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of one micro-batch, and of it on each stage, which reads such chunks on each rank."""
+        """Seconds of one micro-batch, and of each of its pipeline stages.
+
+        `ranks` has the chunks of each data-parallel rank; the ranks run together.
+        """
 
 
 class Prices:
@@ -61,8 +60,8 @@ class Prices:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """What `Abreast` says, which the steps must be."""
-        return cast("Abreast", self.step).micro_batch(decodes, sums, ranks)
+        """As `Step.micro_batch`."""
+        return self.step.micro_batch(decodes, sums, ranks)
 
     def run(
         self, decodes: int, kept: int, batch: Batch | None, most: int, seconds: float
@@ -109,33 +108,3 @@ class Prices:
             batch.advance()
             steps += 1
         return steps, spent
-
-
-class Noted:
-    """A `Step` that notes of each that reads prompts its sequences that decode, tokens kept, and chunks."""
-
-    def __init__(self, step: Step) -> None:
-        self._step, self.functions = step, step.functions
-        self.reads: list[tuple[int, int, Chunks]] = []
-
-    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
-        """Seconds of the step."""
-        if chunks:
-            self.reads.append((decodes, int(np.sum(sums[0])), tuple(chunks)))
-        return self._step(decodes, sums, chunks)
-
-    def micro_batch(
-        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
-    ) -> tuple[float, ...]:
-        """Seconds of one micro-batch, and of it on each stage."""
-        if any(ranks):
-            self.reads.append((round(decodes), int(np.sum(sums[0])), [c for each in ranks for c in each]))
-        return cast("Abreast", self._step).micro_batch(decodes, sums, ranks)
-
-
-class Traced(Prices):
-    """Prices that note what read prompts; they share the sums of others."""
-
-    def __init__(self, prices: Prices) -> None:
-        self.step = self.noted = Noted(prices.step)
-        self._rows = prices._rows

@@ -29,9 +29,9 @@ REPLICAS = 1000  # at most
 
 
 class Profile(Immutable):
-    """An engine that serves a program on a device, with the limits of a `job`: it runs load after load.
+    """An engine that serves a program on a device, with the limits of a `job`; `run` simulates a load.
 
-    Tables of prices grow with what is asked of them, and serve all runs; `priced` are some that are there.
+    Tables of prices are kept from run to run. `priced` are prices of another profile with the same steps.
     """
 
     job: Workload
@@ -53,15 +53,15 @@ class Profile(Immutable):
         return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
 
     def of(self, longest: int) -> Workload:
-        """The job whose longest request has so many tokens, as some engines' steps have room for it."""
+        """The job for requests of up to so many tokens: some engines have room in a step for the longest."""
         return replace(self.job, max_model_len=max(longest, 2))
 
     def capacity(self, longest: int) -> Capacity:
-        """What the engine takes where the longest request has so many tokens; InputError without room."""
+        """The capacity for requests of up to so many tokens; InputError without room."""
         return capacity(self.of(longest), self.drafts)
 
     def prices(self) -> Prices:
-        """Of steps."""
+        """Prices of steps."""
         return self._prices
 
     @cached_property
@@ -69,19 +69,19 @@ class Profile(Immutable):
         return prices(self.job.program, model_of(self.job), self.drafts)
 
     def decoding(self) -> Profile:
-        """The same for decode servers: what prompts they read again goes beside what decodes."""
+        """The profile of a decode server: prompts of preempted requests are read beside decodes."""
         other = object.__new__(Profile)
         vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True), "_prices": self._prices})
         return other
 
     def admitted(self, load: Load) -> Load:
-        """The requests that are short enough; InputError where one of them could never run."""
+        """The requests that are short enough, with drafts; InputError where one of them could never run."""
         load = self.drafting(self.short(load))
         check(load, self.capacity(load.longest), self.policy)
         return load
 
     def drafting(self, load: Load) -> Load:
-        """The same requests, of which each step verifies drafts if there are any."""
+        """The same requests with the drafts of this profile."""
         if self.drafts is None:
             return load
         return replace(load, drafts=(self.drafts.tokens, self.drafts.acceptance))
@@ -114,8 +114,8 @@ class Profile(Immutable):
         """A load served, without the requests that are too long: they are refused and counted.
 
         The first `warm_up` requests do not count in latencies, nor in goodput, which is of requests within
-        `max_ttft_s` and `max_tpot_s`. `replicas` share the requests, as a `router` deals them out:
-        round-robin, as by default, least-loaded or prefix-aware.
+        `max_ttft_s` and `max_tpot_s`. A `router` sends each request to one of so many `replicas`:
+        round-robin (the default), random, least-loaded or prefix-aware.
         """
         copies = integer("replicas", replicas, 1, REPLICAS)
         deals = ROUTERS[dealing(router, copies)]
@@ -133,7 +133,10 @@ class Profile(Immutable):
 def counts(
     asked: Load, load: Load, warm_up: object, max_ttft_s: object, max_tpot_s: object
 ) -> dict[str, Any]:
-    """What is counted of a load, of all that was asked; InputError for what is no count or limit."""
+    """The fields of a result that say what counts; `asked` is the load with the requests that are refused.
+
+    InputError for a warm-up of all requests, and for what is no limit.
+    """
     if (first := integer("warm_up", warm_up)) >= len(load):
         raise InputError(f"warm_up: {first:,} requests, there are {len(load):,}")
     limits = {"max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}

@@ -1,4 +1,4 @@
-"""The same traffic several times, by other seeds: means over runs, and how far these may be off."""
+"""Several runs of a server: by different seeds, with means and intervals over them, and at several rates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATES = ("requests_per_s", "output_tokens_per_s", "largest_rate", "goodput", "go
 
 
 class Interval(NamedTuple):
-    """A mean over runs, and the half of the interval that holds it in 95% of cases."""
+    """A mean over runs, and half the width of its 95% confidence interval."""
 
     mean: float
     half: float
@@ -38,7 +38,7 @@ class Replications(Figures, Result, Paged):
 
     @figure
     def latencies(self) -> Mapping[str, Mapping[str, Interval]]:
-        """By figure the interval of its mean and of each percentile; without figures that a run has not."""
+        """By figure the intervals of its mean and percentiles; only figures that all runs have."""
         each = [run.latencies for run in self.runs]
         found = {name: [spread for run in each if (spread := run[name])] for name in each[0]}
         whole = {name: np.array(spreads) for name, spreads in found.items() if len(spreads) == len(self.runs)}
@@ -49,7 +49,7 @@ class Replications(Figures, Result, Paged):
 
     @figure
     def figures(self) -> Mapping[str, Interval]:
-        """The same of rates, of goodput where there are limits, and of what devices cost and draw."""
+        """Intervals of rates, of goodput where there are limits, and of cost and energy."""
         columns = {name: [getattr(run, name) for run in self.runs] for name in RATES}
         spent = [run.spending._asdict() for run in self.runs]
         columns |= {name: [run[name] for run in spent] for name in spent[0]}
@@ -80,6 +80,25 @@ class Replications(Figures, Result, Paged):
 
     def __repr__(self) -> str:
         return f"<Replications {len(self.runs)} × {self.runs[0]!r}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Rates(Figures, Result, Paged):
+    """Runs of one server, each at another rate, or so many replications at each rate."""
+
+    runs: tuple[Simulation, ...] | tuple[Replications, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know."""
+        return self.runs[0].notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report of each, in order."""
+        return {"runs": [run.to_dict() for run in self.runs]}
+
+    def __repr__(self) -> str:
+        return f"<Rates {len(self.runs)} × {self.runs[0]!r}>"
 
 
 def _interval(values: Any) -> Interval:

@@ -1,4 +1,4 @@
-"""Routers: by chance, in turn, by load, and by what replicas have in their prefix caches."""
+"""Routers: in turn, at random, by load, and by prefixes."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from .load import Load
 from .router import ROUTERS, Router
 from .sent_prefixes import SentPrefixes
 
-# Defaults of SGLang's router, docs/advanced_features/sgl_model_gateway.md: the share of a prompt from which
-# a replica that has it is chosen; and by how many requests, and how many times, the most loaded replica may
-# be ahead of the least before loads alone count.
+# Defaults of SGLang's router (docs/advanced_features/sgl_model_gateway.md). A replica is chosen by prefix if
+# it was sent more than the share MATCH of the prompt. Loads alone count where the most loaded replica has
+# more than LEAD requests more than the least loaded one, and more than TIMES as many.
 MATCH, LEAD, TIMES = 0.3, 64, 1.5
 
 
 @ROUTERS.register("round-robin")
 class RoundRobin(Router):
-    """One after another."""
+    """Replicas in turn."""
 
     name: ClassVar[str] = "round-robin"
     blind: ClassVar[bool] = True
     _next = -1
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
-        """The next one."""
+        """The next replica."""
         self._next = (self._next + 1) % self.replicas
         return self._next
 
 
 @ROUTERS.register("random")
 class Random(Router):
-    """Any of them by chance, as the seed of the load has it."""
+    """Any replica, drawn by the seed of the load."""
 
     name: ClassVar[str] = "random"
     blind: ClassVar[bool] = True
@@ -47,18 +47,18 @@ class Random(Router):
         self._drawn: list[int] = rng.integers(replicas, size=len(load)).tolist()
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
-        """What was drawn of the request."""
+        """The replica drawn for the request."""
         return self._drawn[request]
 
 
 @ROUTERS.register("least-loaded")
 class LeastLoaded(Router):
-    """The replica with the fewest requests that are not answered; of equals the first."""
+    """The replica with the fewest unanswered requests; of equals the first."""
 
     name: ClassVar[str] = "least-loaded"
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
-        """The shortest queue, with what runs."""
+        """The least loaded replica; running requests count too."""
         return min(range(self.replicas), key=unanswered.__getitem__)
 
 
@@ -66,8 +66,8 @@ class LeastLoaded(Router):
 class PrefixAware(LeastLoaded):
     """The replica that was sent the longest prefix of the prompt: `cache_aware.rs` of SGLang's router.
 
-    Where that is a small share of the prompt, the one that was sent the fewest tokens that a cache still
-    holds; where loads are too unequal, the least loaded.
+    Where that is a small share of the prompt, the replica that was sent the fewest tokens lately; where loads
+    are too unequal, the least loaded one.
     """
 
     name: ClassVar[str] = "prefix-aware"
@@ -85,7 +85,7 @@ class PrefixAware(LeastLoaded):
         self.hashed = [each * len(own) for own in hashes]
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:
-        """By prefix, by room, or by load."""
+        """By load, by prefix, or by tokens sent."""
         most, least = max(unanswered), min(unanswered)
         if most - least > LEAD and most > TIMES * least:
             chosen = super().choose(request, unanswered)

@@ -1,4 +1,4 @@
-"""Values at contexts, or at other counts: computed for many of them at once when one is asked for."""
+"""Tables of values by context, or by another count, which grow by many values at once when one is missing."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ V = TypeVar("V")
 # By how many contexts a row goes further than it is asked to, or by what part of them if that is more.
 MARGIN, PART = 256, 16
 
-Row = tuple[int, int, list[float]]  # the first context, the end of those that are known, and their values
+Row = tuple[int, int, list[float]]  # the first context, the one after the last, and the values
 NONE: Row = (0, 0, [])
 
 
 class Rows(Generic[K]):
-    """A row for each key, such as a number of sequences, by what gives its values at an array of contexts."""
+    """A row of values by context for each key, such as a number of sequences.
+
+    `values` computes those of a key at an array of contexts.
+    """
 
     def __init__(self, values: Callable[[K, Array], Array]) -> None:
         self.values = values
         self.known: dict[K, Row] = {}
 
     def __call__(self, key: K, least: int, most: int) -> Row:
-        """That of a key, over these contexts at least."""
+        """The row of a key, which has these contexts at least."""
         row = self.known.get(key, NONE)
         return row if row[0] <= least and most < row[1] else self.longer(key, least, most)
 
     def longer(self, key: K, least: int, most: int) -> Row:
-        """The same where what is `known` does not go as far."""
+        """The row of a key, made longer."""
         first, end, _ = self.known.get(key, NONE)
         before = max(least - max(least // PART, MARGIN), min(least, 1))
         first = min(first, before) if first < end else before
@@ -42,7 +45,7 @@ class Rows(Generic[K]):
 
 
 class Counts(dict[float, V]):
-    """A value for each count, such as a number of tokens, by what gives those of an array of counts.
+    """A value for each count, such as a number of tokens; `values` computes those of an array of counts.
 
     >>> squares = Counts(lambda counts: (counts**2).tolist(), 4)
     >>> squares[6], squares
@@ -50,7 +53,7 @@ class Counts(dict[float, V]):
     """
 
     def __init__(self, values: Callable[[Array], Iterable[V]], size: int) -> None:
-        """Of so many counts together."""
+        """`size` counts are computed at once."""
         super().__init__()
         self.values_at, self.size = values, size
 

@@ -1,4 +1,4 @@
-"""What a router has sent to a replica: leading tokens of prompts that are there already, by their hashes."""
+"""What a router believes a replica has cached: the prefixes of prompts that it sent there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class SentPrefixes:
-    """Hashes, `each` of so many tokens, that were sent last: as many as `tokens` of a cache hold.
+    """The hashes that were sent last, `each` of so many tokens: as many as a cache of `tokens` holds.
 
     >>> prefixes = SentPrefixes([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
     >>> for request in range(3):
@@ -26,7 +26,7 @@ class SentPrefixes:
         return len(self._recent)
 
     def kept(self, request: int) -> int:
-        """Tokens of a request's prompt that are there: up to the first hash that is not."""
+        """Leading tokens of a prompt that were sent before: up to the first hash that was not."""
         found = 0
         for known in self.hashes[request]:
             if known not in self._recent:
@@ -35,7 +35,7 @@ class SentPrefixes:
         return found
 
     def use(self, request: int) -> None:
-        """The prompt is sent: its hashes are the most recent, and the least recent ones go."""
+        """A prompt is sent: its hashes are the most recent; the least recent ones are forgotten."""
         for known in self.hashes[request]:
             self._recent[known] = None
             self._recent.move_to_end(known)

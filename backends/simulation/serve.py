@@ -18,13 +18,13 @@ from .servers import server_of
 
 @uncollected()
 def serve(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> Server:
-    """A server after all requests of a load; where answers bring requests, `course` says when these came."""
+    """A server after all requests of a load; its `course` has their times."""
     course = Course(load.arrival_s.tolist())
     server = server_of(prices, policy, capacity, load, course)
     if load.users is not None or load.sessions is not None:
         return run_replicas(server, ROUTERS[FIRST](1, load, capacity), load).servers[0]
     comes_s, lone, request = [*course.arrival_s, FOREVER], alone(server), 0
-    while request < len(load):  # no events: all is known before
+    while request < len(load):  # no events, as all arrivals are known before
         server.advance(comes_s[request])
         if lone and quiet(server):
             request = calmly(server, request, comes_s)

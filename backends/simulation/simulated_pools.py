@@ -14,8 +14,8 @@ from llmir.frozen import figure
 
 from .limits import GROWTH, growth
 from .load import Array, Load
+from .log import LOG
 from .running_pools import RunningPools
-from .server import LOG
 from .simulated_replicas import SimulatedReplicas
 from .simulation import Simulation, Spread, between, spread
 

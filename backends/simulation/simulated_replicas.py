@@ -12,8 +12,8 @@ from llmir.dataclass import dataclass
 from llmir.frozen import figure
 
 from .load import Array, Load
+from .log import LOG
 from .running_replicas import RunningReplicas
-from .server import LOG
 from .simulation import Simulation
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a simulation finds out: latencies of requests, and what the server did meanwhile."""
+"""The result of a simulation: latencies of requests, and what the server did meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from llmir.views import Paged, Result
 
 from .capacity import Capacity
 from .course import FOREVER
-from .gaps import gaps
 from .limits import FEW, GROWTH, growth, saturated, within
 from .load import Array, Load
+from .log import LOG, gaps
 from .policy import Policy
-from .server import LOG, Server
+from .server import Server
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -29,7 +29,7 @@ QUANTILES = (50, 90, 99)
 
 
 class Spread(NamedTuple):
-    """The mean of some seconds, and what half, 90% and 99% of them are within."""
+    """The mean and percentiles of some seconds."""
 
     mean: float
     p50: float
@@ -42,14 +42,17 @@ FULL = 0.9  # of the blocks: with less in use more room would change little
 
 @dataclass(frozen=True, eq=False)
 class Simulation(Figures, Result, Paged):
-    """Requests that an engine served: `profile` says the program, device and limits, `load` what came.
+    """The requests of a `load`, served by an engine with the program, device and limits of a `profile`.
 
-    Arrays have an entry a request: when it came, was first read, had its first token and ended, how often it
-    was preempted, how many tokens it got, and what was cached of its prompt when it was admitted. What never
-    was, of a request that was given up, is at infinity. `log` has a row for each event, of
-    columns `LOG`; `most_blocks` were in use at once. `refused` requests were longer than `max_model_len` and
-    are not in them. The first `warm_up` requests do not count in latencies and goodput, which is of those
-    within `max_ttft_s` and `max_tpot_s`.
+    Arrays by request, times in seconds: `arrival_s`, `start_s` when it is first read, `first_s` when it has
+    its first token, `end_s`; `preemptions`; `made`, the tokens that it got; and `cached`, the tokens of its
+    prompt that were in the cache when it was admitted. Of a request that was given up, a time that never was
+    is infinite. In no order of requests: `joined_s`, when prompts were read that have more tokens to decode,
+    and `resumed_s`, seconds between two tokens around a preemption.
+
+    `log` has the columns `LOG`; `most_blocks` is the most that were in use at once. `refused` requests were
+    longer than `max_model_len` and are in no array. The first `warm_up` requests do not count in latencies
+    and goodput, which is of requests within `max_ttft_s` and `max_tpot_s`.
     """
 
     profile: Profile
@@ -73,11 +76,10 @@ class Simulation(Figures, Result, Paged):
 
     @classmethod
     def of(cls, profile: Profile, server: Server, load: Load, **counted: Any) -> Simulation:
-        """What a server leaves when all are served; `counted` are what is asked for."""
+        """The result when a server has served a load; `counted` is what `counts` gives."""
         columns = {name: np.array(getattr(server.course, name)) for name in COURSE}
-        log = server.events
-        found: dict[str, Any] = {**columns, "cached": np.array(server.cached), "log": log, **counted}
-        return cls(profile, server.capacity, load, most_blocks=server.most_held, **found)
+        arrays: dict[str, Any] = {**columns, "cached": np.array(server.cached), "log": server.events}
+        return cls(profile, server.capacity, load, most_blocks=server.most_held, **arrays, **counted)
 
     @property
     def job(self) -> Workload:
@@ -101,17 +103,17 @@ class Simulation(Figures, Result, Paged):
 
     @figure
     def places(self) -> Mapping[str, Array]:
-        """Columns that say where each request was served, if there are several places."""
+        """Where each request was served, by column; empty for one server."""
         return {}
 
     @figure
     def given_up(self) -> Array:
-        """Of each request, whether its time was over before it had all its tokens."""
+        """Of each request, whether it was given up before it had all its tokens."""
         return np.asarray(self.made < self.load.generate)
 
     @property
     def cancelled(self) -> int:
-        """How many were cancelled before they had all tokens that they asked for."""
+        """How many requests were cancelled by their clients, before all tokens that they asked for."""
         return int((self.load.reserved > self.load.written).sum())
 
     @figure
@@ -121,12 +123,12 @@ class Simulation(Figures, Result, Paged):
 
     @figure
     def queue_s(self) -> Array:
-        """From arrival until the prompt is first read; NaN where it is not."""
+        """From arrival until the prompt is first read; NaN where it never was."""
         return between(self.arrival_s, self.start_s)
 
     @figure
     def prefill_s(self) -> Array:
-        """From then to the first token."""
+        """From when the prompt is first read to the first token."""
         return between(self.start_s, self.first_s)
 
     @figure
@@ -136,14 +138,14 @@ class Simulation(Figures, Result, Paged):
 
     @figure
     def tpot_s(self) -> Array:
-        """Of each request the mean time of a token after the first; NaN where there is none, or some lack."""
+        """The mean time of a token after the first; NaN of one token, and of what was given up."""
         later = np.where(self.given_up, 0, self.load.generate - 1)
         none = np.full(len(later), np.nan)
         return np.asarray(np.divide(self.end_s - self.first_s, later, out=none, where=later > 0))
 
     @figure
     def latencies(self) -> Mapping[str, Spread | None]:
-        """The spread of each figure over requests, of `itl` over tokens; None where there are none."""
+        """The spread of each figure over requests, and of `itl` over tokens; None where there is no value."""
         names = ("ttft", "queue", "prefill", "tpot", "e2e")
         found = {name: spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in names}
         last = found.pop("e2e")
@@ -151,7 +153,7 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
-        """Times between tokens, and how many there are: after the last arrival that does not count."""
+        """Times between tokens, and how many of each, from the first arrival on that counts."""
         log = self.log
         if self.warm_up:
             log = log[log[:, LOG.index("start_s")] >= self.arrival_s[self.warm_up]]
@@ -159,12 +161,12 @@ class Simulation(Figures, Result, Paged):
 
     @figure
     def within(self) -> Array:
-        """Of each request, whether it comes within the limits."""
+        """Of each request, whether it is within the limits."""
         return ~self.given_up & within(self.ttft_s, self.tpot_s, self.max_ttft_s, self.max_tpot_s)
 
     @property
     def goodput(self) -> float | None:
-        """Requests within the limits that are answered in a second; None without limits."""
+        """Requests within the limits, a second; None without limits."""
         if not self._limited:
             return None
         begin, end = self.arrival_s[self.warm_up :].min(), self.end_s.max()
@@ -172,7 +174,7 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def goodput_share(self) -> float | None:
-        """The share of requests that come within the limits; None without limits."""
+        """The share of requests that are within the limits; None without limits."""
         return float(self.within[self.warm_up :].mean()) if self._limited else None
 
     @property
@@ -181,15 +183,15 @@ class Simulation(Figures, Result, Paged):
 
     @figure
     def rate(self) -> float | None:
-        """Requests a second that came, all turns of sessions too; None of users, and of all at once."""
+        """Requests a second that came, with all turns of sessions; None of users, and of all at once."""
         span = float(self.arrival_s.max() - self.arrival_s.min())
         return None if self.load.users or not span else (len(self.load) - 1) / span
 
     @property
     def overloaded(self) -> bool | None:
-        """Whether waits grow, or more comes than is answered.
+        """Whether more comes than can be answered, or waits grow.
 
-        None of users, who wait for answers, and of so few requests that nothing can be said.
+        None of users, who wait for answers, and of fewer than `FEW` requests.
         """
         if self.load.users or len(self.load) < FEW:
             return None
@@ -197,12 +199,12 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def _waits(self) -> Array:
-        """Seconds until each is read, or given up."""
+        """Seconds from arrival until each is first read, or given up."""
         return np.minimum(self.start_s, self.end_s) - self.arrival_s
 
     @figure
     def largest_rate(self) -> float:
-        """Requests a second that the server answers at most: it is stable at lower rates."""
+        """Requests a second that the server answers at most; at lower rates it is stable."""
         return saturated(self.profile.prices(), self.policy, self.capacity, self.load)
 
     @property
@@ -212,7 +214,7 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens that all requests get in a second."""
+        """Tokens that all requests together get in a second."""
         return self._rate(int(self.made.sum()))
 
     def _rate(self, count: int) -> float:
@@ -220,7 +222,7 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def prefix_hits(self) -> float:
-        """The share of all prompts' tokens that was in the cache already."""
+        """The share of the tokens of all prompts that was cached when they were admitted."""
         return float(self.cached.sum() / max(self.load.prompt.sum(), 1))
 
     @property
@@ -230,18 +232,18 @@ class Simulation(Figures, Result, Paged):
 
     @property
     def busy(self) -> float:
-        """The share of the time in which there was a step."""
+        """The share of the time in which the server ran a step."""
         return float(self.events["time_s"].sum()) / self.duration_s if self.duration_s else 1.0
 
     @property
     def decodes(self) -> float:
-        """Sequences that decode in a step that decodes any, on average."""
+        """Sequences in a step with decodes, on average."""
         count = self.events["steps"] * (self.events["decodes"] > 0)
         return float(count @ self.events["decodes"] / max(count.sum(), 1))
 
     @property
     def spending(self) -> Spending:
-        """What the devices cost and draw, while they have steps and by the clock."""
+        """What the devices cost and draw, during steps and over all the time."""
         from .spending import spending
 
         return spending(self)
@@ -313,12 +315,12 @@ class Simulation(Figures, Result, Paged):
 
 
 def between(first: Array, then: Array) -> Array:
-    """Seconds from one to the other; NaN where that never was."""
+    """Seconds from `first` to `then`, by request; NaN where `then` never was."""
     return np.asarray(np.subtract(then, first, out=np.full(len(then), np.nan), where=then < FOREVER))
 
 
 def spread(seconds: Array, weights: Array | None = None) -> Spread | None:
-    """Of seconds, each as often as its weight says; NaN is none."""
+    """The spread of seconds, each counted as often as its weight says; NaN does not count. None of none."""
     if weights is None:
         known = seconds[~np.isnan(seconds)]
         each = map(float, np.percentile(known, QUANTILES)) if known.size else ()

@@ -1,8 +1,8 @@
-"""A server whose steps verify drafts: each yields some tokens of a sequence, and not always as many.
+"""A server with speculative decoding: each step verifies drafts, and yields one or more tokens of a sequence.
 
-How many each step of a request yields is drawn when it begins to decode, so that the step after which it ends
-is known then, as are its context and its blocks before each. What all that decode yield in a step, and the
-blocks that they take, stand in a calendar of the steps to come.
+How many tokens each step yields of a request is drawn when it begins to decode. So its last step is known
+then, and so are its context and its blocks before each step. A calendar of the steps to come has the sums
+over all sequences: the tokens that a step yields, and the blocks that it takes.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from .load import Array
 from .prefix_cache import PrefixCache
 from .server import Server
 
-SOON = 1 << 10  # steps of a calendar at first
+STEPS = 1 << 10  # of a calendar at first
 
 
 class Calendar:
-    """Whole numbers of steps to come, 0 where nothing is said."""
+    """A whole number for each step to come, 0 at first."""
 
     def __init__(self) -> None:
-        self._first, self._values = 0, np.zeros(SOON, dtype=np.int64)
+        self._first, self._values = 0, np.zeros(STEPS, dtype=np.int64)
 
     def add(self, step: int, values: Array) -> None:
-        """More in the steps from this one on, before which nobody looks again."""
+        """Adds values to the steps from this one on; earlier steps are over and forgotten."""
         place = step - self._first
         if place + len(values) > len(self._values):
             kept = self._values[place:]
-            self._values = np.zeros(2 * max(len(kept), len(values), SOON), dtype=np.int64)
+            self._values = np.zeros(2 * max(len(kept), len(values), STEPS), dtype=np.int64)
             self._values[: len(kept)] = kept
             self._first, place = step, 0
         self._values[place : place + len(values)] += values
 
     def of(self, step: int, steps: int) -> Array:
-        """Those of so many steps."""
+        """The values of so many steps, from this one on."""
         place = step - self._first
         return self._values[place : place + steps]
 
 
 class SpeculativeBatch(Batch):
-    """The tokens that all sequences keep together, which grow by what each step yields."""
+    """The tokens that all sequences have cached together, which grow by what each step yields."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -59,12 +59,12 @@ class SpeculativeBatch(Batch):
         return (self._total,)
 
     def begin(self, context: int, yields: Array) -> None:
-        """A sequence decodes that has so many, and gets more in each of the next steps."""
+        """A sequence begins to decode; each of its steps yields so many tokens."""
         self._total += context
         self._yields.add(self._now, yields)
 
     def stop(self, context: int, rest: Array) -> None:
-        """One decodes no more, and gets none of the rest."""
+        """A sequence decodes no more; the rest of its tokens does not come."""
         self._total -= context
         self._yields.add(self._now, -rest)
 
@@ -82,7 +82,7 @@ class SpeculativeBatch(Batch):
 
 
 class SpeculativeBlocks(Blocks):
-    """Blocks of sequences that take slots for all rows of a step, those of drafts that turn out wrong too."""
+    """Blocks of sequences that take slots for all drafts of a step, those that turn out wrong too."""
 
     __slots__ = ("_due",)
 
@@ -91,29 +91,32 @@ class SpeculativeBlocks(Blocks):
         self._due = Calendar()
 
     def begin(self, step: int, more: Array) -> None:
-        """A sequence decodes from this step on, and takes more blocks in each."""
+        """A sequence decodes from this step on, and takes so many blocks in each of its steps."""
         self._due.add(step, more)
 
     def stop(self, step: int, rest: Array) -> None:
-        """It would have taken the rest from this step on."""
+        """A sequence decodes no more; it would have taken the rest from this step on."""
         self._due.add(step, -rest)
 
     def due(self, step: int) -> int:
-        """Blocks that a step takes."""
+        """Blocks that the decodes of a step take."""
         return int(self._due.of(step, 1).sum())
 
     def taken(self, step: int, steps: int) -> int:
-        """Blocks that so many steps take, from this one on."""
+        """Blocks that so many decode steps take, from this one on."""
         return int(self._due.of(step, steps).sum())
 
     def steps(self, step: int, spare: int = 0) -> int:
-        """How many steps, from this one on, find the blocks that they take, and leave so many."""
+        """How many decode steps, from this one on, have enough free blocks, with some to `spare`."""
         taken = np.cumsum(self._due.of(step, len(self._due._values)))
         return int(np.searchsorted(taken, self.free - spare, side="right"))
 
 
 class Schedule(NamedTuple):
-    """How a sequence decodes from a step on, at a context: tokens made after each, blocks held in each."""
+    """The steps of a sequence, from `step` on with `context` tokens cached.
+
+    `made` are the tokens that it has made after each step, `held` the blocks that it holds in each.
+    """
 
     step: int
     context: int
@@ -122,10 +125,14 @@ class Schedule(NamedTuple):
 
 
 class SpeculativeServer(Server):
-    """Such an engine; `walks` are those of sequences that decode, `used` the steps of each before them."""
+    """A server with speculative decoding.
 
-    def _idle(self) -> None:
-        super()._idle()
+    `schedules` are those of sequences that decode. `used` counts the decode steps of each before, if it was
+    preempted: its draws go on after them.
+    """
+
+    def _reset(self) -> None:
+        super()._reset()
         self.batch: SpeculativeBatch = SpeculativeBatch()
         self.blocks: SpeculativeBlocks = SpeculativeBlocks(self.capacity.blocks, self.capacity.block)
         self.sharing = PrefixCache(self.load, self.blocks) if self.load.shares else None
@@ -133,22 +140,22 @@ class SpeculativeServer(Server):
         self.used: Counter[int] = Counter()
 
     def left(self, request: int, end: int) -> int:
-        """Tokens that one that decodes has to come."""
+        """Tokens that a sequence has to come."""
         schedule = self.schedules[request]
         done = self.step - schedule.step
         return int(schedule.made[-1]) - (int(schedule.made[done - 1]) if done else 0)
 
     def to_come(self, most: int) -> int:
-        """Those that all that decode have, as far as is known."""
-        return sum(min(self.left(request, end) + self.more[request], most) for end, request in self.ends)
+        """Tokens to come of all that decode, `most` of each at most, as if nobody cancelled."""
+        return sum(min(self.left(request, end) + self.cancelled[request], most) for end, request in self.ends)
 
-    def _go(self, steps: int) -> None:
-        """What decodes is so many steps further, as its batch is."""
+    def _advance_contexts(self, steps: int) -> None:
+        """Counts steps of all that decode; the batch has been advanced already."""
         self.step += steps
         self.kept = self.batch.kept[0]
 
-    def _begin(self, request: int, context: int, left: int) -> None:
-        """It decodes from the next step on, until it has so many more tokens: its steps are drawn."""
+    def _begin_decode(self, request: int, context: int, left: int) -> None:
+        """A sequence decodes from the next step on, until it has so many more tokens: draws its steps."""
         assert self.load.yields is not None
         drawn, size = self.load.yields(request)[self.used[request] :], self.blocks.size
         made = np.cumsum(drawn)
@@ -164,8 +171,8 @@ class SpeculativeServer(Server):
         self.decoding += 1
         self.kept += context
 
-    def _leave(self, request: int, context: int) -> None:
-        """It decodes no more, and gives back the slots of its last step too."""
+    def _end_decode(self, request: int, context: int) -> None:
+        """A sequence decodes no more; the slots of wrong drafts are free, too."""
         schedule = self.schedules.pop(request)
         done = self.step - schedule.step
         first = self.blocks.of(schedule.context)
@@ -174,5 +181,5 @@ class SpeculativeServer(Server):
         self.kept -= context
         self.batch.stop(context, np.diff(schedule.made, prepend=0)[done:])
         self.blocks.stop(self.step, np.diff(schedule.held, prepend=first)[done:])
-        self._give(request, context)
+        self._release(request, context)
         self.blocks.free += (int(schedule.held[done - 1]) if done else first) - self.blocks.of(context)

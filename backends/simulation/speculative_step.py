@@ -1,4 +1,4 @@
-"""Seconds of a step that verifies drafts, and of those that make them."""
+"""Seconds of steps of speculative decoding: verifying drafts, and making them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .steps import PricedStep
 
 
 class SpeculativeStep:
-    """Steps of a program by a cost model, in which each sequence that decodes has rows for its drafts.
+    """Steps in which each sequence that decodes has a row for its last token and one for each draft.
 
     All that decode are priced at their mean context, which over-counts windows that some have not filled.
-    Prompts beside them go through the program as ever, and logits of drafts come on top, as many as they are.
-    Then they go through what drafts, together with the first draft of each sequence that decodes.
+    A step with prompts is one of the program, with logits of the drafts' rows added; the drafter then reads
+    the prompts too, in the step in which it makes the first draft of each sequence.
     """
 
     functions: tuple[Dim, ...] = (C,)
@@ -59,12 +59,12 @@ class SpeculativeStep:
         return verified + self._reading(decodes, context, chunks)
 
     def _more(self, decodes: int, context: int) -> float:
-        """Logits of all rows, and all drafts but the first of each."""
+        """Seconds, in a step with prompts, of logits of all rows and of all drafts but each one's first."""
         first, _, drafts = self._drafts(decodes, context, context)
         return self._heads(decodes) + drafts[context - first] * (1 - 1 / self.drafts.tokens)
 
     def _decodes(self, decodes: int, kept: Number) -> Number:
-        """What only decodes; linear between whole mean contexts."""
+        """Seconds of a step that only decodes; linear between whole mean contexts."""
         if isinstance(kept, np.ndarray):
             low = int(kept[0] // decodes)
             high = int(kept[-1] // decodes) + 1
@@ -81,20 +81,20 @@ class SpeculativeStep:
         return self._verify.many(decodes, contexts) + self._drafting(decodes, contexts)
 
     def _drafting(self, decodes: int, contexts: Array) -> Array:
-        """Of all drafts of a step, one after another."""
+        """Seconds to make all drafts of a step, one after another."""
         if self._draft is None:
             return np.zeros(len(contexts))
         return self.drafts.tokens * self._draft.many(decodes, contexts)
 
     def _reading(self, decodes: int, context: int, chunks: Chunks) -> Number:
-        """Of what drafts, which reads chunks of prompts beside a draft of each sequence."""
+        """Seconds of the drafter, which reads chunks of prompts and makes a draft of each sequence."""
         if self._reads is None:
             return 0.0
         sums = [decodes * Binding(C=context)(function) for function in self._reads.functions]
         return self._reads(decodes, sums if decodes else (), chunks)
 
     def _heads(self, decodes: int) -> float:
-        """Of logits of all rows, more than of one row of each sequence."""
+        """Seconds of logits of all rows, less those of one row of each sequence."""
         if decodes not in self._logits:
             at = np.array([1])
             more = self._verify.many(decodes, at) - self._last.many(decodes, at)
@@ -104,7 +104,7 @@ class SpeculativeStep:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of a step, and of its one stage: ranks read such chunks, and share what decodes evenly."""
+        """Seconds of a step, and of its one stage: ranks share the sequences that decode evenly."""
         count = int(decodes)
         context = round(sums[0] / count) if count else 0
         shares = [count // len(ranks) + (i < count % len(ranks)) for i in range(len(ranks))]
@@ -119,7 +119,7 @@ class SpeculativeStep:
 
 
 class _Step:
-    """Seconds of sequences that have so many new tokens each, at contexts."""
+    """Seconds of steps in which all sequences have so many `new` tokens."""
 
     def __init__(self, program: Program, model: Model, new: int) -> None:
         self._plan: Plan = plan(program, model)
@@ -127,7 +127,7 @@ class _Step:
         self._codes: dict[bool, Code] = {}
 
     def many(self, sequences: int, contexts: Array) -> Array:
-        """Until the next step, at each context."""
+        """Seconds of a step of so many sequences, at each context."""
         of = self._plan
         graph = bool(of.host and of.captured(Binding(B=sequences, T=self._new, C=1)))
         if graph not in self._codes:

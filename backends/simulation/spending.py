@@ -1,4 +1,4 @@
-"""What simulated servers cost and draw: while they work, and by the clock."""
+"""What simulated servers cost and draw: over all the time, and during steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .simulation import Simulation
 
 
 class Servers(NamedTuple):
-    """Servers of one kind: `devices` of all of them, which have a step for `busy_s` device-seconds."""
+    """All `devices` of servers of one kind, which run steps for `busy_s` device-seconds together."""
 
     device: Device
     devices: int
@@ -22,10 +22,10 @@ class Servers(NamedTuple):
 
 
 class Spending(NamedTuple):
-    """Of a simulation; None where a device does not say, and where no tokens were made.
+    """Cost and energy of a simulation; None where a device has no price or power, or no tokens were made.
 
-    Dollars of a million output tokens, for all the time of all devices, and for that in which they have a
-    step; joules of a token at most, in steps alone; and requests within all limits that a dollar buys.
+    Dollars for a million output tokens, over all the time of all devices, and over the time of their steps;
+    joules for a token in steps, at most; and requests within the limits for a dollar.
     """
 
     cost_usd_per_mtok: float | None
@@ -40,7 +40,7 @@ class Spending(NamedTuple):
 
 
 def servers(found: Simulation) -> Iterator[Servers]:
-    """All that served; of pools both kinds."""
+    """The servers of a simulation, of each kind."""
     both = (found.prefill, found.decode) if isinstance(found, SimulatedPools) else (found,)
     for part in filter(None, both):
         each = part.job.program.devices
@@ -49,7 +49,7 @@ def servers(found: Simulation) -> Iterator[Servers]:
 
 
 def spending(found: Simulation) -> Spending:
-    """That of all servers of a simulation, by their price and power."""
+    """Cost and energy of all servers of a simulation."""
     tokens, good = int(found.made.sum()), found.goodput
     if not tokens:
         return Spending(None, None, None, None)

@@ -1,4 +1,4 @@
-"""Seconds of a step as an engine's kernels and host take them."""
+"""Seconds of a step by a cost model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ D = TypeVar("D", int, float)
 
 
 class PricedStep:
-    """Steps of a program by a cost model: `Abreast`. Each sequence that decodes counts with its own context.
+    """Steps of a program. Each sequence that decodes counts with its own context.
 
-    Steps that read prompts are from tables where prices allow that. What decodes is on all data-parallel
-    ranks and in all micro-batches evenly, in fewer of these if it is fewer sequences. These follow one
-    another through pipeline stages: the next step of what only decodes begins when the first of them comes
-    back to a stage that is free.
+    Steps that read prompts are looked up in tables, where prices allow that (`tabled`). Sequences that decode
+    are spread evenly over data-parallel ranks and micro-batches. A step that only decodes ends when the first
+    micro-batch may begin again: it is through the pipeline, and the first stage is free.
     """
 
     def __init__(self, program: Program, model: Model) -> None:
@@ -55,7 +54,7 @@ class PricedStep:
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
     ) -> tuple[float, ...]:
-        """Seconds of one micro-batch, and of it on each stage, which reads such chunks on each rank."""
+        """Seconds of one micro-batch, and of each of its pipeline stages; `ranks` has the chunks of each."""
         kept = sums[1:] if self._first else sums
         every: list[tuple[tuple[int, int, int], ...]] = []
         for chunks in ranks:
@@ -75,7 +74,7 @@ class PricedStep:
     def _joined(
         self, decodes: D, kept: Sequence[Number], chunks: Chunks
     ) -> tuple[D, Sequence[Number], Chunks]:
-        """What goes on by one token of a prompt is with what decodes."""
+        """Chunks of one token are priced as sequences that decode."""
         if ones := [cached for new, cached in chunks if new == 1]:
             more = self._keeps.sums(ones)
             kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
@@ -90,5 +89,5 @@ class PricedStep:
 
 
 def in_flight(program: Program) -> int:
-    """Micro-batches that are in a pipeline at once: as many as stages, where nothing else is stated."""
+    """Micro-batches that are in a pipeline at once: as many as there are stages, unless stated."""
     return program.micro_batches if program.micro_batches > 1 else len(program.entries)

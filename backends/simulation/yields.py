@@ -1,4 +1,4 @@
-"""How many tokens each step yields that verifies drafts."""
+"""How many tokens each step of speculative decoding yields, drawn at random."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy as np
 from llmir.frozen import Immutable
 
 GROUP = 256  # requests that are drawn together
-GROUPS = 64  # of those that are kept
+GROUPS = 64  # groups that are kept
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Yields(Immutable):
-    """Tokens that each step yields of each request, drawn by a seed: the drafts before the first wrong one,
-    and one more.
+    """Tokens that each step yields of each request: the drafts before the first wrong one, and one more.
 
-    They are drawn for `lengths` tokens of each request after its first one, for some requests together.
+    `tokens` drafts are verified in a step, each right with chance `acceptance`. Of each request as many steps
+    are drawn as it could need, `lengths`: its tokens after the first one. A group of requests is drawn at
+    once.
     """
 
     tokens: int
@@ -42,7 +43,7 @@ class Yields(Immutable):
         return ends
 
     def __call__(self, request: int) -> Array:
-        """As many as it could need: of each step, one token at least."""
+        """The tokens of each step of a request, one at least."""
         number, place = divmod(request, GROUP)
         first = self._ends[request - 1] if place else 0
         return self._group(number)[first : self._ends[request]]

@@ -11,7 +11,7 @@ from .kinds import Number, spelled
 
 if TYPE_CHECKING:
     from llmir import Program
-    from llmir.backends.simulation.rates import Rates as Runs
+    from llmir.backends.simulation.replications import Rates as Runs
 
 ALONE = ("rate", "closed", "trace", "requests_out", "steps_out", "trace_out", "price")
 

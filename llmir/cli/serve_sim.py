@@ -165,8 +165,7 @@ def serve_sim(**given: Any) -> None:
     from llmir import replicate, simulate, trace
     from llmir.backends.export import simulation as tables
     from llmir.backends.export.files import write
-    from llmir.backends.simulation.rates import Rates
-    from llmir.backends.simulation.replications import Replications
+    from llmir.backends.simulation.replications import Rates, Replications
     from llmir.backends.simulation.simulation import Simulation
 
     files = [given[name] for name in FILES if given[name] is not None]

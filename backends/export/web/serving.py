@@ -11,8 +11,7 @@ from llmir.backends.export import facts, units
 from llmir.backends.export import rates as several
 from llmir.backends.export import simulation as words
 from llmir.backends.export.plot.serving import course
-from llmir.backends.simulation.rates import Rates
-from llmir.backends.simulation.replications import RATES, Replications
+from llmir.backends.simulation.replications import RATES, Rates, Replications
 from llmir.backends.simulation.simulation import Simulation, Spread
 
 from .curves import by_rate

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from llmir.backends.simulation.server import Server
 
 CLIP = 4096  # tokens to come that are counted of a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py
-# Of the tokens to come of what decodes, the share that is kept free for them: where it settles after 600
-# steps of decode, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR).
+# The share of the tokens to come of running requests for which an admission leaves room: the value that it
+# has after 600 decode steps, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR).
 SHARE = 0.098
-HEADROOM = 20  # steps for which there is room again after a retraction: retract_decode_steps
+HEADROOM = 20  # decode steps for which preemptions make room: retract_decode_steps
 
 
 @POLICIES.register("sglang")
@@ -23,20 +23,21 @@ HEADROOM = 20  # steps for which there is room again after a retraction: retract
 class Sglang(Policy):
     """`PrefillAdder` of sglang/srt/managers/schedule_policy.py and `retract_decode` of schedule_batch.py.
 
-    A request runs if what is free holds its prompt and all that it may generate, beside a share of what those
-    that decode have to come. Where decodes find no room, those with the fewest tokens generated are
-    preempted, of equals the longest prompt, until there is room for some steps; they wait behind all others.
+    A request is admitted if the free blocks hold its prompt and all that it may generate, beside a share of
+    the tokens to come of running requests. Where decodes run out of blocks, requests are preempted until
+    there is room for some steps: first those with the fewest generated tokens, of equals the longest prompt.
+    They go to the end of the queue.
     """
 
     name: ClassVar[str] = "sglang"
     mixes: bool = False
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """Two for it, and one for each that runs."""
+        """One for each running request, and two for the one that is admitted."""
         return capacity.sequences + 2
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """If all of it has room by the estimate."""
+        """If its prompt and its answer have room by the estimate."""
         size, most = server.blocks.size, server.final[request] + 2
         if server.demand + len(server.running) + most <= server.blocks.total:
             return True
@@ -47,19 +48,19 @@ class Sglang(Policy):
         )
         free = server.blocks.free * size - SHARE * to_come - reserved
         unread = server.to_read[request] - server.cached[request]
-        own = server.needs(request, unread) * size  # of what is cached already, others have some
+        own = server.blocks_needed(request, unread) * size  # of what is cached already, others have some
         return own + min(self._left(server, request), CLIP) < free
 
     def _left(self, server: Server, request: int) -> int:
-        """Tokens that a request that is to be read has to generate."""
+        """Tokens that a request has to generate, as asked for, which is not read yet."""
         return (
             server.generate[request]
-            + server.more[request]
+            + server.cancelled[request]
             - (server.to_read[request] - server.prompt[request])
         )
 
     def relieve(self, server: Server) -> None:
-        """One at least goes, and one at least stays."""
+        """Preempts one request at least; one at least goes on."""
         first = True
         while server.decoding > 1 and (
             first or server.blocks.free * server.blocks.size < server.decoding * HEADROOM

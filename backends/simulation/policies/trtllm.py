@@ -1,4 +1,4 @@
-"""TensorRT-LLM: whole prompts beside decodes, of requests that have blocks until their end."""
+"""TensorRT-LLM: whole prompts beside decodes, of requests that have all their blocks reserved."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 class Trtllm(Policy):
     """In-flight batching by `GUARANTEED_NO_EVICT`, with `enable_chunked_prefill` off, as by default.
 
-    Nobody is preempted, as a request runs only if all blocks that it may need are free of others' needs.
-    Beside decodes prompts wait `patience` steps (`batch_wait_timeout_iters`), or until a step has a share
-    `enough` of its tokens (`batch_wait_max_tokens_ratio`); both are 0 by default.
+    A request is admitted if blocks are left for all of its tokens, beside those that running requests will
+    need, so that nobody is preempted. While others decode, prompts wait up to `patience` steps
+    (`batch_wait_timeout_iters`) for enough of them to fill the share `enough` of a step's tokens
+    (`batch_wait_max_tokens_ratio`); both are 0 by default.
     """
 
     name: ClassVar[str] = "trtllm"
@@ -30,19 +31,20 @@ class Trtllm(Policy):
     enough: float = 0.0
 
     def fill(self, server: Server, preempted: bool) -> None:
-        """Nothing for some steps, or all that may run."""
+        """No prompts while too few wait and steps of patience are left, else all that may run."""
         if self.patience and server.decoding:
             tokens = self._ready(server)
             rows = server.capacity.rows * server.decoding
             if tokens and rows + tokens < self.enough * server.capacity.tokens * server.lanes:
-                server.held = server.step + self.patience if server.held is None else server.held
-                if server.step < server.held:
+                if server.hold_until is None:
+                    server.hold_until = server.step + self.patience
+                if server.step < server.hold_until:
                     return
-        server.held = None
+        server.hold_until = None
         super().fill(server, preempted)
 
     def _ready(self, server: Server) -> int:
-        """Tokens of prompts that have begun to be read, or may begin."""
+        """Tokens to read of prompts that are read in part, or that could be admitted now."""
         tokens = sum(server.to_read[one] - done for one, done in server.reading.items())
         rows = server.capacity.rows * server.decoding
         left, demand = server.capacity.tokens * server.lanes - rows, server.demand
@@ -55,16 +57,16 @@ class Trtllm(Policy):
         return tokens
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """None; where prompts wait for steps, it is not known."""
+        """None needed; not known where prompts may wait for others."""
         return None if self.patience else 0
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """If nobody that runs will need its blocks."""
+        """If all its blocks are left beside those that running requests will need."""
         return server.demand + server.final[request] <= server.blocks.total
 
     def relieve(self, server: Server) -> None:
-        """There is room always."""
+        """Never needed: all blocks are reserved."""
 
     def longest(self, prompt: Array, written: Array) -> Array:
-        """The prompt: nothing is read again."""
+        """The prompt: nobody is preempted, so that nothing is read again."""
         return prompt

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 class Vllm(Policy):
     """`Scheduler.schedule` of vllm/v1/core/sched/scheduler.py; before 0.8 whole prompts go alone, and first.
 
-    A prompt runs as soon as its first chunk has blocks. Where decodes find none, what was admitted last is
-    preempted and goes before all that wait; in such a step nothing is admitted. Before 0.8 a share of all
-    blocks, the `watermark` of vllm/core/block_manager.py, stays free of what is admitted.
+    A request is admitted as soon as there are blocks for its first chunk. Where decodes run out of blocks,
+    the request that was admitted last is preempted and goes to the front of the queue; in such a step nothing
+    is admitted. Before 0.8 an admission leaves a share of all blocks free, the `watermark` of
+    vllm/core/block_manager.py.
     """
 
     name: ClassVar[str] = "vllm"
@@ -30,20 +31,20 @@ class Vllm(Policy):
         return int(self.watermark * blocks)
 
     def roomy(self, capacity: Capacity) -> int | None:
-        """The watermark."""
+        """The watermark: with that many to spare, a chunk always has its blocks."""
         return self.spare(capacity.blocks)
 
     def admits(self, server: Server, request: int, new: int) -> bool:
-        """If there are blocks for the chunk."""
+        """If there are blocks for the chunk, and the watermark is left."""
         total = server.blocks.total
         spare = self.spare(total) if self.watermark else 0
         if server.demand + server.final[request] + spare <= total:
             return True
-        return server.needs(request, new) + spare <= self.free(server)
+        return server.blocks_needed(request, new) + spare <= self.free(server)
 
     def relieve(self, server: Server) -> None:
-        """The last that was admitted goes, then the one before it …"""
-        while server.short:
+        """Preempts the request that was admitted last, then the one before it …"""
+        while server.lacks_blocks:
             last = next(reversed(server.running))
             server.preempt(last)
             server.waiting.appendleft(last)
