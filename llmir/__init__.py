@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     )
     from .plugins import load_plugin
     from .reported import page
-    from .simulated import kv, pools, replicate, server, simulate, traffic
+    from .simulated import pools, replicate, server, simulate, traffic
     from .staged import stages
     from .swept import sweep, sweep_to
     from .text import parse_program, print_program
+    from .transferred import kv
     from .usual import pipeline_of
     from .written import draw, save, trace
 
@@ -69,7 +70,7 @@ _LAZY = {
     "equivalent": "api",
     "explain": "api",
     "interpret": "api",
-    "kv": "simulated",
+    "kv": "transferred",
     "largest": "limited",
     "load": "api",
     "measure": "measured",

@@ -1,4 +1,4 @@
-"""Requests over time, on an engine that fills its steps as its policy does: `simulate` and its two halves."""
+"""Requests over time, served by an engine: `simulate`, and its parts `server`, `pools` and `traffic`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from .graph import Program
 from .verify import checked_program
 
 if TYPE_CHECKING:
-    from .backends.analysis.kv import CacheTransfer
     from .backends.cost import CostModel
     from .backends.simulation.load import Load
     from .backends.simulation.pools import Pools
@@ -22,18 +21,13 @@ if TYPE_CHECKING:
     from .backends.simulation.replications import Rates, Replications
     from .backends.simulation.simulation import Simulation
 
-REQUESTS = 10_000_000  # at most: as many as memory holds what is known of
+REQUESTS = 10_000_000  # at most, for memory
 
 
-TRAFFIC = (
-    *("rate", "burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "prefix_hits"),
-    *("seed", "cancel", "timeout_s", "turns", "think_s"),
-)
 POOLS = (
     *("prefill_replicas", "decode_replicas", "link"),
     *("decode_program", "decode_verify", "decode_draft"),
 )
-COUNTED = ("warm_up", "max_ttft_s", "max_tpot_s", "replicas", "router")
 
 
 def simulate(
@@ -83,9 +77,9 @@ def simulate(
 
     It is `server(program, hw, …).run(traffic(…))`, which say what the options mean. The first `warm_up`
     requests do not count in latencies, nor in goodput, which is of requests within `max_ttft_s` and
-    `max_tpot_s`. `replicas` of the program share the requests, as a `router` deals them out.
-    With a `link`, `prefill_replicas` read them and `decode_replicas` go on, of `decode_program` where that is
-    another: `pools`. Drafts are then verified there by `decode_verify`, and made by `decode_draft`.
+    `max_tpot_s`. A `router` sends each request to one of so many `replicas`. With a `link` there are `pools`:
+    `prefill_replicas` servers read prompts, and `decode_replicas` go on, with `decode_program` where that is
+    another. Drafts are then verified by `decode_verify`, and made by `decode_draft`.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -94,8 +88,8 @@ def simulate(
     (20, True, 0)
     """
     asked = dict(locals())
-    comes, counted = _parted(asked)
-    return _serving(**asked)(traffic(**comes), **counted)
+    of_traffic, of_run = _taken(asked)
+    return _serving(**asked)(traffic(**of_traffic), **of_run)
 
 
 def server(
@@ -120,9 +114,9 @@ def server(
 
     Its tables of prices are made once, and serve all runs: the way to try many rates or seeds.
     `chunked_prefill` says whether prompts are read in chunks, by default as the engine does. Memory and
-    prices are as in `workload`. With `draft_tokens` a step verifies so many of each sequence by `verify`, the
-    program with logits of all positions, as `speculate` says: each is right with chance `acceptance`, and
-    `draft` is the model that makes them. How many each step yields is drawn by the seed of the traffic.
+    prices are as in `workload`. With `draft_tokens` a step verifies so many drafts of each sequence, as in
+    `speculate`: `verify` is the program with logits of all positions, `acceptance` the chance that a draft is
+    right, and `draft` the model that makes drafts. The seed of the traffic draws how many tokens steps yield.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -149,7 +143,7 @@ def server(
 def drafted(
     verify: Program | None, draft_tokens: int | None, acceptance: float | None, draft: Program | None
 ) -> tuple[int, float, Program, Program | None] | None:
-    """What is said of drafts, checked; None where nothing is, InputError where not all is said."""
+    """The arguments of drafts, checked; None without drafts, InputError where some are missing."""
     from .backends.analysis.speculation import asked
 
     if draft_tokens is None:
@@ -254,9 +248,9 @@ def replicate(program: Program, hw: Any, times: int, *, seed: int = 0, **asked: 
     if asked.get("trace") is not None:
         raise InputError("replications: a trace is the same each time, leave one of them out")
     first, count = convert.integer("seed", seed), convert.integer("replications", times, 2, 1000)
-    comes, counted = _parted(asked)
+    of_traffic, of_run = _taken(asked)
     run = _serving(program, hw, **asked)
-    return Replications(tuple(run(traffic(seed=first + n, **comes), **counted) for n in range(count)))
+    return Replications(tuple(run(traffic(seed=first + n, **of_traffic), **of_run) for n in range(count)))
 
 
 def at_rates(
@@ -265,12 +259,12 @@ def at_rates(
     """`simulate` at each of some rates, or so many `times` as `replicate` does; prices are made once."""
     from .backends.simulation.replications import Rates, Replications
 
-    comes, counted = _parted(asked)
+    of_traffic, of_run = _taken(asked)
     run = _serving(program, hw, **asked)
-    comes.pop("rate", None)
+    of_traffic.pop("rate", None)
 
     def once(rate: float, number: int) -> Simulation:
-        return run(traffic(rate=rate, seed=seed + number, **comes), **counted)
+        return run(traffic(rate=rate, seed=seed + number, **of_traffic), **of_run)
 
     if times is None:
         return Rates(tuple(once(rate, 0) for rate in rates))
@@ -302,7 +296,7 @@ def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
 
 
 def _serving(program: Program, hw: Any, **asked: Any) -> Callable[..., Simulation]:
-    """What runs a load: a server, or pools where a link or servers of one kind are asked for."""
+    """What runs a load: a server, or pools where one of their arguments is given."""
     said = {name: asked.pop(name, None) for name in POOLS}
     one = server(program, hw, **asked)
     if all(value is None for value in said.values()):
@@ -327,57 +321,10 @@ def _serving(program: Program, hw: Any, **asked: Any) -> Callable[..., Simulatio
     return run
 
 
-def kv(
-    program: Program,
-    hw: Any,
-    *,
-    batch: int = 1,
-    prompt: int = 2048,
-    link: str = "host",
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
-) -> CacheTransfer:
-    """The caches of `batch` sequences after a prompt, and the time to move them over a link.
+def _taken(asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of `traffic`, and those of a server's `run`, taken out of all that is asked."""
+    from .backends.simulation.profile import Profile
 
-    That is `host`, to or from its memory; `nvlink`, `pcie` or what else joins two such devices; `network`, to
-    another node; or a rate such as `25GBps,5us`. Ranks send at once, each over its own. InputError for a
-    model that keeps none.
-
-    >>> import llmir
-    >>> moved = llmir.kv(llmir.load("llama-2-7b"), "rtx3090", prompt=512, link="13.1GBps")
-    >>> moved.bytes, round(moved.time_s, 4)
-    (268435456, 0.0205)
-    """
-    from .backends.analysis.kv import transfer
-
-    model, program = _model(hw, cost, engine, efficiency), checked_program(program)
-    sequences, tokens = convert.integer("batch", batch, 1), convert.integer("prompt", prompt, 1)
-    _acts(link, cost, engine, efficiency)
-    if not program.cache_bytes(tokens):
-        raise InputError(f"{program.name} keeps no caches that could be moved")
-    found = transfer(program, model, sequences, tokens, link)
-    if other := [name for name in efficiency or () if name not in found.channel.shares]:
-        raise InputError(
-            f"efficiency: {other[0]} cannot act, caches go over {found.channel.name}; say that one's share"
-        )
-    return found
-
-
-def _acts(link: object, cost: object, engine: object, efficiency: object) -> None:
-    """InputError for what prices no copy over this link."""
-    said = {"cost": cost, "engine": engine, "efficiency": efficiency}
-    given = [name for name, value in said.items() if value is not None]
-    link = convert.text("link", link)
-    if link.strip()[:1].isdigit() and given:
-        raise InputError(
-            f"{given[0]}: cannot act, the link's rate is stated ({link.strip()[:40]}); leave it out"
-        )
-    if link == "host" and engine is not None:
-        raise InputError("engine: cannot act, copies to the host are the same on all; leave it out")
-
-
-def _parted(asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is asked of the traffic, and what is counted, taken out of all that is asked."""
-    comes, counted = ({n: asked.pop(n) for n in names if n in asked} for names in (TRAFFIC, COUNTED))
-    return comes, counted
+    each = (of.__kwdefaults__ or {} for of in (traffic, Profile.run))
+    of_traffic, of_run = ({name: asked.pop(name) for name in names if name in asked} for names in each)
+    return of_traffic, of_run

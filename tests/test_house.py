@@ -64,7 +64,7 @@ SEES_ALL |= {
     "reported",
     "served",
 }
-SEES_ALL |= {"simulated", "staged", "swept", "usual", "written"}
+SEES_ALL |= {"simulated", "staged", "swept", "transferred", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 TEXT |= {".html", ".css", ".js", ".mjs"}
 

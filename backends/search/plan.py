@@ -163,7 +163,7 @@ class PooledCandidate(Candidate):
     """A plan of pools: `replicas` of so many prefill `servers` and decode servers, joined by a link.
 
     `prefill` is the structure that reads, in steps of `chunk` tokens, and `structure` the one that goes on,
-    `batch` requests at once; a `pools` of both is what simulates them.
+    `batch` requests at once; `pools` simulates both.
     """
 
     prefill: Structure | None = None

@@ -45,7 +45,7 @@ class Structure(NamedTuple):
     def job(
         self, prompt: int, generate: int, longest: int | None, chunk: int | None, batch: int | None
     ) -> Workload:
-        """A request there, with limits of a step in tokens and sequences; None for the engine's own."""
+        """A workload of one request, with limits of a step in tokens and sequences; None for the engine's."""
         each = batch and -(-batch // self.split.dp)  # of a data-parallel rank, as engines take it
         step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
         job = Workload(self.program, self.device, 1, prompt, generate, model=self.model, **step)

@@ -1,7 +1,7 @@
-"""Prefill servers and then decode servers, one after another: pools whose routers do not look at them.
+"""Pools whose router does not look at loads, with each server simulated alone.
 
-What a prefill server does depends on no other server, and what a decode server does on when caches come. So
-each is simulated alone, several times as fast as all of them together (`simulation.pools`), with one result.
+What a prefill server does depends on no other server, and what a decode server does depends on when caches
+come. So the result is that of all servers together (`simulation.pools`), several times as fast.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from llmir.frozen import Array
 def tandem(pools: Pools, load: Load, servers: tuple[int, int], router: str = FIRST) -> tuple[Array, Array]:
     """TTFT and TPOT of each request that is short enough, in seconds; NaN of the TPOT of a single token.
 
-    A `blind` router deals prompts out to so many prefill servers, and caches to so many decode servers.
-
-    InputError for one that no server has room for.
+    `servers` are the numbers of prefill and decode servers, to which a `blind` router sends prompts and
+    caches. InputError for a request that a server has no room for.
     """
     load = pools.decode.short(pools.prefill.short(load))
     (read, rest), goes_on = pools.halves(load), load.generate > 1
@@ -53,7 +52,7 @@ def tandem(pools: Pools, load: Load, servers: tuple[int, int], router: str = FIR
 
 
 def _read(pools: Pools, read: Load, sender: Array) -> Array:
-    """When the first token of each is there, which one of the prefill servers reads."""
+    """When each request has its first token, from the prefill server that it was sent to."""
     room, first_s = pools.prefill.capacity(read.longest), np.empty(len(read))
     check(read, room, pools.prefill.policy)
     for number in np.unique(sender):
@@ -66,9 +65,10 @@ def _read(pools: Pools, read: Load, sender: Array) -> Array:
 def _sent(
     pools: Pools, load: Load, routers: tuple[Router, Router], sender: Array, first_s: Array
 ) -> tuple[Array, Array]:
-    """When the cache of each is there, and at which decode server: -1 of a single token.
+    """When the cache of each request is at its decode server, and which that is: -1 of a single token.
 
-    In the order of first tokens caches are dealt out, and take the links of who sends and of who receives.
+    Caches are routed and sent in the order of first tokens; each occupies the link of its sender and that of
+    its receiver.
     """
     sends, receives = ([0.0] * router.replicas for router in routers)
     arrivals, place = np.full(len(load), np.nan), np.full(len(load), -1)

@@ -58,7 +58,7 @@ class Traffic(Record):
         return tuple(range(self.seed, self.seed + SEEDS))
 
     def load(self, share: float, seed: int, servers: int = 1, burstiness: float = 1.0) -> Load:
-        """What comes to some servers, which have one of so many shares of the rate.
+        """The load of so many `servers`, which get one of `share` equal parts of the rate.
 
         A random part of what comes by Poisson's law does so too.
         """

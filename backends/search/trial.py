@@ -1,4 +1,4 @@
-"""Simulated traffic on a plan: percentiles of its requests, and how many come within the limits."""
+"""Simulated runs of a plan: percentiles of its requests, and how many are within the limits."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from .limit import Limit
 from .structure import Structure
 from .traffic import Traffic
 
-UNIT = 8  # servers of a kind that are simulated together at most
+UNIT = 8  # servers of a kind that are simulated together, at most
 NONE = Spread(*[float("nan")] * len(Spread._fields))
 
 
 class Run(NamedTuple):
-    """One seed: the spreads of TTFT and TPOT; what is limited of both; the share within limits.
+    """A run by one seed: the spreads of TTFT and TPOT, and the share of requests within the limits.
 
-    `most` ran at once, where that is known and blocks were no limit.
+    `limited` has the statistics that the limits of TTFT and TPOT are of, such as a p99. `most` is how many
+    requests ran at once at most; infinite where blocks may have been short, so that it is not known.
     """
 
     ttft_s: Spread
@@ -43,7 +44,7 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic, most: float = inf) -> Run:
-        """What requests that count were answered in."""
+        """A run, from the seconds of the requests that count."""
         good = within(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
         limited = tuple(map(_limited, traffic.limits, (ttft_s, tpot_s)))
         figures = spread(ttft_s) or NONE, spread(tpot_s) or NONE
@@ -51,31 +52,31 @@ class Run(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Runs of one plan by different seeds."""
+    """Runs of one plan, by different seeds."""
 
     runs: tuple[Run, ...]
 
     @property
     def ttft_s(self) -> Spread:
-        """Of the first token, each figure on average over runs."""
+        """The spread of TTFT, each figure averaged over runs."""
         return Spread(*np.mean([run.ttft_s for run in self.runs], axis=0).tolist())
 
     @property
     def tpot_s(self) -> Spread:
-        """Of later tokens."""
+        """The spread of TPOT, each figure averaged over runs."""
         return Spread(*np.mean([run.tpot_s for run in self.runs], axis=0).tolist())
 
     @property
     def within(self) -> float:
-        """The share of requests within all limits."""
+        """The share of requests within all limits, averaged over runs."""
         return float(np.mean([run.within for run in self.runs]))
 
     def limited(self, which: int) -> float:
-        """What the limit of TTFT (0) or TPOT (1) is of, on average over runs."""
+        """The statistic that the limit of TTFT (0) or TPOT (1) is of, averaged over runs."""
         return float(np.mean([run.limited[which] for run in self.runs]))
 
     def expected(self, which: int) -> float:
-        """What a further run stays below, 97.5 times in 100: by Student's t, over these."""
+        """What that statistic of a further run stays below, 97.5 times in 100, by Student's t."""
         values = [run.limited[which] for run in self.runs]
         count = len(values)
         if count == 1:
@@ -84,13 +85,13 @@ class Trial(NamedTuple):
         return float(np.mean(values)) + more * sqrt(1 + 1 / count)
 
     def over(self, traffic: Traffic) -> float:
-        """The largest part of a limit that is used: above 1 where one is missed."""
+        """How much of a limit is used, of the one that is used most: above 1 it is missed."""
         parts = [self.expected(i) / each.seconds for i, each in enumerate(traffic.limits) if each]
         return max(parts, default=0.0)
 
 
 class Replica:
-    """A structure that requests are sent to; steps are priced once for all runs."""
+    """A replica of a structure, simulated; its steps are priced once for all runs."""
 
     def __init__(self, structure: Structure, traffic: Traffic) -> None:
         self.structure, self.traffic = structure, traffic
@@ -98,7 +99,7 @@ class Replica:
         self._profiles: dict[tuple[int, int], Profile] = {}
 
     def run(self, chunk: int, batch: int, replicas: int, seed: int) -> Run:
-        """One of so many replicas, by a seed; some where the router looks at them.
+        """A run of one of so many replicas; of several, where the router looks at loads.
 
         InputError where a request has no room.
         """
@@ -112,7 +113,7 @@ class Replica:
         return Run.of(ttft_s, tpot_s, traffic, _at_once(server))
 
     def _together(self, profile: Profile, replicas: int, seed: int) -> Run:
-        """As many of them as are simulated together, with their share."""
+        """A run of several replicas, up to `UNIT` of them, with their share of the traffic."""
         traffic, many = self.traffic, min(replicas, UNIT)
         load = profile.admitted(traffic.load(replicas / many, seed, many))
         room = profile.capacity(load.longest)
@@ -128,7 +129,7 @@ class Replica:
         return saturated(self._prices, profile.policy, profile.capacity(load.longest), load)
 
     def profile(self, chunk: int, batch: int) -> Profile:
-        """It as a server that runs any load."""
+        """The replica with a setting, as a server that runs loads."""
         if (chunk, batch) not in self._profiles:
             job = self.structure.job(1, 1, None, chunk, batch)
             self._profiles[chunk, batch] = Profile(job, None, self.structure.drafts, self._prices)
@@ -136,7 +137,7 @@ class Replica:
 
 
 def _at_once(server: Server) -> float:
-    """How many ran at once at most; no number where they might have had more blocks than there are."""
+    """How many requests ran at once at most; infinite where blocks may have been short."""
     starts, ends = np.sort(server.course.start_s), np.sort(server.course.end_s)
     most = int((np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")).max())
     spare = server.policy.roomy(server.capacity)

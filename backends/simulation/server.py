@@ -68,8 +68,7 @@ class Server:
         most = load.reserved + capacity.rows - 1
         self.final: list[int] = (-(-most // capacity.block) + load.shares + capacity.state).tolist()
         self.to_read: list[int] = list(self.prompt)
-        self.last_s = [0.0] * len(self.prompt)
-        self.load = load
+        self.load, self.last_s = load, [0.0] * len(self.prompt)
         self._reset()
 
     def _reset(self) -> None:
