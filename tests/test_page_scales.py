@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 import llmir
+from llmir.backends.export import units
+from llmir.backends.export.web.page import results
+from llmir.backends.export.web.plans import plans
 
 from . import browser
 from .page_results import made
@@ -194,3 +197,14 @@ def test_numbers_of_plans_cover_none_and_threads_of_a_sweep_are_named(tmp_path: 
     assert {"tp 1", "tp 2"} <= set(said)
     chips = [chip.text.split("\n") for chip in wide.find_elements("css selector", ".chip")]
     assert ["new tokens each", "1"] in chips and ["cached tokens each", "2,000"] in chips
+
+
+@browser.real
+@pytest.mark.parametrize("share", [0.9996, 0.99, 1.0])
+def test_a_share_of_requests_is_rounded_down(share: float, tmp_path: Path, wide: Any) -> None:
+    told = dict(plans(made("plan")))
+    card = next(each for each in told["figures"] if each["title"] == "within all limits")
+    told["figures"] = [card | {"value": share}]
+    (tmp_path / "page.html").write_text(results(told, 10**7, ""), encoding="utf-8")
+    browser.opened(wide, tmp_path / "page.html")
+    assert wide.find_element("css selector", ".figure .value").text == units.met(share)

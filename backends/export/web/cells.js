@@ -4,9 +4,10 @@ import { bytes, digits, flops, percent, rate, tick, time, whole } from "./format
 const KINDS = {
   text: (text) => text, time, bytes, flops, percent, whole, digits,
   rate: (n) => rate(n, "B/s"), usd: (n) => `$${digits(n)}`, flag: (yes) => (yes ? "✓ yes" : "✗ no"), yes: (yes) => (yes ? "yes" : "no"),
+  met: (share) => `${(Math.floor(1000 * share) / 10).toFixed(1)}%`,  // rounded down: where some are late it is no 100%
 };
 
-export const NUMERIC = new Set(["time", "bytes", "flops", "percent", "whole", "digits", "rate", "usd"]);
+export const NUMERIC = new Set(["time", "bytes", "flops", "percent", "whole", "digits", "rate", "usd", "met"]);
 
 export const shown = (kind, value) => (value === null || value === undefined ? "–" : KINDS[kind](value));
 

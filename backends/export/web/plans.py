@@ -70,7 +70,7 @@ def _figures(found: Plans) -> list[Told]:
         *([figure("cost an hour", "usd", best.cost_per_hour_usd)] if best.cost_per_hour_usd else []),
         figure("TTFT, p99", "time", best.trial.ttft_s.p99, said[0]),
         figure("TPOT, p99", "time", best.trial.tpot_s.p99, said[1]),
-        figure("within all limits", "percent", best.trial.within),
+        figure("within all limits", "met", best.trial.within),
         figure("tokens/s a GPU", "digits", best.tokens_per_s_device),
         figure("stable to", "digits", found.largest_rate, "requests/s"),
     ]
@@ -192,7 +192,7 @@ def _table(found: Plans, whys: list[str]) -> Told:
             for of in SHOWN
             for stat in _STATS
         ),
-        column("within", "within", "percent", "requests within all limits"),
+        column("within", "within", "met", "requests within all limits"),
         column("tokens_per_s_device", "tokens/s a GPU", "digits"),
         column("tokens_per_s_user", "tokens/s a user", "digits"),
     ]

@@ -101,7 +101,7 @@ def simulation(run: Simulation) -> Mapping[str, Any]:
     good = run.goodput_share
     figures = [
         *times,
-        *([] if good is None else [figure("within the limits", "percent", good, "of requests")]),
+        *([] if good is None else [figure("within the limits", "met", good, "of requests")]),
         figure("requests/s", "digits", run.requests_per_s),
         figure("output tokens/s", "digits", run.output_tokens_per_s),
         figure("stable to", "digits", run.largest_rate, "requests/s"),
