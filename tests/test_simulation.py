@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.analysis.batch import Batch
 from llmir.backends.simulation.capacity import Capacity
+from llmir.backends.simulation.load import Load
 from llmir.backends.simulation.log import LOG, gaps
 from llmir.backends.simulation.policies.vllm import Vllm
 from llmir.backends.simulation.prices import Prices
@@ -38,9 +39,23 @@ from tests.serving_cases import (
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 
+# Eleven prompts of the same block, which decodes evict while two that have a copy of it run.
+COPIES: Case = (
+    Vllm(chunked=False, mixes=False, watermark=0.01),
+    Load(
+        np.ones(11, int),
+        np.array([1] * 9 + [14, 21]),
+        np.zeros(11, int),
+        np.zeros(11),
+        hashes=((1001,),) * 11,
+    ),
+    Capacity(blocks=24, block=1, tokens=22, sequences=2),
+)
+
 
 @settings(max_examples=400, deadline=None)
 @given(cases(), st.sampled_from([0, 7, 30]))
+@example(COPIES, 0)
 def test_it_is_the_plain_simulator(case: Case, window: int) -> None:
     fills, load, capacity = case
     naive, reads = naively(case, Toy(window))

@@ -27,7 +27,7 @@ class PrefixCache:
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._spare = 0  # idle blocks
         self._has: dict[int, list[int]] = {}  # hashes that each request holds
-        self._known: dict[int, tuple[int, int]] = {}  # hashes looked at; blocks held by hash
+        self._known: dict[int, tuple[int, int]] = {}  # leading hashes held; blocks held by hash
 
     def kept(self, request: int) -> int:
         """Leading tokens of a request that are cached."""
@@ -59,10 +59,13 @@ class PrefixCache:
             self.users[each] += 1
 
     def read(self, request: int, done: int) -> None:
-        """So many tokens of a request are read: others may share its blocks, if all of a hash are read."""
-        place, own = self._known[request]
+        """So many tokens of a request are read: others may share its blocks, if all of a hash are read.
+
+        Where another request's blocks stand for a hash, its own may do so once those are evicted.
+        """
+        first, own = self._known[request]
         hashes, size, covered = self.hashes[request], self.blocks.size, self.covered[request]
-        while place < len(hashes):
+        for place in range(first, len(hashes)):
             begin = place * self.tokens
             whole = (min(begin + self.tokens, covered) - begin) // size
             if whole < 1 or begin + whole * size > done:
@@ -71,8 +74,8 @@ class PrefixCache:
                 self.users[each], self.size[each] = 1, whole
                 self._has[request].append(each)
                 own += whole
-            place += 1
-        self._known[request] = place, own
+                first += place == first
+        self._known[request] = first, own
 
     def leave(self, request: int, tokens: int) -> None:
         """A request with so many cached tokens frees its blocks."""
