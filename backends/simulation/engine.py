@@ -83,9 +83,8 @@ def check(load: Load, room: Capacity, fills: Policy) -> None:
 
 def holds(room: Capacity, fills: Policy, shares: bool = False) -> int:
     """Tokens that one request may have in the cache, on its rank; of drafts, too."""
-    kept = (
-        fills.spare(room.blocks) + shares + room.state
-    )  # a block of a prefix may be there and be read again
+    # One more where prefixes are shared: the block of the last token may be cached and be read again.
+    kept = fills.spare(room.blocks) + shares + room.state
     return (room.blocks // room.ranks - kept) * room.block
 
 
