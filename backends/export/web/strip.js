@@ -61,7 +61,9 @@ export class Strip extends Chart {
     if (this.drawn !== this.wide) this.whole(whole);
     const root = this.part, seen = this.stages[this.stage].filter((own) => own.end_s > this.from && own.start_s < this.to);
     const near = this.gathered(seen, part), labels = seen.length > FEW ? [] : labelled(near, LEFT, right);
-    const under = detail + NEAR + LINE * Math.max(0, ...labels.map(({ row }) => row)) + 4, memory = under + 44, high = memory + MEMORY + 10;
+    // Lines of labels stay once there, so that nothing below jumps as one moves.
+    this.lines = Math.max(this.lines, ...labels.map(({ row }) => row));
+    const under = detail + NEAR + LINE * this.lines + 4, memory = under + 44, high = memory + MEMORY + 10;
     root.replaceChildren();
     mark(this.root, "height", high);
     mark(this.root, "viewBox", `0 0 ${this.wide} ${high}`);
@@ -79,7 +81,7 @@ export class Strip extends Chart {
 
   // What stays as a part is enlarged: the whole step, and a place for the rest.
   whole(x) {
-    this.drawn = this.wide;
+    [this.drawn, this.lines] = [this.wide, 0];
     const root = (this.root = svg("svg", { width: this.wide, role: "group", "aria-label": `${this.data.title}, to scale` }));
     root.append(svg("defs", {}, svg("pattern", { id: "waits", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("line", { x1: 0, x2: 0, y1: 0, y2: 7, class: "hatch" }))));
     root.append(this.axis(x, 18));
