@@ -16,6 +16,7 @@ from .simulated import drafted
 if TYPE_CHECKING:
     from .backends.search.plan import Plans
     from .backends.search.refusal import Refusal
+    from .backends.search.search import Progress
     from .backends.search.splits import Split
     from .backends.search.structure import Structure
     from .backends.simulation.drafts import Drafts
@@ -50,6 +51,7 @@ def plan(
     draft_tokens: int | None = None,
     acceptance: float | None = None,
     draft: Program | None = None,
+    progress: Progress | None = None,
 ) -> Plans:
     """The plans that serve `rate` requests a second within limits, the cheapest first.
 
@@ -67,7 +69,8 @@ def plan(
     else their number.
 
     Every split of the model is priced by closed forms; those on the front are then simulated on the traffic,
-    by five seeds of so many `requests`, and that decides. InputError for what means nothing.
+    by five seeds of so many `requests`, and that decides. `progress` is told the number of each such run as
+    it begins, and its plan. InputError for what means nothing.
 
     >>> import llmir
     >>> found = llmir.plan("llama3.1-8b", rate=20, prompt=500, generate=100, max_tpot="20ms", gpus=4)
@@ -82,6 +85,8 @@ def plan(
     from .backends.simulation.lengths import lengths
     from .backends.simulation.router import FIRST
 
+    if progress is not None and not callable(progress):
+        convert.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
     for name, said in (("prompt", prompt), ("generate", generate)):
         lengths(name, said)
     asked = (
@@ -118,7 +123,7 @@ def plan(
         if link is not None:
             between(structure.model, link)
         policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
-    return search(structures, traffic, most, chunks, batches, refused, link)
+    return search(structures, traffic, most, chunks, batches, refused, link, progress)
 
 
 def _names(name: str, said: Any) -> tuple[str, ...]:

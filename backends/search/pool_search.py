@@ -216,6 +216,7 @@ class PoolSearch:
         traffic = self._traffic(plan, units)
         runs: list[Run] = []
         for seed in traffic.seeds:
+            search.tell(self._name(plan))
             runs.append(self._run(pools, unit, traffic.alone(units, seed)))
             if Trial((runs[-1],)).over(traffic) > 1:
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from .trial import Replica, Run, Trial
 
 SLACK = 1.1  # by which closed forms may be off: simulated rates are 0.90 to 1.08 of theirs, docs/plans.md
 ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
+
+Progress = Callable[[int, str], None]  # is told the number of each run that begins, and its plan
 
 
 class Setting(NamedTuple):
@@ -48,8 +50,10 @@ class Search:
         most: int | None,
         chunks: Sequence[int] | None,
         batches: Sequence[int] | None,
+        progress: Progress | None = None,
     ) -> None:
         self.traffic, self.most = traffic, most
+        self._progress, self._simulated_runs = progress, 0
         self.structures, self.times, self.points, self.refused = fitting(structures, traffic, chunks, batches)
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
@@ -246,7 +250,7 @@ class Search:
             for chunk, batch in self._settings(number):
                 # A run in which no more requests were there at once is the same with a smaller batch.
                 if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
-                    run = self.replica(number).run(chunk, batch, replicas, self.traffic.seed)
+                    run = self._run(number, chunk, batch, replicas, self.traffic.seed)
                 over = Trial((run,)).over(self.traffic)
                 if over <= 1 and (answers := self._total_rate(number, chunk, batch, replicas)):
                     over = max(over, self.traffic.rate / answers)
@@ -263,10 +267,20 @@ class Search:
         """Runs by all seeds, after the first one; they end with one that misses a limit."""
         runs = [first]
         for seed in self.traffic.seeds[1:]:
-            runs.append(self.replica(number).run(chunk, batch, replicas, seed))
+            runs.append(self._run(number, chunk, batch, replicas, seed))
             if Trial((runs[-1],)).over(self.traffic) > 1:
                 break
         return tuple(runs)
+
+    def _run(self, number: int, chunk: int, batch: int, replicas: int, seed: int) -> Run:
+        self.tell(f"{replicas} × {self.structures[number].name}")
+        return self.replica(number).run(chunk, batch, replicas, seed)
+
+    def tell(self, plan: str) -> None:
+        """Tells that one more run begins, and of which plan."""
+        self._simulated_runs += 1
+        if self._progress:
+            self._progress(self._simulated_runs, plan)
 
     def _settings(self, number: int) -> Iterator[tuple[int, int]]:
         """Chunks and batches to try, from the largest batch down to one within the limit of TPOT."""
@@ -308,9 +322,10 @@ def search(
     batches: Sequence[int] | None,
     refused: Mapping[str, Refusal],
     link: str | None = None,
+    progress: Progress | None = None,
 ) -> Plans:
     """Plans of some structures for some traffic; `refused` says why others cannot be."""
-    found = Search(structures, traffic, most, chunks, batches)
+    found = Search(structures, traffic, most, chunks, batches, progress)
     met, missed = found.candidates()
     refused = {**refused, **found.refused}
     if link is not None:

@@ -12,6 +12,7 @@ from . import inputs, options, output
 from .command import command
 from .ending import line
 from .kinds import Count, Number, Whole, timed
+from .progress import bar
 from .serve_sim import Lengths
 
 ASKED = (
@@ -146,7 +147,13 @@ def plan(**given: Any) -> int:
         drafts = {name: given[name] for name in ("draft_tokens", "acceptance")}
         drafts["verify"] = inputs.read(given["model"], "all", lenient=given["lenient"])
         drafts["draft"] = given["draft_model"] and inputs.read(given["draft_model"])
-    found = search(program, price=given["price"] or {}, **drafts, **{name: given[name] for name in ASKED})
+    asked = {name: given[name] for name in ASKED}
+    with bar() as progress:
+
+        def told(runs: int, plan: str) -> None:
+            progress(f"run {runs:,} of {given['requests']:,} requests: {plan}", runs, None)
+
+        found = search(program, price=given["price"] or {}, progress=told, **drafts, **asked)
     if emit is None or found.best is None:
         output.result(found, "table" if emit else form, None if emit else given["output_file"], **size)
     else:

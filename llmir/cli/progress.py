@@ -11,8 +11,8 @@ SOON_S = 1.0  # work that is done by then needs no line
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[str, int, int], None]]:
-    """What is told what is being done, how much of it is, and of how much."""
+def bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """What is told what is being done, how much of it is, and of how much, if that is known."""
     from rich.console import Console
     from rich.progress import Progress, TimeElapsedColumn
 
@@ -21,7 +21,7 @@ def bar() -> Iterator[Callable[[str, int, int], None]]:
 
     with ExitStack() as stack:
 
-        def progress(what: str, done: int, of: int) -> None:
+        def progress(what: str, done: int, of: int | None) -> None:
             late = time.monotonic() - began > SOON_S
             if not shown.live.is_started and late and sys.stderr.isatty():
                 stack.enter_context(shown)
