@@ -81,7 +81,7 @@ def test_shares_in_the_graph_are_to_one_scale_and_no_word_is_cut(
         assert wide.execute_script(CUT) == []
 
 
-# Which links of the graph go through a box that is beside one of their ends.
+# Links of the graph that cross a box next to one of their ends.
 CROSSED = """
 const bad = [];
 for (const path of document.querySelectorAll(".jumps path:not(.tip)")) {

@@ -151,7 +151,7 @@ def plan(**given: Any) -> int:
     with bar() as progress:
 
         def told(runs: int, plan: str) -> None:
-            progress(f"run {runs:,} of {given['requests']:,} requests: {plan}", runs, None)
+            progress(f"simulating {plan}, run {runs:,}", runs, None)
 
         found = search(program, price=given["price"] or {}, progress=told, **drafts, **asked)
     if emit is None or found.best is None:

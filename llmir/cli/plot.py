@@ -78,7 +78,7 @@ def plot(**given: Any) -> None:
 
 
 def _acting(given: Mapping[str, Any]) -> None:
-    """InputError for an option that has nothing to do with such a plot."""
+    """InputError for an option that does not apply to such a plot."""
     kind, phase = given["kind"], given["phase"]
     if given["by"] is not None and kind != "distributions":
         raise InputError(f"--by {given['by']}: is of distributions, and this is {kind}")

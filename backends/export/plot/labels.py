@@ -1,4 +1,4 @@
-"""Labels beside marks, each where it lies over no other and over no mark, as far as there is room."""
+"""Labels beside marks, placed so that they overlap neither each other nor marks, where there is room."""
 
 from __future__ import annotations
 
