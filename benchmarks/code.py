@@ -46,8 +46,8 @@ def report(code: Any, prices: Any, what: str, points: dict[str, tuple[Callable[[
 
 
 def making(figures: Any, new: int | None, what: str) -> None:
-    from llmir.backends.analysis.code import Code
-    from llmir.backends.analysis.parts import Parts
+    from llmir.backends.step.functions import Code
+    from llmir.backends.step.parts import Parts
 
     def compiled(kind: str, parts: tuple[str, ...], printer: str) -> None:
         made: Parts = getattr(Code(figures, new), kind)
@@ -67,10 +67,10 @@ def making(figures: Any, new: int | None, what: str) -> None:
 
 def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:
     """A grid by numba, and what a process waits for its loop: where no folder has it, and where one does."""
-    from llmir.backends.analysis.code import Code
-    from llmir.backends.cost.tape import loops
+    from llmir.backends.step.functions import Code
+    from llmir.backends.tape import numba
 
-    if not loops.available():
+    if not numba.available():
         print("numba is not installed: no loops")
         return
     import numba  # noqa: F401  (which takes as long once, whatever is compiled)
@@ -79,7 +79,7 @@ def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LLMIR_CACHE"] = folder
         for _ in range(2):
-            loops._machine.cache_clear()
+            numba._machine.cache_clear()
             code = Code(figures, new, by="numba")
             start = time.process_time()
             code(grid)
@@ -91,7 +91,7 @@ def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:
 
 def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
     """Time and peak memory by a plan's prices."""
-    from llmir.backends.analysis.sweeps import sweeps
+    from llmir.backends.step.sweeps import sweeps
 
     def peak(at: Any) -> tuple[Any, ...]:
         return (plan.fullest(lambda memory: memory.peak(at), at),)
@@ -102,7 +102,7 @@ def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
 def surfaces(program: Any, device: str) -> None:
     """Steps of a server: as many sequences go on, each with its own context, alone and beside a prompt."""
     import llmir
-    from llmir.backends.analysis.surface import Surface
+    from llmir.backends.step.surface import Surface
 
     surface: Surface = llmir.surface(program, device)
     kept = itertools.cycle([surface.kept(range(n, n + 64 * 50, 50)) for n in range(1000, 3000)])
@@ -121,17 +121,17 @@ def fits(device: str) -> None:
     """Times of 35,000 products, as a fit asks for them at each step."""
     import numpy as np
 
-    from llmir import hw
-    from llmir.backends.cost.kernels import Call, Gemm, GemmShape
-    from llmir.backends.cost.kernels.gemm import LowGemm
+    from llmir.backends.kernels.call import Call
+    from llmir.backends.kernels.gemm import Gemm, GemmShape, LowGemm
     from llmir.backends.silicon.calibrate.clock import Clock, Term
     from llmir.backends.silicon.calibrate.compiled import Compiled
+    from llmir.hw import library
 
     random, count = np.random.default_rng(0), 35_000
     sizes = (np.floor(2 ** random.uniform(*ends, count)) for ends in ((0, 14), (9, 15), (9, 15)))
     call = Call(("gemm",), GemmShape(*sizes).spread(count))
     term = Term("gemm", call, np.zeros(count), np.arange(count))
-    clock = Clock(hw.load(device), (term,), count)
+    clock = Clock(library.load(device), (term,), count)
     for kind in (Gemm, LowGemm):
         name = f"a fit's 35,000 rows, {kind.__name__}"
         points: dict[str, tuple[Callable[[], Any], int]] = {name: (lambda kind=kind: {"gemm": kind()}, 1)}
@@ -142,8 +142,8 @@ def main() -> None:
     import numpy as np
 
     import llmir
-    from llmir.backends.analysis.code import Code
-    from llmir.dim import Binding
+    from llmir.backends.step.functions import Code
+    from llmir.ir.sizes.binding import Binding
 
     parser = argparse.ArgumentParser(description="What code saves.")
     parser.add_argument("--model", default="Llama-3.1-8B")

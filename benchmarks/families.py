@@ -45,7 +45,7 @@ class Ratio:
 def loading(only: str) -> Iterator[Ratio]:
     """For each class that has a preset."""
     import llmir
-    from llmir.frontends.presets import PRESETS, find
+    from llmir.frontends.models.presets import PRESETS, find
 
     deepest: dict[str, tuple[int, str]] = {}
     for name in PRESETS:
@@ -79,7 +79,7 @@ def grids(only: str) -> Iterator[Ratio]:
     import numpy as np
 
     import llmir
-    from llmir.frontends.presets import find
+    from llmir.frontends.models.presets import find
 
     batch, context = np.arange(1, 101)[:, None], np.arange(1, 1001)[None, :] * 128
     for name, without in WINDOWED.items():

@@ -20,7 +20,8 @@ import numpy as np
 
 import llmir
 from benchmarks.smooth import ENGINES, EQUAL, MODELS, PRECISIONS, SHARDS
-from llmir import hw
+from llmir.hw import library
+from llmir.hw.device import Device
 from llmir.hw.link import Link, Node
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -47,7 +48,7 @@ def _passes(engine: str) -> list[str]:
     return llmir.pipeline_of(engine).split(",")
 
 
-def faster(device: hw.Device, by: float) -> Iterator[tuple[str, hw.Device]]:
+def faster(device: Device, by: float) -> Iterator[tuple[str, Device]]:
     """The device with one rate raised, each in turn, and with so many more multiprocessors of the same."""
     yield "memory", replace(device, memory_Bps=by * device.memory_Bps)
     if device.l2_bytes:
@@ -66,18 +67,18 @@ def faster(device: hw.Device, by: float) -> Iterator[tuple[str, hw.Device]]:
     )
 
 
-def _in_nodes(device: hw.Device, devices: int) -> hw.Device:
+def _in_nodes(device: Device, devices: int) -> Device:
     return replace(device, node=Node(f"box of {devices}", devices, NETWORK))
 
 
 def faults(device: str, engine: str, model: str, by: float = RAISED) -> Iterator[tuple[str, float, str]]:
     """Each law that is broken: its name, the worst share of the time, and where."""
-    known = hw.load(device)
+    known = library.load(device)
     for precision, tp, step in product(PRECISIONS, SHARDS, STEPS):
         fused, eager = (program(model, engine, precision, tp, fusions) for fusions in (True, False))
         own = {**step, "engine": engine}
 
-        def times(base: llmir.Program, of: hw.Device, at: dict[str, Any] = own) -> Array:
+        def times(base: llmir.Program, of: Device, at: dict[str, Any] = own) -> Array:
             return np.asarray(llmir.analyze(base, of, **at).time_s)
 
         name = f"{device}, {engine}, {model}, {precision or 'bf16'}, tp {tp}"
@@ -104,7 +105,7 @@ def faults(device: str, engine: str, model: str, by: float = RAISED) -> Iterator
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints how many programs break a law, and the worst of each; returns how many."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", nargs="+", default=[n for n in hw.names() if n != "cpu"])
+    parser.add_argument("--device", nargs="+", default=[n for n in library.names() if n != "cpu"])
     parser.add_argument("--engine", nargs="+", default=list(ENGINES))
     parser.add_argument("--model", nargs="+", default=list(MODELS))
     parser.add_argument("--every", type=int, default=1, help="of the grid each such one alone")

@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 import llmir
-from llmir.backends.silicon.measure import Eager, steps
+from llmir.backends.silicon.measure import engine_cpu
+from llmir.backends.silicon.measure.kernels import Eager
 
 SIZES: tuple[dict[str, Any], ...] = (
     {"layers": 4, "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8},
@@ -28,9 +29,9 @@ def main(device: str) -> None:
     errors = []
     for size in SIZES:
         sizes = {**size, "vocab_size": VOCABULARY, "num_key_value_heads": KV_HEADS}
-        config = steps.config(**sizes)
+        config = engine_cpu.config(**sizes)
         program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
-        model = steps.load(machine, config)
+        model = engine_cpu.load(machine, config)
         if model is None:
             sys.exit("transformers is needed to run what was predicted")
         name = f"{size['layers']} layers, hidden {size['hidden_size']}"

@@ -21,13 +21,13 @@ from statistics import median
 
 import numpy as np
 
-from llmir.backends.analysis.pool import FORWARD, SAMPLER
+from llmir.api.measure import _built
+from llmir.backends.memory.kv_capacity import FORWARD, SAMPLER
 from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.tables import load
+from llmir.backends.silicon.tables.table import load
 from llmir.backends.silicon.validate.memory import GIB, Start, start
-from llmir.errors import LlmirError
-from llmir.hw.sections.memory import EngineMemory
-from llmir.measured import _built
+from llmir.base.errors import LlmirError
+from llmir.hw.engine_sections import EngineMemory
 
 UNITS = {"states": 1.0, "sampler": 1.0, "experts": 1.0, "kept_bytes": float(GIB)}
 MOMENTS = {SAMPLER: ("sampler", "experts", "kept_bytes"), FORWARD: ("states",)}

@@ -25,11 +25,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import Row
 from llmir.backends.cost.calibrated import Measured
-from llmir.backends.cost.kernels import Gemm
-from llmir.dim import B, Binding
+from llmir.backends.kernels.gemm import Gemm
+from llmir.backends.work.rows import Row
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import B
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -66,7 +68,7 @@ def program(model: str, engine: str, precision: str, tp: int) -> llmir.Program:
     return llmir.run(llmir.load(model), ",".join(filter(None, passes)))
 
 
-def wave(row: Row, price: Any, device: hw.Device, at: Binding) -> Any:
+def wave(row: Row, price: Any, device: Device, at: Binding) -> Any:
     """Seconds in which each multiprocessor multiplies a tile of each product, all of k deep.
 
     Products have the largest tile of their kernel, at the share of the peak that it reaches for long.
@@ -198,7 +200,7 @@ def _job(of: tuple[str, str, str]) -> Found:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints violations by law and op, and the worst of each; returns how many."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", nargs="+", default=[n for n in hw.names() if n != "cpu"])
+    parser.add_argument("--device", nargs="+", default=[n for n in library.names() if n != "cpu"])
     parser.add_argument("--engine", nargs="+", default=list(ENGINES))
     parser.add_argument("--model", nargs="+", default=list(MODELS))
     parser.add_argument("--jobs", type=int, default=1)

@@ -27,7 +27,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmir.graph import Program
+    from llmir.ir.core.program import Program
 
 ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 for variable in ONE_CORE:  # read when numpy is first imported
@@ -215,7 +215,7 @@ def lowered(program: Any, how: str, cost: Cost) -> object:
 
 def find_config(model: str) -> dict[str, Any]:
     """The bundled config of a model."""
-    from llmir.frontends.presets import find
+    from llmir.frontends.models.presets import find
 
     preset = find(model)
     assert preset is not None

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from llmir import hw
-from llmir.backends.silicon.calibrate import cases
+from llmir.backends.silicon.calibrate.cases import cases
 from llmir.backends.silicon.calibrate.transfer import Loan, bands, covered, loans
 from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.tables import load_all
-from llmir.hw import Device, transfer
+from llmir.backends.silicon.tables.table import load_all
+from llmir.hw import library, transfer
+from llmir.hw.device import Device
 
 
 def matrix(found: Sequence[Loan], known: Sequence[Device]) -> None:
@@ -65,7 +65,7 @@ def _shares(some: Sequence[Loan], table: dict[str, dict[str, float]]) -> str:
 
 def main(folder: Path, target: Path | None) -> None:
     """The matrix, its means, and the bands."""
-    known = [hw.load(n) for n in hw.measured()]
+    known = [library.load(n) for n in library.measured()]
     machines = Machines(folder)
     tables = load_all(folder, lambda problem: None)
     every = [case for file, format, rows in tables for case in cases(file, format, rows, machines)]

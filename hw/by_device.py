@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from llmir.dataclass import dataclass
-from llmir.errors import HardwareError
-from llmir.frozen import Record
-from llmir.hw import schema
-from llmir.hw.device import Device
-from llmir.hw.schema import Key
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError
+from llmir.base.values import Record
+
+from . import schema
+from .device import Device
+from .schema import Key
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from textwrap import wrap
 
-from llmir.dataclass import dataclass
-from llmir.frozen import Record
+from llmir.base.dataclass import dataclass
+from llmir.base.values import Record
 
 # The order in which engines are asked: the first that a device was measured with is its default, and what an
 # engine lacks it takes from the next. Others follow by name.

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import field
 
-from llmir.dataclass import dataclass
-from llmir.dtype import WIDER, unit_of
-from llmir.errors import HardwareError, ParseError
-from llmir.frozen import Record
-from llmir.hw import calibrations
-from llmir.hw.calibration import Calibration
-from llmir.hw.link import Link, Node
-from llmir.hw.schema import field_path
-from llmir.names import suggest
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError, ParseError
+from llmir.base.names import suggest
+from llmir.base.values import Record
+from llmir.ir.core.dtype import WIDER, unit_of
+
+from . import calibration_files
+from .calibration import Calibration
+from .link import Link, Node
+from .schema import field_path
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class Device(Record):
     @property
     def calibration(self) -> Calibration | None:
         """What its kernels were measured to take, read when first asked for; None if they were not."""
-        return self.own_calibration or calibrations.of(self.measured_as)
+        return self.own_calibration or calibration_files.of(self.measured_as)
 
     @property
     def capacity_bytes(self) -> int:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmir import strict_yaml
-from llmir.errors import HardwareError, UnreadableError
-from llmir.hw.schema import FIELDS, field_path, mapping, show, text
-from llmir.names import suggest
-from llmir.reading import contents
+from llmir.base import readers
+from llmir.base.errors import HardwareError, UnreadableError
+from llmir.base.names import suggest
+from llmir.base.reading import contents
+
+from .schema import FIELDS, field_path, mapping, show, text
 
 
 def parse(path: Path) -> dict[Any, Any]:
@@ -18,7 +19,7 @@ def parse(path: Path) -> dict[Any, Any]:
     if path.exists() and not path.is_file():
         raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
     try:
-        doc = strict_yaml.load(contents(path, strict_yaml.BUDGET))
+        doc = readers.load(contents(path, readers.BUDGET))
     except UnreadableError as error:
         raise HardwareError(f"{path.name}: {error}") from None
     return checked(doc, path.name)

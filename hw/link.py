@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from llmir.dataclass import dataclass
+from llmir.base.dataclass import dataclass
 
 # The most devices that one box usually holds: DGX, HGX and OAM boards, and servers of PCIe cards.
 BOX = 8

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from llmir.errors import InputError
-from llmir.hw.device import Device
+from llmir.base.errors import InputError
+
+from .device import Device
 
 Prices = Mapping[str, tuple[Device, float]]  # a device and USD an hour, by how it is called
 

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from llmir.dataclass import dataclass
-from llmir.errors import HardwareError
-from llmir.frozen import Record
-from llmir.hw import schema
-from llmir.hw.document import merge
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError
+from llmir.base.values import Record
+
+from . import schema
+from .document import merge
 
 S = TypeVar("S")
 

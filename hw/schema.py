@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from llmir.convert import read as read_value
-from llmir.dataclass import dataclass
-from llmir.dtype import WIDER
-from llmir.errors import HardwareError
-from llmir.hw.calibration import Calibration, Fitted
-from llmir.hw.link import Link, Node
-from llmir.names import plain, suggest
+from llmir.base.arguments import read as read_value
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError
+from llmir.base.names import plain, suggest
+from llmir.ir.core.dtype import WIDER
+
+from .calibration import Calibration, Fitted
+from .link import Link, Node
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from llmir.dim import Number
-from llmir.hw.device import Device
+from llmir.base.array_namespace import Number
+
+from .device import Device
 
 HOUR = 3600.0
 MILLION = 1e6

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from llmir.hw.document import parse
+from .document import parse
 
 FILE = Path(__file__).parent / "transfer.yaml"
 # Of two devices, from near to far; and of two engines on one.

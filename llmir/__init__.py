@@ -5,10 +5,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .version import __version__
+from llmir.base.version import __version__
 
 if TYPE_CHECKING:
-    from .api import (
+    from llmir.api.beamed import beam_search
+    from llmir.api.capacity import largest
+    from llmir.api.compile import compile, emit, surface
+    from llmir.api.draw import (
+        plot_batch,
+        plot_context,
+        plot_distributions,
+        plot_front,
+        plot_latencies,
+        plot_memory,
+        plot_roofline,
+        plot_serving,
+    )
+    from llmir.api.estimate import (
         analyze,
         check,
         devices,
@@ -23,95 +36,82 @@ if TYPE_CHECKING:
         speculate,
         workload,
     )
-    from .backends.cost import CostModel
-    from .beamed import beam_search
-    from .build import Builder
-    from .code import compile, emit, surface
-    from .errors import LlmirError
-    from .graph import Graph, Program
-    from .limited import largest
-    from .many import candidates
-    from .measured import calibrate, measure, validate
-    from .passes import DEFAULT_PIPELINE
-    from .pipeline import Pass
-    from .planned import plan
-    from .plotted import (
-        plot_batch,
-        plot_context,
-        plot_distributions,
-        plot_front,
-        plot_latencies,
-        plot_memory,
-        plot_roofline,
-        plot_serving,
-    )
-    from .plugins import load_plugin
-    from .reported import page
-    from .simulated import pools, replicate, server, simulate, traffic
-    from .staged import stages
-    from .swept import sweep, sweep_to
-    from .text import parse_program, print_program
-    from .transferred import kv
-    from .usual import pipeline_of
-    from .written import draw, save, trace
+    from llmir.api.many import candidates
+    from llmir.api.measure import calibrate, measure, validate
+    from llmir.api.page import page
+    from llmir.api.plan import plan
+    from llmir.api.save import draw, save, trace
+    from llmir.api.serve import pools, replicate, server, simulate, traffic
+    from llmir.api.staged import stages
+    from llmir.api.sweep import sweep, sweep_to
+    from llmir.api.transferred import kv
+    from llmir.api.usual import DEFAULT_PIPELINE, pipeline_of
+    from llmir.backends.cost.own import CostModel
+    from llmir.base.errors import LlmirError
+    from llmir.base.registry import load_plugin
+    from llmir.ir.core.graph import Graph
+    from llmir.ir.core.program import Program
+    from llmir.ir.tools.build import Builder
+    from llmir.ir.tools.pipeline import Pass
+    from llmir.ir.tools.text import parse_program, print_program
 
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
-    "analyze": "api",
-    "beam_search": "beamed",
-    "calibrate": "measured",
-    "candidates": "many",
-    "check": "api",
-    "compile": "code",
-    "devices": "api",
-    "diff": "api",
-    "draw": "written",
-    "emit": "code",
-    "equivalent": "api",
-    "explain": "api",
-    "interpret": "api",
-    "kv": "transferred",
-    "largest": "limited",
-    "load": "api",
-    "measure": "measured",
-    "models": "api",
-    "page": "reported",
-    "plan": "planned",
-    "plot_batch": "plotted",
-    "plot_context": "plotted",
-    "plot_distributions": "plotted",
-    "plot_front": "plotted",
-    "plot_latencies": "plotted",
-    "plot_memory": "plotted",
-    "plot_roofline": "plotted",
-    "plot_serving": "plotted",
-    "pools": "simulated",
-    "replicate": "simulated",
-    "run": "api",
-    "sensitivity": "api",
-    "save": "written",
-    "server": "simulated",
-    "simulate": "simulated",
-    "speculate": "api",
-    "stages": "staged",
-    "surface": "code",
-    "sweep": "swept",
-    "sweep_to": "swept",
-    "trace": "written",
-    "traffic": "simulated",
-    "validate": "measured",
-    "workload": "api",
-    "CostModel": "backends.cost",
-    "Builder": "build",
-    "LlmirError": "errors",
-    "Graph": "graph",
-    "Program": "graph",
-    "DEFAULT_PIPELINE": "passes",
-    "Pass": "pipeline",
-    "load_plugin": "plugins",
-    "parse_program": "text",
-    "print_program": "text",
-    "pipeline_of": "usual",
+    "analyze": "api.estimate",
+    "beam_search": "api.beamed",
+    "calibrate": "api.measure",
+    "candidates": "api.many",
+    "check": "api.estimate",
+    "compile": "api.compile",
+    "devices": "api.estimate",
+    "diff": "api.estimate",
+    "draw": "api.save",
+    "emit": "api.compile",
+    "equivalent": "api.estimate",
+    "explain": "api.estimate",
+    "interpret": "api.estimate",
+    "kv": "api.transferred",
+    "largest": "api.capacity",
+    "load": "api.estimate",
+    "measure": "api.measure",
+    "models": "api.estimate",
+    "page": "api.page",
+    "plan": "api.plan",
+    "plot_batch": "api.draw",
+    "plot_context": "api.draw",
+    "plot_distributions": "api.draw",
+    "plot_front": "api.draw",
+    "plot_latencies": "api.draw",
+    "plot_memory": "api.draw",
+    "plot_roofline": "api.draw",
+    "plot_serving": "api.draw",
+    "pools": "api.serve",
+    "replicate": "api.serve",
+    "run": "api.estimate",
+    "sensitivity": "api.estimate",
+    "save": "api.save",
+    "server": "api.serve",
+    "simulate": "api.serve",
+    "speculate": "api.estimate",
+    "stages": "api.staged",
+    "surface": "api.compile",
+    "sweep": "api.sweep",
+    "sweep_to": "api.sweep",
+    "trace": "api.save",
+    "traffic": "api.serve",
+    "validate": "api.measure",
+    "workload": "api.estimate",
+    "CostModel": "backends.cost.own",
+    "Builder": "ir.tools.build",
+    "LlmirError": "base.errors",
+    "Graph": "ir.core.graph",
+    "Program": "ir.core.program",
+    "DEFAULT_PIPELINE": "api.usual",
+    "Pass": "ir.tools.pipeline",
+    "load_plugin": "base.registry",
+    "parse_program": "ir.tools.text",
+    "print_program": "ir.tools.text",
+    "pipeline_of": "api.usual",
 }
 
 __all__ = [

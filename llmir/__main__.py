@@ -1,6 +1,6 @@
 """`python -m llmir`."""
 
-from llmir.cli import main
+from llmir.cli.main import main
 
 if __name__ == "__main__":
     main()

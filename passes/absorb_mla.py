@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.graph import Program, Value
-from llmir.pipeline import Pass
-from llmir.rewrite import Match, Rule
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass
+from llmir.ir.tools.rewrite import Match, Rule
 
 from .dce import DeadCode
 from .fuse_attention import rewrite_graphs

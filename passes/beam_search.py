@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.errors import PassError
-from llmir.graph import Graph, Program, Value
-from llmir.ops.beams import MOST
-from llmir.pipeline import Pass, option
-from llmir.rewrite import Match, Rule
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Graph, Value
+from llmir.ir.core.program import Program
+from llmir.ir.ops.beam_search import MOST
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass, option
+from llmir.ir.tools.rewrite import Match, Rule
 
 from .fuse_attention import rewrite_graphs
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmir.build import Builder
-from llmir.dtype import DType
-from llmir.errors import PassError
-from llmir.graph import Graph, Node, Value
-from llmir.op import Op, infer
-from llmir.ops.collective import TOKENS, AllReduce, ReduceScatter
-from llmir.ops.wire import Compress
-from llmir.rewrite import rewrite
+from llmir.base.errors import PassError
+from llmir.ir.core.dtype import DType
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.op import Op, infer
+from llmir.ir.ops.collective import TOKENS, AllReduce, ReduceScatter
+from llmir.ir.ops.wire import Compress
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.rewrite import rewrite
 
 from . import formats
 from .retype import before_dispatch

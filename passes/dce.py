@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmir.dataclass import dataclass
-from llmir.graph import Graph, Program, Value
-from llmir.pipeline import Pass
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.graph import Graph, Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.pipeline import Pass
 
 
 def _cached(graph: Graph, value: Value) -> bool:

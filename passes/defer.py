@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmir.bodies import consistent, ending
-from llmir.build import Builder
-from llmir.graph import Graph, Node, Program, Value
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.bodies import consistent, ending
+from llmir.ir.tools.build import Builder
 
 ADDED = 1  # of the pair that rotated layers hand on, what is added to the residual
 

@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.dispatch import FORMS
-from llmir.errors import PassError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.ops.collective import TOKENS
-from llmir.pipeline import Pass, option
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.dispatch_modes import FORMS
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.program import Program
+from llmir.ir.ops.collective import TOKENS
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass, option
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from llmir.dtype import DType, dtype, spelled
-from llmir.errors import ParseError, PassError
-from llmir.names import suggest
+from llmir.base.errors import ParseError, PassError
+from llmir.base.names import suggest
+from llmir.ir.core.dtype import DType, dtype, spelled
 
 # Where narrow weights are not put unless a plan says so: they cost quality and hold little.
 KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding", "streams", "compressor"})

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.dtype import FP32
-from llmir.graph import Program, Value
-from llmir.ops.elementwise import GatedActivation, GeluMul, GeluTanhMul, SiluMul
-from llmir.ops.linear import merged_einsum
-from llmir.ops.top_k import SigmoidTopK, SoftmaxTopK, SqrtSoftplusTopK, TopK
-from llmir.pipeline import Pass
-from llmir.rewrite import Match, Rule
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import FP32
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
+from llmir.ir.ops.elementwise import GatedActivation, GeluMul, GeluTanhMul, SiluMul
+from llmir.ir.ops.linear import merged_einsum
+from llmir.ir.ops.top_k import SigmoidTopK, SoftmaxTopK, SqrtSoftplusTopK, TopK
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass
+from llmir.ir.tools.rewrite import Match, Rule
 
 from . import scans
 from .fuse_attention import rewrite_graphs

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.errors import PassError
-from llmir.graph import Program, Value
-from llmir.pipeline import Pass
-from llmir.rewrite import Match, Rule
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass
+from llmir.ir.tools.rewrite import Match, Rule
 
 from .dce import DeadCode
 from .defer import deferred

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from llmir import convert
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.errors import PassError
-from llmir.graph import Program, Value
-from llmir.pipeline import Pass
-from llmir.rewrite import Match, Rule, rewrite
+from llmir.base import arguments
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass
+from llmir.ir.tools.rewrite import Match, Rule, rewrite
 
 
 def _attention(p: Any, q: Value, k: Value, v: Value) -> Any:
@@ -140,8 +141,8 @@ class FuseAttention(Pass):
     q: str = ""
 
     def __post_init__(self) -> None:
-        if convert.text("fuse-attention: q", self.q, error=PassError):
-            convert.choice("fuse-attention: q", self.q, ("fp8",), error=PassError)
+        if arguments.text("fuse-attention: q", self.q, error=PassError):
+            arguments.choice("fuse-attention: q", self.q, ("fp8",), error=PassError)
 
     def __call__(self, program: Program) -> Program:
         """Rewrite each graph once."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from llmir import convert, strict_yaml
-from llmir.errors import InputError, PassError, UnreadableError
-from llmir.graph import Graph, Node
-from llmir.names import stored, suggest
-from llmir.reading import contents
-from llmir.tensor import split_commas
+from llmir.base import arguments, readers
+from llmir.base.errors import InputError, PassError, UnreadableError
+from llmir.base.names import stored, suggest
+from llmir.base.reading import contents
+from llmir.ir.core.graph import Graph, Node
+from llmir.ir.core.tensor import split_commas
 
 from . import formats
 
@@ -35,13 +35,13 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
     """
     found = []
     if not isinstance(plan, (str, Mapping)):
-        convert.refuse("quantize: plan", plan, "a mapping of modules to dtypes", PassError)
+        arguments.refuse("quantize: plan", plan, "a mapping of modules to dtypes", PassError)
     pairs = plan.items() if isinstance(plan, Mapping) else _pairs(plan, ":")
     for key, said in pairs:
         pattern = str(key)
         inner = [*said, *said.values()] if isinstance(said, Mapping) else [said]
         if not all(isinstance(word, str) for word in (key, *inner)):
-            convert.refuse("quantize: plan", {key: said}, "modules and dtypes as text", PassError)
+            arguments.refuse("quantize: plan", {key: said}, "modules and dtypes as text", PassError)
         if not pattern or not said or set(pattern) & set("(){}:,= "):
             raise PassError(f"quantize: plan: expected module: dtype, got {pattern!r}: {said!r}")
         for role, name in _roles(said):
@@ -58,7 +58,7 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
 def plan_file(path: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
     """A YAML file of modules and their dtypes by role, or of their weights; `InputError` for another."""
     try:
-        plan = strict_yaml.load(contents(path, strict_yaml.BUDGET))
+        plan = readers.load(contents(path, readers.BUDGET))
     except UnreadableError as error:
         raise InputError(f"{path}: {error}") from None
     expected = "expected modules with their dtypes, such as down_proj: bf16 or mlp: {activations: keep}"

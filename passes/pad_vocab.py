@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from llmir.build import Builder
-from llmir.errors import PassError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.pipeline import Pass, option
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass, option
 
 _AXIS = "vocab"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.errors import PassError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.pipeline import Pass, option
-from llmir.tensor import Tensor
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass, option
 
 _AXES = ("batch", "image", "embed")
 

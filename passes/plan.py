@@ -7,11 +7,12 @@ from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from math import gcd
 
-from llmir.dataclass import dataclass
-from llmir.errors import PassError
-from llmir.graph import Node, Program
-from llmir.mesh import Mesh, Parallelism, mesh_of
-from llmir.tensor import Placement, Tensor
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Node
+from llmir.ir.core.mesh import Mesh, Parallelism, mesh_of
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Placement, Tensor
 
 
 @dataclass(frozen=True, eq=False)

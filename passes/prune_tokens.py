@@ -8,16 +8,18 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, ClassVar
 
-from llmir import convert
-from llmir.build import Builder
-from llmir.cut import iteration
-from llmir.dataclass import dataclass
-from llmir.dim import C, Max, Min, Size, T, put
-from llmir.errors import PassError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.layers import Layers
-from llmir.pipeline import Pass
-from llmir.tensor import Tensor
+from llmir.base import arguments
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.layers import Layers
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.atoms import Max, Min
+from llmir.ir.sizes.polynomial import C, Size, T, put
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.loops import iteration
+from llmir.ir.tools.pipeline import Pass
 
 _RUN = re.compile(r"\s*(\d{1,15})\s*(?:x\s*(\d{1,15})\s*)?")
 _MOST = 100_000  # layers, more than any model has
@@ -84,10 +86,10 @@ def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
         layers = [part for part in layers.strip().strip("()").split(",") if part.strip()]
     form = "counts by layer such as 1024x4,512x4"
     found: list[int] = []
-    for part in convert.items("prune-tokens: layers", layers, form, most=_MOST, error=PassError):
+    for part in arguments.items("prune-tokens: layers", layers, form, most=_MOST, error=PassError):
         run = _RUN.fullmatch(str(part))
         if not run or not int(run[1]) or not int(run[2] or 1) or len(found) + int(run[2] or 1) > _MOST:
-            raise PassError(f"prune-tokens: layers: expected {form}, got {convert.shown(part)}")
+            raise PassError(f"prune-tokens: layers: expected {form}, got {arguments.shown(part)}")
         if found and int(run[1]) > found[-1]:
             raise PassError(f"prune-tokens: layers: {run[1]} after {found[-1]}: tokens do not come back")
         found += [int(run[1])] * int(run[2] or 1)

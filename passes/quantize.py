@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from llmir.bodies import inner_first
-from llmir.dataclass import dataclass
-from llmir.dtype import DType, dtype
-from llmir.errors import PassError
-from llmir.graph import Graph, Node, Program
-from llmir.pipeline import Pass
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.dtype import DType, dtype
+from llmir.ir.core.graph import Graph, Node
+from llmir.ir.core.program import Program
+from llmir.ir.tools.bodies import inner_first
+from llmir.ir.tools.pipeline import Pass
 
 from . import formats
 from .collectives import carried_as

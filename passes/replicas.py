@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmir.build import Builder
-from llmir.errors import PassError, VerifyError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.routing import Replicas, law
+from llmir.base.errors import PassError, VerifyError
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.replicas import Replicas
+from llmir.ir.sizes.routing_laws import law
+from llmir.ir.tools.build import Builder
 
 _AXIS = "expert"
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.dtype import DType, dtype
-from llmir.graph import Graph, Node, Value
-from llmir.op import Op, infer
-from llmir.ops import make
-from llmir.ops.quant import Quantize
-from llmir.rewrite import Match, Rule, rewrite
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import DType, dtype
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.op import Op, infer
+from llmir.ir.ops import make
+from llmir.ir.ops.quant import Quantize
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.rewrite import Match, Rule, rewrite
 
 from . import formats
 

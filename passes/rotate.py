@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from llmir.bodies import consistent, ending
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.graph import Graph, Node, Program, Value
-from llmir.ops.elementwise import Add
-from llmir.ops.norm import RmsNorm
-from llmir.pipeline import Pass
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.program import Program
+from llmir.ir.ops.elementwise import Add
+from llmir.ir.ops.norm import RmsNorm
+from llmir.ir.tools.bodies import consistent, ending
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass
 
 FEW = 3  # Each layer moves one hidden state less; a sum more than before moves three.
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.errors import PassError, VerifyError
-from llmir.graph import Graph, Program, Value
-from llmir.pipeline import Pass, option
-from llmir.routing import CHANCE, Law, Zipf, law
-from llmir.routing.zipf import STEEPEST
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError, VerifyError
+from llmir.ir.core.graph import Graph, Value
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.routing import CHANCE
+from llmir.ir.sizes.routing_laws import Law, law
+from llmir.ir.sizes.zipf import STEEPEST, Zipf
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass, option
 
 _NOTE = "routing: "
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from llmir.build import Builder
-from llmir.graph import Program, Value
-from llmir.op import Op
-from llmir.rewrite import Match, Rule
+from llmir.ir.core.graph import Value
+from llmir.ir.core.op import Op
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.rewrite import Match, Rule
 
 
 def _conv_silu(p: Any, x: Value) -> Any:

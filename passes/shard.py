@@ -12,18 +12,19 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
-from llmir.bodies import inner_first
-from llmir.build import Builder
-from llmir.dataclass import dataclass
-from llmir.equation import Equation
-from llmir.errors import PassError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.mesh import MOST_DEVICES
-from llmir.op import Op
-from llmir.ops.collective import TOKENS
-from llmir.ops.moe import Combine, Dispatch
-from llmir.pipeline import Pass, option
-from llmir.tensor import Placement, Tensor
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.equation import Equation
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.mesh import MOST_DEVICES
+from llmir.ir.core.op import Op
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Placement, Tensor
+from llmir.ir.ops.collective import TOKENS
+from llmir.ir.ops.moe import Combine, Dispatch
+from llmir.ir.tools.bodies import inner_first
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass, option
 
 from .plan import Plan, padded, plan
 from .replicas import replicated

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import ClassVar
 
-from llmir.dataclass import dataclass
-from llmir.graph import Program
-from llmir.pipeline import Pass
-from llmir.slices import copied, in_slices
-from llmir.tensor import Placement
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Placement
+from llmir.ir.tools.pipeline import Pass
+from llmir.ir.tools.slices import copied, in_slices
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from llmir import convert
-from llmir.cut import Cut, cut_sizes
-from llmir.dataclass import dataclass
-from llmir.errors import PassError
-from llmir.graph import Program
-from llmir.pipeline import Pass, option
+from llmir.base import arguments
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.program import Program
+from llmir.ir.tools.loops import Cut, cut_sizes
+from llmir.ir.tools.pipeline import Pass, option
 
 _MOST = 10_000  # stages, which are machines of their own
 
@@ -52,11 +52,11 @@ class Stages(Pass):
 def _sizes(layers: str | Sequence[int]) -> tuple[int, ...]:
     """Layers of each stage, from `(3, 4)`, `3,4` or numbers."""
     if isinstance(layers, str):
-        layers = [convert.read(n.strip()) for n in layers.strip().strip("()").split(",") if n.strip()]
-    found = convert.items(
+        layers = [arguments.read(n.strip()) for n in layers.strip().strip("()").split(",") if n.strip()]
+    found = arguments.items(
         "stages: layers", layers, "numbers such as (30, 32, 32, 32)", most=_MOST, error=PassError
     )
-    return tuple(convert.integer("stages: layers", n, 1, error=PassError) for n in found)
+    return tuple(arguments.integer("stages: layers", n, 1, error=PassError) for n in found)
 
 
 def _staged(program: Program, sizes: tuple[int, ...]) -> Program:

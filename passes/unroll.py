@@ -6,13 +6,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from llmir.cut import iteration
-from llmir.dataclass import dataclass
-from llmir.errors import PassError
-from llmir.graph import Graph, Node, Program, Value
-from llmir.layers import Layers
-from llmir.pipeline import Pass
-from llmir.verify import MOST_OPS
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.layers import Layers
+from llmir.ir.core.program import Program
+from llmir.ir.tools.loops import iteration
+from llmir.ir.tools.pipeline import Pass
+from llmir.ir.tools.verify import MOST_OPS
 
 LONG = 50_000  # ops that take seconds to write out, and again in each pass that follows
 LOG = logging.getLogger("llmir")

@@ -17,8 +17,8 @@ import torch
 import transformers
 
 import llmir
-from llmir.errors import LlmirError
-from llmir.frontends import FAMILIES
+from llmir.base.errors import LlmirError
+from llmir.frontends.config.family import FAMILIES
 
 CLASSES = [
     line

@@ -44,8 +44,8 @@ class Target:
 
 
 TARGETS = (
-    Target("dim", ("llmir/dim",), ("tests/test_dim.py", "tests/test_bindings.py")),
-    Target("equation", ("llmir/equation.py",), ("tests/test_equation.py", "tests/test_layout.py")),
+    Target("dim", ("llmir/ir/sizes",), ("tests/test_dim.py", "tests/test_bindings.py")),
+    Target("equation", ("llmir/ir/core/equation.py",), ("tests/test_equation.py", "tests/test_layout.py")),
     Target(
         "shard",
         ("passes/shard.py",),
@@ -54,10 +54,10 @@ TARGETS = (
     ),
     Target(
         "liveness",
-        ("backends/analysis/liveness.py", "backends/analysis/lifetimes.py"),
+        ("backends/memory/liveness.py", "backends/memory/lifetimes.py"),
         ("tests/test_liveness.py",),
     ),
-    Target("network", ("backends/cost/network.py",), ("tests/test_network.py",)),
+    Target("network", ("backends/work/network.py",), ("tests/test_network.py",)),
 )
 
 

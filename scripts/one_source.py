@@ -20,7 +20,7 @@ from pathlib import Path
 from mutants import ROOT, Mutant, Target, _import_libraries, _Mutated, run_tests, started
 from mutations import mutants
 
-KERNELS = "backends/cost/kernels"
+KERNELS = "backends/kernels"
 LEFT_OUT = ("__init__.py", "base.py", "call.py")  # what kernels are made with, and no kernel
 FITS = Target("fits", (), ("tests/test_fit_code.py::test_kernels_are_the_same_as_code",), 2)
 CASES = (
@@ -56,7 +56,7 @@ def prices(mutant: Mutant | None, clean: Path) -> int:
 
 
 def _points(steps: list[tuple[int, int, int]]) -> list[object]:
-    from llmir.dim import Binding
+    from llmir.ir.sizes.binding import Binding
 
     return [Binding(**dict(zip("BTC", step, strict=True))) for step in steps]
 

@@ -1,4 +1,4 @@
-"""Writes llmir/opmethods.py: ops as methods of a Builder, in plain Python for editors and type checkers."""
+"""Writes llmir/ir/tools/op_methods.py: ops as methods of a Builder, in plain Python for editors and type checkers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
-from llmir.equation import equation
-from llmir.op import OPS, Op
+from llmir.ir.core.equation import equation
+from llmir.ir.core.op import OPS, Op
 
 TARGET = Path(__file__).resolve().parent.parent / "llmir" / "opmethods.py"
 WIDTH = 110
@@ -46,7 +46,7 @@ class OpMethods:
 def text() -> str:
     """The whole file."""
     own = sorted(
-        (kind for kind in OPS.values() if kind.__module__.startswith("llmir.ops.") and not kind.source),
+        (kind for kind in OPS.values() if kind.__module__.startswith("llmir.ir.ops.") and not kind.source),
         key=lambda kind: kind.opcode,
     )
     modules = (f'    "{kind.opcode}": "{kind.__module__}",\n' for kind in own)

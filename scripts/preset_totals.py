@@ -16,7 +16,8 @@ from typing import Any
 import torch
 import transformers
 
-from llmir.frontends.presets import PRESETS, Preset
+from llmir.frontends.models.preset import Preset
+from llmir.frontends.models.presets import PRESETS
 
 
 def plain(value: object) -> Any:

@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 import llmir
-from llmir.backends.analysis.costs import OVERHEAD
-from llmir.backends.analysis.report import Report
+from llmir.backends.step.costs import OVERHEAD
+from llmir.backends.step.report import Report
 
 PROGRAMS = {
     "llama3.1-8b": "",

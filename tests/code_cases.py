@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 import llmir
-from llmir.backends.analysis.code import Code, TwoCode
-from llmir.backends.analysis.parts import LONGEST
-from llmir.backends.analysis.plan import Plan
-from llmir.backends.cost.tape import Function, Tape, blocks
-from llmir.dim import Binding, Number
-from llmir.errors import LlmirError
-from llmir.namespace import SCALARS
+from llmir.backends.step.evaluate import Plan
+from llmir.backends.step.functions import Code, TwoCode
+from llmir.backends.step.parts import LONGEST
+from llmir.backends.tape import numpy
+from llmir.backends.tape.record import Function, Tape
+from llmir.base.array_namespace import SCALARS, Number
+from llmir.base.errors import LlmirError
+from llmir.ir.sizes.binding import Binding
 
 AXES: dict[str, tuple[Any, ...]] = {
     "model": (
@@ -93,7 +94,7 @@ def differences(plan: Plan, new: int) -> tuple[float, float, float]:
     tape = Tape(SCALARS)
     symbols = Binding(**{name: tape.symbol(name) for name in "BTC"})
     prices = list(dict.fromkeys(plan.prices))
-    ops = blocks.compiled(Function.of(tape, "BTC", [price.time(symbols) for price in prices]))
+    ops = numpy.compiled(Function.of(tape, "BTC", [price.time(symbols) for price in prices]))
     columns = [np.array(column, dtype=float) for column in zip(*NEW[new], strict=True)]
     at = Binding(**dict(zip("BTC", columns, strict=True)))
     off = [_off(many, price.time(at)) for many, price in zip(ops(*columns), prices, strict=True)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmir.cli import cli
+from llmir.cli.main import cli
 
 TINY: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

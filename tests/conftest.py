@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from llmir.plugins import KINDS
+from llmir.base.registry import KINDS
 
 from .commands import SETTINGS
 

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import llmir
-from llmir.backends.analysis.emission import STEP
-from llmir.backends.cost.rows import AMOUNTS
-from llmir.errors import LlmirError
+from llmir.backends.request.emission import STEP
+from llmir.backends.work.rows import AMOUNTS
+from llmir.base.errors import LlmirError
 
 from .code_cases import STEPS, asked, cases
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import llmir
-from llmir.backends.analysis.emission import STEP
-from llmir.backends.cost.rows import AMOUNTS
-from llmir.dim import Binding
-from llmir.errors import LlmirError
+from llmir.backends.request.emission import STEP
+from llmir.backends.work.rows import AMOUNTS
+from llmir.base.errors import LlmirError
+from llmir.ir.sizes.binding import Binding
 
 from .code_cases import AXES, STEPS, asked
 from .covering import Case, Far, command

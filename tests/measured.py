@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from llmir import hw
-from llmir.backends.cost.kernels import Kernel, Shape
-from llmir.backends.silicon.calibrate import Case, cases, fit
+from llmir.backends.kernels.base import Kernel, Shape
+from llmir.backends.silicon.calibrate.cases import Case, cases
+from llmir.backends.silicon.calibrate.fit import fit
 from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.tables import Kernels, Points, load
+from llmir.backends.silicon.tables.table import Kernels, Points, load
+from llmir.hw.device import Device
 
 
-def fitted(kind: type[Kernel], device: hw.Device, shape: Shape, times: Any, **how: int) -> Any:
+def fitted(kind: type[Kernel], device: Device, shape: Shape, times: Any, **how: int) -> Any:
     """One kernel alone, fitted to its own times."""
     return fit({"one": kind}, lambda k: np.asarray(k["one"].seconds(device, shape)), times, **how)["one"]
 

@@ -22,13 +22,14 @@ from typing import Any, NamedTuple
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import model
+from llmir.backends.cost.models import model
 from llmir.backends.cost.typed import GIGA, rates, with_rates
-from llmir.backends.export import web
-from llmir.backends.export.web.code import Functions
-from llmir.backends.export.web.setups import document
-from llmir.errors import LlmirError
+from llmir.backends.export import page
+from llmir.backends.export.page.functions import Functions
+from llmir.backends.export.page.setups import Setup, document
+from llmir.base.errors import LlmirError
+from llmir.hw import library
+from llmir.hw.device import Device
 
 from .browser import off
 from .code_cases import AXES, asked, cases
@@ -105,7 +106,7 @@ def differs(priced: Any, job: Any) -> float:
     return max(off(found, expected) for found, expected in pairs)
 
 
-def told_of(setup: web.Setup) -> tuple[Any, Functions]:
+def told_of(setup: Setup) -> tuple[Any, Functions]:
     """What the page of a set-up is told."""
     return document([setup], {"batch": 1, "prompt": 1, "generate": 1}, "")
 
@@ -121,7 +122,9 @@ def run(told: Any, functions: Functions, points: list[Any], typed: list[Any]) ->
 def by_node(texts: dict[str, str], modules: Iterable[str]) -> Any:
     """What `run.js` prints beside some of the page's modules and other files."""
     texts = {**texts, "package.json": '{"type": "module"}'}
-    texts |= {f"{name}.js": files(web).joinpath(f"{name}.js").read_text(encoding="utf-8") for name in modules}
+    texts |= {
+        f"{name}.js": files(page).joinpath(f"{name}.js").read_text(encoding="utf-8") for name in modules
+    }
     with TemporaryDirectory() as folder:
         for name, text in texts.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
@@ -134,7 +137,7 @@ def by_node(texts: dict[str, str], modules: Iterable[str]) -> Any:
 class Way(NamedTuple):
     """How a page comes to what it computes."""
 
-    told_of: Callable[[web.Setup], tuple[Any, Any]]
+    told_of: Callable[[Setup], tuple[Any, Any]]
     run: Callable[..., Any]
 
 
@@ -182,16 +185,16 @@ def compared(
 def page_of(case: dict[str, Any], way: Way = AS_A_FILE) -> tuple[Any, ...]:
     """A case's program, its device, how it is priced, and what its page is told; LlmirError of none."""
     program, priced = asked(case)
-    device = hw.load(priced.pop("hw"))
+    device = library.load(priced.pop("hw"))
     by = model(device, priced.get("cost"), priced.get("engine"), priced.get("efficiency"))
-    told, functions = way.told_of(web.Setup({"hw": device.name}, program, by))
+    told, functions = way.told_of(Setup({"hw": device.name}, program, by))
     at = program.micro_batches, 1, 1
     jobs_of(program, device, [at], priced)[0].capacity_bytes  # noqa: B018  it may have none
     return program, device, priced, told, functions
 
 
 def jobs_of(
-    program: llmir.Program, device: hw.Device, points: list[Any], priced: dict[str, Any]
+    program: llmir.Program, device: Device, points: list[Any], priced: dict[str, Any]
 ) -> list[llmir.Workload]:
     """Workloads at points."""
     names = "batch", "prompt", "generate"
@@ -204,7 +207,7 @@ def changes(draw: random.Random) -> list[dict[str, Any]]:
     return [{"factors": far[:1], "some": draw.randrange(3)}, {"factors": near}, {"factors": far}]
 
 
-def changed(device: hw.Device, rates: dict[str, float]) -> hw.Device:
+def changed(device: Device, rates: dict[str, float]) -> Device:
     """The device with these, as a file would state them that extends its own."""
     other = with_rates(device, rates)
     if CAPACITY in rates:

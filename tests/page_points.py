@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 import llmir
-from llmir.backends.export import web
-from llmir.errors import LlmirError
+from llmir.backends.export import page
+from llmir.base.errors import LlmirError
 
 from .code_cases import AXES
 from .covering import Case, Far, command
@@ -94,7 +94,7 @@ def said(told: Any, source: str, asked: Iterable[tuple[int, int, int]], run: Run
     """What the page of a set-up says of points."""
     given = {"told": told, "points": [*asked], "every": EVERY, "figures": KEYS, "times": TIMES, "op": OP}
     texts = {"given.json": json.dumps(given), "functions.txt": source, "run.js": SCRIPT}
-    texts["price.js"] = files(web).joinpath("price.js").read_text(encoding="utf-8")
+    texts["price.js"] = files(page).joinpath("price.js").read_text(encoding="utf-8")
     head, _, body = run(texts).partition(b"\n")
     known = json.loads(head)
     first, peaks, *others = np.split(np.frombuffer(body), np.cumsum(known["counts"])[:-1])

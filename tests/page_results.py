@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import llmir
-from llmir.backends.simulation.replications import Replications
-from llmir.simulated import at_rates
+from llmir.api.serve import at_rates
+from llmir.backends.simulate.replications import Replications
 
 
 def _plan() -> Any:

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from llmir.backends.export.plot.frame import HEIGHT, WIDTH, padded
+from llmir.backends.export.charts.frame import HEIGHT, WIDTH, padded
 
 MODELS = {  # dense, experts, latent attention over ranks
     "llama3.1-8b": ("h100-sxm", ""),

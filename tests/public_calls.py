@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 import llmir
-from llmir import hw
-from llmir.build import Builder
-from llmir.dim import B
-from llmir.graph import Graph, Node, Program, Value
-from llmir.mesh import Mesh
-from llmir.ops import make
-from llmir.pipeline import Pass
-from llmir.tensor import Tensor, parse_tensor
+from llmir.hw import library
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor, parse_tensor
+from llmir.ir.ops import make
+from llmir.ir.sizes.polynomial import B
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import Pass
 
 from .commands import TINY
 
@@ -80,7 +81,15 @@ def fresh() -> list[Any]:
             parse_tensor("bf16[B]"),
             Mesh((("tp", 2),)),
         ),  # type: ignore[arg-type]
-        *(PROGRAM, PROGRAM["main"], hw.load("h100-sxm"), "h100-sxm", "fuse", "bf16[B, T]", "b t h -> b t h"),
+        *(
+            PROGRAM,
+            PROGRAM["main"],
+            library.load("h100-sxm"),
+            "h100-sxm",
+            "fuse",
+            "bf16[B, T]",
+            "b t h -> b t h",
+        ),
     ]
 
 
@@ -381,13 +390,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Builder.type": (lambda x: built("type", x), {"x": NODE}),
     "Builder.node": (lambda x: built("node", x), {"x": "x"}),
     "Builder.insert": (lambda x: built("insert", x), {"x": NODE}),
-    "hw.load": (hw.load, {"device": "h100-sxm"}),
-    "hw.from_keys": (hw.from_keys, {"fields": {"extend": "h100-sxm"}, "name": "device"}),
-    "hw.cluster": (hw.cluster, {"name": "dgx-h100"}),
-    "hw.join": (hw.join, {"device": "h100-sxm", "network": "25GBps,5us"}),
-    "hw.priced": (hw.priced, {"devices": ("h100-sxm",), "prices": {"h100": 2.5}}),
-    "hw.usual": (hw.usual, {"device": "h100-sxm"}),
-    "hw.engine": (hw.engine, {"name": "vllm", "kernels": ()}),
+    "hw.load": (library.load, {"device": "h100-sxm"}),
+    "hw.from_keys": (library.from_keys, {"fields": {"extend": "h100-sxm"}, "name": "device"}),
+    "hw.cluster": (library.cluster, {"name": "dgx-h100"}),
+    "hw.join": (library.join, {"device": "h100-sxm", "network": "25GBps,5us"}),
+    "hw.priced": (library.priced, {"devices": ("h100-sxm",), "prices": {"h100": 2.5}}),
+    "hw.usual": (library.usual, {"device": "h100-sxm"}),
+    "hw.engine": (library.engine, {"name": "vllm", "kernels": ()}),
 }
 # Of what is public, what the walk below cannot read from a signature, and why.
 GIVEN_BACK = {

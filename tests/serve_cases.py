@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmir import hw
-from llmir.backends.cost import BOUNDS
-from llmir.backends.cost.rows import AMOUNTS
-from llmir.backends.export import web
-from llmir.served import app
-from llmir.served.guard import App
-from llmir.served.worker import LONGEST, Worker
+from llmir.backends.export.page import answer
+from llmir.backends.export.page.setups import Setup
+from llmir.backends.work.limit import BOUNDS
+from llmir.backends.work.rows import AMOUNTS
+from llmir.hw import library
+from llmir.server.app import app
+from llmir.server.guard import App
+from llmir.server.worker import LONGEST, Worker
 
 from .commands import TINY
 from .page_cases import MODULES, OP, SAID, STEP, Way, by_node
@@ -114,8 +115,8 @@ const first = new Setup(told.setups[0], told.tables, once(functionsOf(lists)), t
 
 def told_of(answer: Any) -> tuple[Any, Any]:
     """What a page is told of an answer, or of a set-up as it is answered, and its lists."""
-    if isinstance(answer, web.Setup):
-        answer = json.loads(json.dumps(web.answer(answer, "it")))
+    if isinstance(answer, Setup):
+        answer = json.loads(json.dumps(answer.answer(answer, "it")))
     names = {"bounds": BOUNDS, "amounts": AMOUNTS, "rates": answer["rates"]}
     return {"setups": [answer["setup"]], "tables": answer["tables"], **names}, answer["functions"]
 
@@ -147,7 +148,7 @@ _COUNT = st.sampled_from([1, 1, 2, 4, 8, 3, 0, -1, 65536, 10**30])
 _KNOWN = st.fixed_dictionaries(
     {"model": st.sampled_from(_SMALL)},
     optional={
-        "hw": st.sampled_from([*hw.names(), *hw.clusters()]),
+        "hw": st.sampled_from([*library.names(), *library.clusters()]),
         **dict.fromkeys(("tp", "pp", "dp", "ep", "micro_batches", "redundant_experts"), _COUNT),
         **dict.fromkeys(("weights", "kv"), st.sampled_from(["bf16", "fp8", "int4", "fp9", "mxfp4"])),
         "engine": st.sampled_from(["vllm", "sglang", "trtllm", "vllm@0.6", "vllm@0.12", "llama.cpp"]),

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.dim import B
-from llmir.errors import LlmirError
-from llmir.graph import Program, Value
-from llmir.tensor import Tensor, parse_tensor
+from llmir.base.errors import LlmirError
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor, parse_tensor
+from llmir.ir.sizes.polynomial import B
 
 TINY = {
     "architectures": ["LlamaForCausalLM"],

@@ -11,17 +11,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.arithmetic import TIME, arithmetic
-from llmir.backends.analysis.explain import explain
-from llmir.backends.analysis.explanation import Line
-from llmir.backends.cost.kernels import Gemm, GemmShape, Kernel, Shape, gemm, parameters
-from llmir.dim import Number
-from llmir.namespace import SCALARS
+from llmir.backends.compare.arithmetic import TIME, arithmetic
+from llmir.backends.compare.explain import explain
+from llmir.backends.compare.explanation import Line
+from llmir.backends.kernels import gemm
+from llmir.backends.kernels.base import Kernel, Shape, parameters
+from llmir.backends.kernels.gemm import Gemm, GemmShape
+from llmir.base.array_namespace import SCALARS, Number
+from llmir.hw import library
 from tests.test_tape import CASES, kernels, shapes
 
 FUSED = llmir.DEFAULT_PIPELINE
-H100 = hw.load("dgx-h100")
+H100 = library.load("dgx-h100")
 # Products of all types, attention of all kinds, experts, scans, collectives.
 PROGRAMS = (
     ("llama3.1-8b", "", "h100-sxm"),
@@ -59,7 +60,7 @@ def names(kernel: Kernel, shape: Shape) -> dict[str, Number]:
 @settings(max_examples=12, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_lines_are_every_kernel(kind: type[Kernel], part: str, takes: Any, data: Any) -> None:
-    device = hw.load("cpu") if kind.__name__.startswith("Cpu") else H100
+    device = library.load("cpu") if kind.__name__.startswith("Cpu") else H100
     shape, kernel = data.draw(shapes(takes)), data.draw(kernels(kind))
     assume(part != "seconds" or kind.takes(shape))
     assume(getattr(shape, "causal", 1) or getattr(shape, "cached", 1))  # who sees all sees a key

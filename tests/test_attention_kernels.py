@@ -10,26 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir import hw
-from llmir.backends.cost.kernels import (
-    AttentionShape,
-    Decode,
-    GroupedShape,
-    Kernel,
-    Moe,
-    Prefill,
-    RoutedShape,
-)
-from llmir.backends.cost.kernels.attention import seen
-from llmir.errors import HardwareError
-from llmir.namespace import ARRAYS, SCALARS
-from llmir.routing import Even, PowerLaw
+from llmir.backends.kernels.attention import AttentionShape, seen
+from llmir.backends.kernels.base import Kernel
+from llmir.backends.kernels.decode import Decode
+from llmir.backends.kernels.moe import GroupedShape, Moe, RoutedShape
+from llmir.backends.kernels.prefill import Prefill
+from llmir.base.array_namespace import ARRAYS, SCALARS
+from llmir.base.errors import HardwareError
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.ir.sizes.even import Even
+from llmir.ir.sizes.power_law import PowerLaw
 
 from .measured import cases_of, fitted
 from .test_kernels import GPUS, kernels
 from .test_laws import shares
 
-H100 = hw.load("h100-sxm")
+H100 = library.load("h100-sxm")
 
 
 @st.composite
@@ -81,7 +78,7 @@ def test_what_rows_see_is_the_sum_over_them(rows: int, before: float, most: floa
     st.integers(1, 5000),
 )
 def test_more_attention_takes_no_less(
-    data: Any, device: hw.Device, kind: type[Kernel], shape: AttentionShape, axis: str, more: int
+    data: Any, device: Device, kind: type[Kernel], shape: AttentionShape, axis: str, more: int
 ) -> None:
     kernel = data.draw(kernels(kind))
     larger = replace(shape, **{axis: getattr(shape, axis) + more})
@@ -168,7 +165,7 @@ def test_a_group_too_large_to_pack_reads_its_keys_once_a_head() -> None:
 
 @given(st.data(), st.sampled_from(GPUS), grouped(), st.integers(1, 5000))
 def test_more_tokens_to_experts_take_no_less(
-    data: Any, device: hw.Device, shape: tuple[int, int, GroupedShape], more: int
+    data: Any, device: Device, shape: tuple[int, int, GroupedShape], more: int
 ) -> None:
     kernel = data.draw(kernels(Moe))
     tokens, top_k, product = shape

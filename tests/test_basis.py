@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.diff import StepDiff
-from llmir.backends.cost import Basis
+from llmir.backends.compare.diff import StepDiff
 from llmir.backends.cost.relatives import kernels_of, nearness, relatives
-from llmir.errors import HardwareError, InputError
-from llmir.op import OPS, Op
+from llmir.backends.work.basis import Basis
+from llmir.base.errors import HardwareError, InputError
+from llmir.hw import library
+from llmir.ir.core.op import OPS, Op
 
 # By instruction set, else by kind of memory: HBM of chips for data centers, GDDR of those for graphics.
 BORROWED = {
@@ -45,22 +45,22 @@ def program() -> llmir.Program:
 @pytest.mark.parametrize("name", [n for line in BORROWED.values() for n in line.split()])
 def test_a_gpu_borrows_from_the_nearest_that_was_measured(name: str) -> None:
     (expected,) = (relative for relative, names in BORROWED.items() if name in names.split())
-    nearest = kernels_of(hw.load(name))
+    nearest = kernels_of(library.load(name))
     assert nearest
     assert nearest.name == expected
 
 
 def test_every_bundled_device_is_measured_borrows_or_is_no_gpu() -> None:
     borrows = {n for line in BORROWED.values() for n in line.split()}
-    assert set(hw.names()) == {*hw.measured(), *borrows, "tpu-v5p", "tpu-v6e", "cpu"}
-    partly = {name for name in hw.measured() if name in borrows}
+    assert set(library.names()) == {*library.measured(), *borrows, "tpu-v5p", "tpu-v6e", "cpu"}
+    partly = {name for name in library.measured() if name in borrows}
     assert partly == {"mi300x", "mi355x"}  # AITER's products and experts
-    assert not any(relatives(hw.load(n)) for n in ("tpu-v5p", "tpu-v6e", "cpu"))
+    assert not any(relatives(library.load(n)) for n in ("tpu-v5p", "tpu-v6e", "cpu"))
 
 
 def test_nearness_goes_by_vendor_instruction_set_technology_generation_and_memory() -> None:
     """Each step decides whatever the steps after it say."""
-    h100, like = hw.load("h100-sxm"), hw.load("a100")
+    h100, like = library.load("h100-sxm"), library.load("a100")
     steps: list[dict[str, Any]] = [
         {"vendor": "AMD"},
         {"isa": "sm_89"},
@@ -73,8 +73,8 @@ def test_nearness_goes_by_vendor_instruction_set_technology_generation_and_memor
     abroad, generation, technology, further, memory, rate = far
     assert rate < memory < generation < further < technology < abroad
     assert nearness(h100, h100) < rate
-    rtx = hw.load("rtx-pro-6000")
-    assert nearness(rtx, hw.load("l40s")) < nearness(rtx, hw.load("b200"))
+    rtx = library.load("rtx-pro-6000")
+    assert nearness(rtx, library.load("l40s")) < nearness(rtx, library.load("b200"))
 
 
 # --- comparisons ---------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def kinds(found: StepDiff) -> set[str]:
 
 def test_no_default_comparison_mixes_bases(program: llmir.Program) -> None:
     """Over all pairs of bundled devices, by each op's basis."""
-    for one, other in combinations_with_replacement(hw.names(), 2):
+    for one, other in combinations_with_replacement(library.names(), 2):
         found = llmir.diff(program, program, one, hw_after=other, batch=8, context=100)
         assert isinstance(found, StepDiff)
         alone = {"tpu-v5p", "tpu-v6e", "cpu"} & {one, other}
@@ -95,12 +95,12 @@ def test_no_default_comparison_mixes_bases(program: llmir.Program) -> None:
         assert said.startswith(
             "roofline on both sides: " if alone else "calibrated, vllm kernels on both sides"
         )
-        assert not alone or any(f"{hw.load(name).name} was not measured" in said for name in alone)
+        assert not alone or any(f"{library.load(name).name} was not measured" in said for name in alone)
 
 
 @pytest.mark.parametrize("passes", ["", "fuse-attention", llmir.DEFAULT_PIPELINE])
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-30b-a3b"])
-@pytest.mark.parametrize("device", [*hw.measured(), "h200", "mi300x", "t4"])
+@pytest.mark.parametrize("device", [*library.measured(), "h200", "mi300x", "t4"])
 def test_within_a_node_no_op_is_beside_the_kernels(name: str, passes: str, device: str) -> None:
     """Eager attention, experts, what ranks send each other and what stages do."""
     for parallel in ("", "shard{tp=2}", "stages{pp=2}"):
@@ -185,7 +185,7 @@ def test_what_crosses_nodes_is_said(program: llmir.Program) -> None:
 def test_nothing_is_sent_faster_between_nodes_than_inside_one(new: int) -> None:
     """Each collective, and what stages send, of eight devices in nodes of one, two and four."""
     model = llmir.load("qwen3-30b-a3b")
-    whole = hw.load("dgx-h100")
+    whole = library.load("dgx-h100")
     assert whole.node
     for steps in ("shard{tp=8,ep=8}", "shard{tp=2,dp=4,ep=4}", "stages{pp=2},shard{tp=4}"):
         program = llmir.run(model, f"{llmir.DEFAULT_PIPELINE},{steps}")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.analysis.beams import BeamSearch
-from llmir.backends.analysis.workload import Workload
-from llmir.errors import InputError, PassError
+from llmir.backends.request.beams import BeamSearch
+from llmir.backends.request.workload import Workload
+from llmir.base.errors import InputError, PassError
 
 from .commands import Run, runner
 

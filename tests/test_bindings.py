@@ -13,9 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.dim import B, Binding, C, Dim, Max, Min, Mixed, Size, T, ceildiv
-from llmir.dim.packed import Packed, packed
-from llmir.errors import InputError
+from llmir.base.errors import InputError
+from llmir.ir.sizes.atoms import Max, Min, ceildiv
+from llmir.ir.sizes.binding import Binding, Mixed
+from llmir.ir.sizes.packed import Packed, packed
+from llmir.ir.sizes.polynomial import B, C, Dim, Size, T
 
 SIZES: tuple[Size, ...] = (
     B * T,

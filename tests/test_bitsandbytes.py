@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import ConfigError, PassError, UnsupportedError
+from llmir.base.errors import ConfigError, PassError, UnsupportedError
 
 from .test_quantization_config import LLAMA, linears, load
 from .test_quantize import LLAMA_8B, bytes_of

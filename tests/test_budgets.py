@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from llmir.backends.export.jsonio import to_csv
-from llmir.errors import UnreadableError
-from llmir.reading import Budget
-from llmir.strict_csv import inert
-from llmir.strict_json import load as load_json
-from llmir.strict_yaml import load as load_yaml
+from llmir.backends.export.json import to_csv
+from llmir.base.errors import UnreadableError
+from llmir.base.readers import load as load_yaml
+from llmir.base.reading import Budget
+from llmir.base.strict_csv import inert
+from llmir.base.strict_json import load as load_json
 
 from .commands import TINY, Run, runner
 

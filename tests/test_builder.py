@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.equation import equation
-from llmir.errors import VerifyError
-from llmir.op import OPS, Meeting, Op
-from llmir.ops import make
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import VerifyError
+from llmir.ir.core.equation import equation
+from llmir.ir.core.op import OPS, Meeting, Op
+from llmir.ir.ops import make
 
-OWN = [name for name, kind in OPS.items() if kind.__module__.startswith("llmir.ops.") and not kind.source]
+OWN = [name for name, kind in OPS.items() if kind.__module__.startswith("llmir.ir.ops.") and not kind.source]
 
 
 @pytest.mark.parametrize("opcode", OWN)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.caches import PAGE, POLICIES, State, policy
-from llmir.dim import Binding
-from llmir.errors import InputError
-from llmir.frontends.decoder import Decoder
-from llmir.tensor import parse_tensor
+from llmir.backends.memory.caches import PAGE, POLICIES, State, policy
+from llmir.base.errors import InputError
+from llmir.frontends.layers.decoder import Decoder
+from llmir.ir.core.tensor import parse_tensor
+from llmir.ir.sizes.binding import Binding
 
 from .commands import TINY, Run, runner
 from .decoders import decoders

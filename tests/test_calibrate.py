@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
 from llmir.backends.cost.calibration import basis
-from llmir.backends.cost.kernels import Gemm, GemmShape, Stream, StreamShape, parameters
+from llmir.backends.kernels.base import parameters
+from llmir.backends.kernels.gemm import Gemm, GemmShape
+from llmir.backends.kernels.stream import Stream, StreamShape
 from llmir.backends.silicon.folds import errors, group_folds
 from llmir.backends.silicon.rows import Column, read
-from llmir.backends.silicon.tables import FORMATS
-from llmir.errors import HardwareError, InputError
-from llmir.hw import Calibration, Fitted, schema
-from llmir.hw.calibration import to_yaml
+from llmir.backends.silicon.tables.table import FORMATS
+from llmir.base.errors import HardwareError, InputError
+from llmir.hw import library, schema
+from llmir.hw.calibration import Calibration, Fitted, to_yaml
 
 from .commands import Run, runner
 from .measured import cases_of, fitted
@@ -45,7 +46,7 @@ def grid() -> GemmShape:
 def written(folder: Path, kernel: Gemm, device: str = "h100_sxm", engine: str = "ours-1.0") -> Path:
     """A folder with a gemm.csv that `kernel` made."""
     shape = grid()
-    times = np.asarray(kernel.seconds(hw.load(device), shape)) * 1e6
+    times = np.asarray(kernel.seconds(library.load(device), shape)) * 1e6
     lines = [
         f"{device},bfloat16,{m:.0f},{n:.0f},{k:.0f},{t:.4f},{engine},,test,"
         for m, n, k, t in zip(*map(np.asarray, (shape.m, shape.n, shape.k)), times, strict=True)
@@ -134,7 +135,7 @@ def test_errors_by_hand() -> None:
 
 def test_a_fit_finds_what_made_noisy_times() -> None:
     pytest.importorskip("scipy")
-    device, shape = hw.load("h100-sxm"), grid()
+    device, shape = library.load("h100-sxm"), grid()
     made = Gemm(rate=0.75, bandwidth=0.65, feed=0.3, launch_us=4, split_us=2)
     noise = np.random.default_rng(1).lognormal(0, 0.05, len(np.asarray(shape.m)))
     times = np.asarray(made.seconds(device, shape)) * noise
@@ -150,7 +151,7 @@ def test_a_fit_finds_what_made_noisy_times() -> None:
 def test_parameters_that_no_row_tells_stay_at_their_defaults() -> None:
     pytest.importorskip("scipy")
     tiny = StreamShape(np.array([1.0, 2, 4]), np.array([64.0, 128, 256]))
-    found = fitted(Stream, hw.load("a100"), tiny, np.array([5e-6, 5e-6, 5e-6]))
+    found = fitted(Stream, library.load("a100"), tiny, np.array([5e-6, 5e-6, 5e-6]))
     assert found.launch_us == pytest.approx(5, rel=0.15)
     assert found.bandwidth == pytest.approx(Stream().bandwidth, rel=0.05)
 
@@ -158,7 +159,7 @@ def test_parameters_that_no_row_tells_stay_at_their_defaults() -> None:
 def test_without_rows_or_scipy_a_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
     with pytest.raises(InputError, match=r"fitting needs scipy: pip install 'llmir\[calibrate\]'"):
-        fitted(Gemm, hw.load("a100"), GemmShape(1, 1, 1), np.array([1e-6]))
+        fitted(Gemm, library.load("a100"), GemmShape(1, 1, 1), np.array([1e-6]))
 
 
 def test_rows_faster_than_the_memory_are_set_apart(tmp_path: Path) -> None:
@@ -189,13 +190,13 @@ def test_the_command_fits_judges_and_writes_a_device_file(run: Run, tmp_path: Pa
         *(240, 20),
     )
     assert row["mape"] < 0.03 < row["ideal_mape"]
-    device = hw.load(tmp_path / "ours.yaml")
+    device = library.load(tmp_path / "ours.yaml")
     assert device.calibration
     assert device.calibration.engine == "ours"
     fitted = device.calibration.engines["ours"]["gemm_bf16"]
     assert (fitted.rows, fitted.origin) == (240, "ours-1.0, measured by test")
     assert fitted.parameters["launch_us"] == pytest.approx(5, rel=0.1)
-    assert device.memory_Bps == hw.load("h100-sxm").memory_Bps
+    assert device.memory_Bps == library.load("h100-sxm").memory_Bps
 
 
 def test_each_parameter_is_shown_with_its_least_and_most_over_the_folds(run: Run, tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_times_that_no_device_has_are_too_few_to_judge(run: Run, tmp_path: Path)
 @pytest.mark.parametrize("target", ["x.yaml", "out"])
 def test_fits_that_are_worse_than_the_roofline_are_not_written(run: Run, tmp_path: Path, target: str) -> None:
     pytest.importorskip("scipy")
-    h100 = hw.load("h100-sxm")
+    h100 = library.load("h100-sxm")
     sizes = [(m, n) for m in (1, 8, 2048, 8192) for n in (2048, 4096)]
     least = [
         1e6 * max(2 * m * n * 4096 / h100.matrix_flops["bf16"], 2 * 4096 * n / h100.memory_Bps)
@@ -311,7 +312,7 @@ def test_a_wrong_calibration_is_named(tmp_path: Path, block: str, message: str) 
         "name: X\nvector_tflops: {fp32: 1}\nmemory_GiB: 16\nmemory_GBps: 900\n" + f"calibration: {block}\n"
     )
     with pytest.raises(HardwareError, match=message):
-        hw.load(path)
+        library.load(path)
 
 
 @pytest.mark.skipif(not MEASURED.exists(), reason="the measured rows are not beside this checkout")
@@ -337,7 +338,7 @@ def test_collectives_between_nodes_are_fitted_where_the_network_is_known(tmp_pat
     ]
     (tmp_path / "collective.csv").write_text(header + "".join(rows))
     found, problems = cases_of(tmp_path / "collective.csv", "all_reduce")
-    assert [case.device for case in found] == [hw.load("a100-80-sxm"), hw.load("dgx-a100")]
+    assert [case.device for case in found] == [library.load("a100-80-sxm"), library.load("dgx-a100")]
     for case in found:
         [term] = case.clock.terms
         assert sorted(term.call.shape.ranks) == [2, 2, 2, 2, 4, 4]

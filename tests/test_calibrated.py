@@ -11,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import Basis, model
 from llmir.backends.cost.calibration import nearest
+from llmir.backends.cost.models import model
 from llmir.backends.cost.transfer import of_device, together
-from llmir.errors import HardwareError, InputError
+from llmir.backends.work.basis import Basis
+from llmir.base.errors import HardwareError, InputError
+from llmir.hw import library
 
 from .commands import Run, runner
 from .strategies import LOGITS, PIPELINES, configs, points
 
 MEASURED = Path(__file__).parents[2] / "shared" / "measured" / "e2e.csv"
 DEVICES = st.sampled_from(("h100-sxm", "a100-80-sxm", "b200", "l40s", "h200", "rtx4090"))
-ENGINES = st.sampled_from((None, *hw.engines()))
+ENGINES = st.sampled_from((None, *library.engines()))
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ def test_whole_runs_are_predicted() -> None:
     found = llmir.validate(MEASURED)
     kinds = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop")
     judged = [r for r in found.rows if r.kind in kinds and not r.exceeds]
-    known = [r for r in judged if hw.load(r.device.removesuffix("-Station")).vendor == "NVIDIA"]
+    known = [r for r in judged if library.load(r.device.removesuffix("-Station")).vendor == "NVIDIA"]
     queued = [r.kind == "serving_closed_loop" and r.metric == "ttft" for r in known]
     errors = np.array([r.predicted_s / r.measured_s - 1 for r in known])
     error, first = errors[~np.array(queued)], errors[queued]
@@ -251,7 +252,7 @@ def test_heads_are_narrowed_as_the_rows_that_they_make_up() -> None:
 
 def test_attention_is_as_uncertain_as_the_kernel_that_runs() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
-    calibration = hw.load("h100").calibration
+    calibration = library.load("h100").calibration
     assert calibration
     kernels = calibration.engines["trtllm"]
     for new, family in (1, "attention_decode"), (512, "attention_prefill"):
@@ -264,7 +265,7 @@ def test_attention_is_as_uncertain_as_the_kernel_that_runs() -> None:
 
 
 def test_an_engine_takes_its_own_kernel_of_near_arithmetic_before_anothers() -> None:
-    h100, a100 = hw.load("h100"), hw.load("a100")
+    h100, a100 = library.load("h100"), library.load("a100")
     for device, families, engine, found in (
         (h100, ("moe_fp8", "moe_fp8_block", "moe_bf16"), "sglang", ("sglang", "moe_fp8_block")),
         (h100, ("moe_fp8", "moe_fp8_block", "moe_bf16"), "trtllm", ("trtllm", "moe_fp8")),
@@ -290,6 +291,6 @@ def test_an_engines_kernel_goes_with_its_relatives() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     for device in ("h100", "h200"):
         step = llmir.analyze(program, device, batch=8, new=1, context=99, engine="sglang-triton")
-        assert step.plan.model.host == model(hw.load("h100"), engine="sglang").host
+        assert step.plan.model.host == model(library.load("h100"), engine="sglang").host
     with pytest.raises(HardwareError, match="unknown engine 'sglang-triton'"):
         llmir.analyze(program, "tpu-v6e", batch=8, new=1, context=99, engine="sglang-triton")

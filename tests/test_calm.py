@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmir.backends.simulation import serve as module
-from llmir.backends.simulation.calm import alone, calmly
-from llmir.backends.simulation.capacity import Capacity
-from llmir.backends.simulation.drawn import drawn
-from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.policies.vllm import Vllm
-from llmir.backends.simulation.policy import Policy
-from llmir.backends.simulation.prices import Prices
-from llmir.backends.simulation.server import Server
+from llmir.backends.simulate import serve as module
+from llmir.backends.simulate.calm import alone, calmly
+from llmir.backends.simulate.capacity import Capacity
+from llmir.backends.simulate.drawn import drawn
+from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.policies.vllm import Vllm
+from llmir.backends.simulate.policy import Policy
+from llmir.backends.simulate.prices import Prices
+from llmir.backends.simulate.server import Server
 from tests.serving_cases import Case, Toy, left, policies, policy
 from tests.serving_cases import load as load_of
 

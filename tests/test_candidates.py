@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import Program
-from llmir.backends.cost.stacked import Stack
-from llmir.errors import HardwareError, InputError, PassError
+from llmir.backends.cost.batch import Stack
+from llmir.base.errors import HardwareError, InputError, PassError
 
 CLOSE = 1e-12
 TOKENS = st.integers(1, 3000)

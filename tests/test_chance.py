@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.conserve import conservation
-from llmir.backends.interpret import interpret
-from llmir.routing import Chance, Even
-from llmir.routing.maximum import excess
-from llmir.text import print_program
+from llmir.backends.compare.conservation import conservation
+from llmir.backends.interpret.program import interpret
+from llmir.ir.sizes.chance import Chance
+from llmir.ir.sizes.even import Even
+from llmir.ir.sizes.maximum import excess
+from llmir.ir.tools.text import print_program
 
 from .test_dispatch import weights
 from .test_text import TINY_MOE

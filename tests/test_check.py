@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.cli import cli
-from llmir.errors import ConfigError
-from llmir.frontends import checkpoint, weights
+from llmir.base.errors import ConfigError
+from llmir.cli.main import cli
+from llmir.frontends.checkpoints import tensors, weights
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def index(path: Path, shapes: Shapes, **metadata: Any) -> str:
 
 
 def compare(kind: str, path: str) -> weights.Comparison:
-    return weights.compare(llmir.load(CONFIGS[kind]), checkpoint.read(path))
+    return weights.compare(llmir.load(CONFIGS[kind]), tensors.read(path))
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -164,7 +164,7 @@ def test_a_checkpoint_as_saved_agrees_in_every_form(kind: str, tmp_path: Path) -
         safetensors(shards / f"{i}.safetensors", header({n: shapes[n] for n in names[i::3]}))
     folder = tmp_path / "folder"
     folder.mkdir()
-    index(folder / checkpoint.INDEX, shapes)
+    index(folder / tensors.INDEX, shapes)
     for form in [*forms, str(tmp_path / "header.json"), str(shards), str(folder)]:
         assert compare(kind, form).agrees, form
         assert compare(kind, form).parameters == parameters
@@ -259,11 +259,11 @@ def test_a_malformed_file_is_one_line(
 def test_files_that_are_not_there_or_clash_are_errors(tmp_path: Path) -> None:
     for path, part in ((tmp_path / "none.json", "cannot be read"), (tmp_path, "neither a .safetensors")):
         with pytest.raises(ConfigError, match=part):
-            checkpoint.read(str(path))
+            tensors.read(str(path))
     for name in "ab":
         safetensors(tmp_path / f"{name}.safetensors", header({"x": (1,)}))
     with pytest.raises(ConfigError, match='"x" is in another file too'):
-        checkpoint.read(str(tmp_path))
+        tensors.read(str(tmp_path))
 
 
 def test_the_command_tells_and_ends_by_the_outcome(

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.chunks import Chunk, chunks, reading
-from llmir.backends.analysis.diff import WorkloadDiff
-from llmir.errors import InputError
-from llmir.graph import Program
+from llmir.backends.compare.diff import WorkloadDiff
+from llmir.backends.request.chunks import Chunk, chunks, reading
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
 
 from .commands import Run, runner
 

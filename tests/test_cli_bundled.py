@@ -19,7 +19,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_models_are_those_that_are_bundled(run: Run) -> None:
-    from llmir.frontends.presets import PRESETS
+    from llmir.frontends.models.presets import PRESETS
 
     rows = json.loads(run("models", "--format", "json").out)
     assert {row["name"]: row["parameters"] for row in rows} == {
@@ -50,10 +50,10 @@ def test_heads_are_those_of_attention_and_of_scans_where_there_is_none(
 
 
 def test_the_devices_are_listed_with_sources(run: Run) -> None:
-    from llmir import hw
+    from llmir.hw import library
 
     listed = [row["name"] for row in csv.DictReader(io.StringIO(run("hw", "--format", "csv").out))]
-    assert listed == [*hw.names(), *hw.clusters()]
+    assert listed == [*library.names(), *library.clusters()]
     assert all(name in run("hw").out for name in listed)
     whose = {row["name"]: row["kernels_of"] for row in json.loads(run("hw", "--format", "json").out)}
     assert [whose[name] for name in ("l40s", "rtx-pro-6000", "dgx-h100", "cpu")] == [
@@ -68,7 +68,7 @@ def test_the_devices_are_listed_with_sources(run: Run) -> None:
     assert "Times of what aiter has are borrowed from MI300X and MI355X" in " ".join(
         run("hw", "mi325x").out.split()
     )
-    device = hw.load("h100-sxm")
+    device = library.load("h100-sxm")
     rows = json.loads(run("hw", "h100", "--format", "json").out)
     kernels = [row for row in rows if row["field"].startswith("calibration.")]
     assert {row["field"]: row["source"] for row in rows if row not in kernels} == dict(device.sources)

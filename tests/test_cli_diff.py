@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 import llmir
-from llmir.backends.analysis.diff import FIGURES
-from llmir.passes import PASSES
+from llmir.backends.compare.diff import FIGURES
+from llmir.ir.tools.pipeline import PASSES
 
 from .commands import Run, config, runner
 

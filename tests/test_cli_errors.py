@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import convert
-from llmir.errors import LlmirError
+from llmir.base import arguments as convert
+from llmir.base.errors import LlmirError
 from llmir.passes.route import Route
 from llmir.passes.shard import Shard
 from llmir.passes.stages import Stages

@@ -36,7 +36,7 @@ class Renamed(llmir.Pass):
 OP = """
 from dataclasses import dataclass
 import numpy as np
-from llmir.op import Op
+from llmir.ir.core.op import Op
 
 @dataclass(frozen=True)
 class PhiGate(Op):
@@ -58,8 +58,8 @@ graph @main {
 """
 FAMILY = """
 from llmir.frontends import family
-from llmir.frontends.layers import Layer
-from llmir.frontends.parts import attention, decoder, layers, mlp
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
 @family("WidgetForCausalLM", "widget")
 def widget(config):
@@ -68,8 +68,8 @@ def widget(config):
     return decoder(config, "WidgetForCausalLM", (layer,) * layers(config))
 """
 EXPORTER = """
-from llmir.backends.analysis.workload import Workload
-from llmir.views import exporter
+from llmir.backends.request.workload import Workload
+from llmir.base.formats import exporter
 
 @exporter("brief", ".brief", of=Workload)
 def brief(job):
@@ -77,8 +77,8 @@ def brief(job):
     return f"{job.program.name} on {job.device.name}: {job.ttft_s * 1e3:.3f} ms"
 """
 PICTURE = """
-from llmir.backends.analysis.workload import Workload
-from llmir.views import exporter
+from llmir.backends.request.workload import Workload
+from llmir.base.formats import exporter
 
 @exporter("tikz", ".tikz", of=Workload, picture=True)
 def tikz(job, level="layer", phase="both"):

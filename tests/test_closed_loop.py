@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.serving.service import Service
-from llmir.errors import HardwareError, InputError
-from llmir.graph import Program
-from llmir.hw.sections.scheduler import scheduler
+from llmir.backends.request.service import Service
+from llmir.base.errors import HardwareError, InputError
+from llmir.hw.scheduler import scheduler
+from llmir.ir.core.program import Program
 
 from .commands import Run, runner
 

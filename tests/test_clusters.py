@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.explain import explain
-from llmir.backends.cost.nodes import check, ranks, split
-from llmir.cli import cli
-from llmir.errors import HardwareError
-from llmir.hw import document
-from llmir.mesh import Mesh
+from llmir.backends.compare.explain import explain
+from llmir.backends.work.nodes import check, ranks, split
+from llmir.base.errors import HardwareError
+from llmir.cli.main import cli
+from llmir.hw import document, library
+from llmir.hw.link import Link, Node
+from llmir.ir.core.mesh import Mesh
 
-FOLDER = Path(hw.__file__).parent / "clusters"
+FOLDER = Path(library.__file__).parent / "clusters"
 # Devices of a node, GB/s of a device in one direction inside a node and between nodes.
 PUBLISHED = {
     "dgx-a100": ("a100-80-sxm", 8, 300, 200 / 8),
@@ -50,13 +50,13 @@ def complaint(call: Callable[[], object]) -> str:
 
 
 def test_every_bundled_cluster_is_in_the_published_table() -> None:
-    assert hw.clusters() == sorted(PUBLISHED) == sorted(p.stem for p in FOLDER.iterdir())
+    assert library.clusters() == sorted(PUBLISHED) == sorted(p.stem for p in FOLDER.iterdir())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_numbers_are_the_published_ones(name: str) -> None:
     device, devices, inside, between = PUBLISHED[name]
-    found, alone = hw.cluster(name), hw.load(device)
+    found, alone = library.cluster(name), library.load(device)
     assert found.node is not None
     assert (found.name, found.memory_bytes, found.matrix_flops) == (
         alone.name,
@@ -66,17 +66,17 @@ def test_numbers_are_the_published_ones(name: str) -> None:
     assert found.node.devices == devices
     assert found.link(devices)[1].Bps == inside * 1e9
     assert (found.node.network.Bps if found.node.network else None) == (between and between * 1e9)
-    assert hw.cluster(found.node.name) is found
+    assert library.cluster(found.node.name) is found
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_number_has_a_source(name: str) -> None:
     raw = yaml.safe_load((FOLDER / f"{name}.yaml").read_text("utf-8"))
-    found = hw.load(name)
+    found = library.load(name)
     for leaf in document.leaves({"node": raw["node"]}):
         if leaf != "node.name":
             assert not found.source(leaf).endswith(".yaml"), f"{leaf} has no source of its own"
-    assert found.source("memory_GBps") == hw.load(raw["extend"]).source("memory_GBps")
+    assert found.source("memory_GBps") == library.load(raw["extend"]).source("memory_GBps")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_every_number_has_a_source(name: str) -> None:
     ],
 )
 def test_a_cluster_is_found_however_it_is_written(spelling: str, name: str) -> None:
-    assert hw.load(spelling) is hw.cluster(name)
+    assert library.load(spelling) is library.cluster(name)
 
 
 def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
         "sources: {node.devices: counted, node.network.GBps: 10 GbE}\n",
         "utf-8",
     )
-    found = hw.cluster(path)
-    assert found.node == hw.Node("my box", 4, hw.Link(1.25e9, 1e-5))
+    found = library.cluster(path)
+    assert found.node == Node("my box", 4, Link(1.25e9, 1e-5))
     assert [found.source(f"node.{key}") for key in ("devices", "network.GBps", "network.latency_us")] == [
         "counted",
         "10 GbE",
@@ -113,11 +113,11 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
     larger.write_text(
         "extend: dgx-h100\nnode: {network: {reduces: true}}\nsources: {node.network.reduces: SHARP}\n"
     )
-    node = hw.cluster(larger).node
+    node = library.cluster(larger).node
     assert node is not None
-    assert node.network == hw.Link(50e9, 2.7e-6, direct=True, reduces=True)
+    assert node.network == Link(50e9, 2.7e-6, direct=True, reduces=True)
     larger.write_text("extend: dgx-h100\nnode: null\n", "utf-8")
-    assert "H100-SXM is a device and no cluster" in complaint(lambda: hw.cluster(larger))
+    assert "H100-SXM is a device and no cluster" in complaint(lambda: library.cluster(larger))
 
 
 @pytest.mark.parametrize(
@@ -138,17 +138,18 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
 def test_a_wrong_node_is_one_line_that_says_where(tmp_path: Path, node: str, says: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"extend: h100-sxm\nnode: {node}\n", "utf-8")
-    message = complaint(lambda: hw.load(path))
+    message = complaint(lambda: library.load(path))
     assert message.startswith("mine.yaml: node")
     assert says in message
 
 
 def test_what_is_no_cluster_is_refused_with_those_that_are() -> None:
-    known = ", ".join(hw.clusters())
+    known = ", ".join(library.clusters())
     assert (
-        complaint(lambda: hw.cluster("h100")) == f"H100-SXM is a device and no cluster; clusters are {known}"
+        complaint(lambda: library.cluster("h100"))
+        == f"H100-SXM is a device and no cluster; clusters are {known}"
     )
-    assert "did you mean dgx-h100" in complaint(lambda: hw.cluster("dgx-h10"))
+    assert "did you mean dgx-h100" in complaint(lambda: library.cluster("dgx-h10"))
 
 
 # --- which ranks share a node --------------------------------------------------------------------
@@ -172,13 +173,13 @@ def test_a_group_is_the_devices_that_differ_only_along_its_axes(
 
 
 def test_groups_lie_over_nodes() -> None:
-    dgx = hw.load("dgx-h100")
+    dgx = library.load("dgx-h100")
     mesh = Mesh((("dp0", 2), ("tp0", 2), ("tp1", 2), ("tp2", 2), ("tp3", 2)))
     assert split(dgx, mesh.group(("tp0", "tp1", "tp2", "tp3"))) == (tuple(range(8)), 2)
     assert split(dgx, mesh.group(("tp1", "tp2", "tp3"))) == (tuple(range(8)), 1)
     assert split(dgx, mesh.group(("dp0",))) == ((0,), 2)
     assert split(dgx, mesh.group(("dp0", "tp3"))) == ((0, 1), 2)
-    assert split(hw.load("h100"), tuple(range(32))) == (tuple(range(32)), 1)
+    assert split(library.load("h100"), tuple(range(32))) == (tuple(range(32)), 1)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_groups_lie_over_nodes() -> None:
 )
 def test_counts_that_do_not_match_nodes(how: str, cluster: str, says: str | None) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), f"fuse-attention,shard{{{how}}}")
-    device = hw.cluster(cluster)
+    device = library.cluster(cluster)
     if says is None:
         check(ranks(program), device)
         assert llmir.analyze(program, device, batch=24).time_s > 0
@@ -230,9 +231,9 @@ def test_groups_that_lie_in_one_node_here_and_in_two_there(tmp_path: Path) -> No
     path.write_text("extend: dgx-h100\nnode: {name: four, devices: 4}\n", "utf-8")
     program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,shard{tp=4}")
     three = ("a", 3)
-    check(ranks(program.replace(mesh=Mesh((three, *program.mesh.axes)))), hw.cluster(path))
+    check(ranks(program.replace(mesh=Mesh((three, *program.mesh.axes)))), library.cluster(path))
     turned = program.replace(mesh=Mesh((*program.mesh.axes, three)))
-    message = complaint(lambda: check(ranks(turned), hw.cluster(path)))
+    message = complaint(lambda: check(ranks(turned), library.cluster(path)))
     assert message.startswith(
         "four has 4 devices a node: a group of 4 ranks lies unevenly over them, 2 + 1 + 1"
     )
@@ -298,7 +299,7 @@ def test_diff_takes_clusters_on_both_sides() -> None:
 
 def test_the_list_has_clusters_and_one_in_full() -> None:
     rows = {row["name"]: row for row in json.loads(run("hw", "--format", "json"))}
-    assert [n for n, row in rows.items() if row["kind"] == "cluster"] == hw.clusters()
+    assert [n for n, row in rows.items() if row["kind"] == "cluster"] == library.clusters()
     row = rows["dgx-a100"]
     assert (row["device"], row["node_devices"]) == ("A100-80-SXM", 8)
     assert (row["node_bytes_per_s"], row["network_bytes_per_s"]) == (300e9, 25e9)
@@ -338,7 +339,7 @@ def test_a_network_joins_boxes_that_have_none() -> None:
         {"name": "pcie", "bytes_per_s": 32e9, "latency_s": 1e-6},
         {"name": "network", "bytes_per_s": 25e9, "latency_s": 5e-6},
     ]
-    assert hw.join("l40s", "1.25 GBps").node == hw.Node("box of 8", 8, hw.Link(1.25e9, direct=True))
+    assert library.join("l40s", "1.25 GBps").node == Node("box of 8", 8, Link(1.25e9, direct=True))
     shown = run(*options[:4], "--hw", "l40s", "--network", "50GBps,3us")
     assert "16 × L40S in 2 × box of 8" in shown
     assert "links" in shown
@@ -349,7 +350,7 @@ def test_a_network_joins_boxes_that_have_none() -> None:
 
 @pytest.mark.parametrize("network", ["25", "fast", "25GBps,5", "0GBps", "1.2.3GBps", "25GBps,0us", ""])
 def test_what_is_no_network_is_refused(network: str) -> None:
-    assert complaint(lambda: hw.join("h100", network)).startswith("network:")
+    assert complaint(lambda: library.join("h100", network)).startswith("network:")
 
 
 def test_shares_of_links_act_apart_and_only_where_something_goes_over_them() -> None:

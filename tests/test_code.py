@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.analysis import code as module
-from llmir.backends.analysis import groups
-from llmir.backends.analysis.code import Code, Often
-from llmir.backends.analysis.groups import Group
-from llmir.backends.cost.tape import Function, Tape, tape_of
-from llmir.dim import Binding
-from llmir.errors import InputError
-from llmir.namespace import SCALARS
+from llmir.backends.step import functions as module
+from llmir.backends.step import groups
+from llmir.backends.step.functions import Code, Often
+from llmir.backends.step.groups import Group
+from llmir.backends.tape.record import Function, Tape, tape_of
+from llmir.base.array_namespace import SCALARS
+from llmir.base.errors import InputError
+from llmir.ir.sizes.binding import Binding
 
 from .code_cases import cases, differences, plans
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.errors import ConfigError, UnsupportedError
-from llmir.frontends.config import Config
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.frontends.config.reader import Config
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 json_values = st.recursive(

@@ -13,10 +13,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.conserve import conservation
-from llmir.dim import Binding
-from llmir.errors import PassError
-from llmir.graph import Program
+from llmir.backends.compare.conservation import conservation
+from llmir.base.errors import PassError
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
 
 from .commands import Run, config, runner
 from .strategies import configs, degrees

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import convert
-from llmir.dim import B, Dim
-from llmir.errors import InputError, LlmirError
-from llmir.pipeline import PASSES
+from llmir.base import arguments
+from llmir.base.errors import InputError, LlmirError
+from llmir.ir.sizes.polynomial import B, Dim
+from llmir.ir.tools.pipeline import PASSES
 
 from .public_calls import PROGRAM, Odd
 
@@ -21,15 +21,15 @@ from .public_calls import PROGRAM, Odd
 @pytest.mark.parametrize(
     ("given_", "expected"),
     [
-        (lambda: convert.integer("n", np.int8(3)), 3),
-        (lambda: convert.integer("n", np.array(3)), 3),
-        (lambda: convert.number("n", np.float32(0.5)), 0.5),
-        (lambda: convert.number("n", 3), 3.0),
-        (lambda: convert.flag("n", np.bool_(True)), True),
-        (lambda: convert.text("n", np.str_("x")), "x"),
-        (lambda: convert.choice("n", True, (0, 1)), 1),
-        (lambda: convert.path("n", "x"), Path("x")),
-        (lambda: convert.items("n", (i for i in range(3)), "numbers"), (0, 1, 2)),
+        (lambda: arguments.integer("n", np.int8(3)), 3),
+        (lambda: arguments.integer("n", np.array(3)), 3),
+        (lambda: arguments.number("n", np.float32(0.5)), 0.5),
+        (lambda: arguments.number("n", 3), 3.0),
+        (lambda: arguments.flag("n", np.bool_(True)), True),
+        (lambda: arguments.text("n", np.str_("x")), "x"),
+        (lambda: arguments.choice("n", True, (0, 1)), 1),
+        (lambda: arguments.path("n", "x"), Path("x")),
+        (lambda: arguments.items("n", (i for i in range(3)), "numbers"), (0, 1, 2)),
     ],
 )
 def test_what_is_right_comes_back_as_pythons_own(given_: Callable[[], Any], expected: object) -> None:
@@ -40,19 +40,19 @@ def test_what_is_right_comes_back_as_pythons_own(given_: Callable[[], Any], expe
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: convert.integer("n", 1.0), "n: expected an integer from 0 to 2**48, got 1.0"),
-        (lambda: convert.integer("n", True, 1, 9), "n: expected an integer from 1 to 9, got True"),
-        (lambda: convert.number("n", float("nan")), "n: expected a number from 0 up, got nan"),
-        (lambda: convert.number("n", 2, 0, 1, above=True), "n: expected a number above 0 up to 1, got 2"),
-        (lambda: convert.number("n", True), "n: expected a number from 0 up, got True"),
+        (lambda: arguments.integer("n", 1.0), "n: expected an integer from 0 to 2**48, got 1.0"),
+        (lambda: arguments.integer("n", True, 1, 9), "n: expected an integer from 1 to 9, got True"),
+        (lambda: arguments.number("n", float("nan")), "n: expected a number from 0 up, got nan"),
+        (lambda: arguments.number("n", 2, 0, 1, above=True), "n: expected a number above 0 up to 1, got 2"),
+        (lambda: arguments.number("n", True), "n: expected a number from 0 up, got True"),
         (
-            lambda: convert.choice("n", "flsh", ("flash", "eager")),
+            lambda: arguments.choice("n", "flsh", ("flash", "eager")),
             "expected flash or eager, got 'flsh'; did you mean",
         ),
-        (lambda: convert.counts("n", [1, 2.5]), "n: expected integers from 0 to 2**48, got [1, 2.5]"),
-        (lambda: convert.items("n", "abc", "names"), "n: expected a list of names, got 'abc'"),
-        (lambda: convert.path("n", 5), "n: expected the name of a file, got 5"),
-        (lambda: convert.text("n", Odd()), "n: expected text, got <Odd instance"),
+        (lambda: arguments.counts("n", [1, 2.5]), "n: expected integers from 0 to 2**48, got [1, 2.5]"),
+        (lambda: arguments.items("n", "abc", "names"), "n: expected a list of names, got 'abc'"),
+        (lambda: arguments.path("n", 5), "n: expected the name of a file, got 5"),
+        (lambda: arguments.text("n", Odd()), "n: expected text, got <Odd instance"),
     ],
 )
 def test_what_is_wrong_is_named(call: Callable[[], Any], says: str) -> None:
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named(call: Callable[[], Any], says: str) -> None:
 def test_an_option_has_one_error_in_python_and_in_a_pipeline(option: str, value: str) -> None:
     said = []
     for call in (
-        lambda: PASSES["shard"](**{option: convert.read(value)}),
+        lambda: PASSES["shard"](**{option: arguments.read(value)}),
         lambda: llmir.run(PROGRAM, f"shard{{{option}={value}}}"),
     ):  # type: ignore[arg-type, call-arg]
         with pytest.raises(LlmirError) as error:

@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir import hw
 from llmir.backends.cost.calibration import own
-from llmir.backends.cost.kernels import KERNELS, AttentionShape, CpuAttention, CpuGemm, Elementwise, GemmShape
+from llmir.backends.kernels.attention import AttentionShape
+from llmir.backends.kernels.base import KERNELS
+from llmir.backends.kernels.cpu import CpuAttention, CpuGemm
+from llmir.backends.kernels.gemm import GemmShape
+from llmir.backends.kernels.stream import Elementwise
+from llmir.hw import library
 
-CPU = hw.load("cpu")
+CPU = library.load("cpu")
 SHARES = st.floats(0.1, 1)
 
 
@@ -48,4 +52,4 @@ def test_a_causal_walk_over_tiles_is_that_of_pytorchs_loop(new: int) -> None:
 def test_a_cpu_takes_its_own_kernels_of_the_same_rows() -> None:
     assert KERNELS[own("gemm_fp32", CPU)] is CpuGemm
     assert KERNELS[own("stream", CPU)] is Elementwise
-    assert own("gemm_fp32", hw.load("h100-sxm")) == "gemm_fp32"
+    assert own("gemm_fp32", library.load("h100-sxm")) == "gemm_fp32"

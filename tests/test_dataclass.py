@@ -1,4 +1,4 @@
-"""`llmir.dataclass` does what the standard library's does, class by class."""
+"""`llmir.base.dataclass` does what the standard library's does, class by class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from llmir.dataclass import dataclass
+from llmir.base.dataclass import dataclass
 
 Decorator = Callable[..., Any]
 
@@ -168,8 +168,8 @@ def test_classes_of_both_kinds_may_extend_each_other() -> None:
 
 
 def test_ops_and_kernels_are_pickled_as_they_are() -> None:
-    from llmir.backends.cost.kernels import Gemm
-    from llmir.ops.elementwise import Silu
+    from llmir.backends.kernels.gemm import Gemm
+    from llmir.ir.ops.elementwise import Silu
 
     for thing in (Silu(block="mlp"), Gemm()):
         assert pickle.loads(pickle.dumps(thing)) == thing

@@ -10,16 +10,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.errors import PassError
-from llmir.frontends import mixers
-from llmir.frontends.decoder import Decoder
-from llmir.frontends.layers import Layer, Norms
-from llmir.frontends.mlps import Mlp, Moe, Routing
-from llmir.frontends.weights import expected
-from llmir.graph import Program
-from llmir.names import stored
-from llmir.tensor import Tensor
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import PassError
+from llmir.base.names import stored
+from llmir.frontends import layers
+from llmir.frontends.checkpoints.weights import expected
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
 
 from .decoders import decoders, kinds
 from .strategies import ALL, PIPELINES, points
@@ -174,5 +174,5 @@ def test_all_mixers_and_mlps_are_drawn() -> None:
         note(layer)
 
     draw()
-    specs = {spec for name in mixers.__all__ if isinstance(spec := getattr(mixers, name), type)}
+    specs = {spec for name in layers.__all__ if isinstance(spec := getattr(layers, name), type)}
     assert specs | {Mlp, Moe, Routing, Norms} <= seen

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.diff import FIGURES, StepDiff, WorkloadDiff, folded
-from llmir.errors import InputError
-from llmir.graph import Graph, Node, Value
-from llmir.op import OPS, Op
-from llmir.ops.source import Source
+from llmir.backends.compare.diff import FIGURES, StepDiff, WorkloadDiff, folded
+from llmir.base.errors import InputError
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.op import OPS, Op
+from llmir.ir.ops.sources import Source
 
 from .strategies import PIPELINES, configs, points
 

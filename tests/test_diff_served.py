@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.serving.compared import ServiceDiff
-from llmir.errors import InputError
+from llmir.backends.compare.compared import ServiceDiff
+from llmir.base.errors import InputError
 
 from .commands import Run, runner
 

@@ -12,20 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw, routing
-from llmir.backends.analysis.conserve import conservation
-from llmir.backends.cost import Ideal, Row, model, rows
-from llmir.backends.cost.kernels import calls
-from llmir.backends.interpret import interpret
+from llmir.backends.compare.conservation import conservation
+from llmir.backends.cost.ideal import Ideal
+from llmir.backends.cost.models import model
+from llmir.backends.interpret.program import interpret
+from llmir.backends.kernels.call import calls
 from llmir.backends.silicon.tables.collective import DISPATCH, dispatch
-from llmir.dim import B, Binding
-from llmir.dispatch import FORMS
-from llmir.errors import HardwareError, PassError
-from llmir.hw.versions import SECTIONS
-from llmir.namespace import SCALARS
-from llmir.ragged import everyone, most, sent, to_ports
-from llmir.routing import CHANCE, Chance, Even, Zipf
-from llmir.text import print_program
+from llmir.backends.work.rows import Row, rows
+from llmir.base.array_namespace import SCALARS
+from llmir.base.errors import HardwareError, PassError
+from llmir.hw import library
+from llmir.hw.engine import SECTIONS
+from llmir.ir.core.dispatch_modes import FORMS
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.chance import Chance
+from llmir.ir.sizes.even import Even, Groups
+from llmir.ir.sizes.polynomial import B
+from llmir.ir.sizes.power_law import PowerLaw
+from llmir.ir.sizes.ragged import everyone, most, sent, to_ports
+from llmir.ir.sizes.routing import CHANCE
+from llmir.ir.sizes.routing_laws import Law
+from llmir.ir.sizes.zipf import Zipf
+from llmir.ir.tools.text import print_program
 
 from .commands import Run, runner
 from .strategies import configs
@@ -124,7 +132,7 @@ def test_few_tokens_reach_the_busiest_rank_as_every_outcome_says(
 )
 @pytest.mark.parametrize("tokens", [16, 64, 256])
 def test_the_busiest_rank_is_reached_as_in_simulation(
-    law: routing.Law, ranks: int, experts: int, chosen: int, tokens: int
+    law: Law, ranks: int, experts: int, chosen: int, tokens: int
 ) -> None:
     rng = np.random.default_rng(5)
     logits = -getattr(law, "skew", 0.0) * np.log(np.arange(1, experts + 1))
@@ -145,11 +153,9 @@ def test_the_busiest_rank_is_reached_as_in_simulation(
     st.integers(1, 8),
     st.integers(1, 12),
     st.integers(0, 2000),
-    st.sampled_from((Chance(), Even(), Zipf(0.8), routing.PowerLaw(1.2), routing.Groups())),
+    st.sampled_from((Chance(), Even(), Zipf(0.8), PowerLaw(1.2), Groups())),
 )
-def test_a_token_reaches_a_rank_once(
-    ranks: int, held: int, chosen: int, tokens: int, law: routing.Law
-) -> None:
+def test_a_token_reaches_a_rank_once(ranks: int, held: int, chosen: int, tokens: int, law: Law) -> None:
     experts = ranks * held
     chosen = min(chosen, experts)
     reached = law.reached(ranks, chosen, tokens, experts)
@@ -228,7 +234,7 @@ def table_row(op: str, tokens: int, hidden: int, chosen: int, experts: int, sms:
 def test_kernels_take_more_for_more_tokens_and_no_less_than_the_link(
     name: str, op: str, hidden: int, chosen: int, experts: int
 ) -> None:
-    device, tokens = hw.load(name), np.array([1, 8, 64, 512, 4096])
+    device, tokens = library.load(name), np.array([1, 8, 64, 512, 4096])
     row = table_row(op, 1, hidden, chosen, experts, 20)
     price = model(device, None, "sglang").price(row)
     at = Binding(t=tokens * 8, h=hidden)
@@ -245,7 +251,7 @@ def test_kernels_take_more_for_more_tokens_and_no_less_than_the_link(
 
 def test_kernels_of_low_latency_run_where_experts_are_shared_evenly() -> None:
     """512 experts on 132 multiprocessors take four rounds on 128; 8 experts run on 8."""
-    device = hw.load("h100-sxm")
+    device = library.load("h100-sxm")
     for experts, busy in ((8, 8), (128, 128), (160, 80), (256, 128), (384, 128), (512, 128)):
         (call,) = calls(table_row("deepep_ll_dispatch", 1, 4096, 2, experts, 0))
         assert call.at(Binding(t=8, h=4096)).busy(device, SCALARS) == busy
@@ -253,7 +259,7 @@ def test_kernels_of_low_latency_run_where_experts_are_shared_evenly() -> None:
 
 def test_a_model_takes_the_faster_mode() -> None:
     """Few tokens go at low latency, many by the normal kernels, which send a token once a rank."""
-    device = hw.load("h100-sxm")
+    device = library.load("h100-sxm")
     program = llmir.run(llmir.load(MODEL), "shard{dp=8, ep=8},dispatch{by=ranks}")
     (row,) = (r for r in rows(program) if r.node.op.opcode == "send_tokens")
     normal, quick = (model(device, None, "sglang")._measured(c, Ideal(device).price(row)) for c in calls(row))

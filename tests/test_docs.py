@@ -6,17 +6,18 @@ import re
 import shlex
 from pathlib import Path
 
+import llmir.ops  # noqa: F401  (registers them)
 import pytest
 from click.testing import CliRunner
 
-import llmir.ops  # noqa: F401  (registers them)
-from llmir import hw
-from llmir.backends.cost.kernels import KERNELS, Host, parameters
 from llmir.backends.cost.relatives import kernels_of
-from llmir.cli import cli
-from llmir.frontends import FAMILIES
+from llmir.backends.kernels.base import KERNELS, parameters
+from llmir.backends.kernels.engine_cpu import Host
+from llmir.cli.main import cli
+from llmir.frontends.config.family import FAMILIES
+from llmir.hw import library
 from llmir.hw.schema import DEVICE, LINK, NODE
-from llmir.op import OPS
+from llmir.ir.core.op import OPS
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,7 +30,7 @@ def table(page: str, header: str) -> dict[str, list[str]]:
 
 
 def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
-    ops = {name: op for name, op in OPS.items() if op.__module__.startswith("llmir.ops.")}
+    ops = {name: op for name, op in OPS.items() if op.__module__.startswith("llmir.ir.ops.")}
     rows = table("costs.md", "<!-- ops:")
     assert rows.keys() == ops.keys()
     for name, (_, kind, equation, flops, *_) in rows.items():
@@ -63,11 +64,11 @@ def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
         _, source, users, _ = row.split("|")
         names = re.findall(r"`([^`]+)`", users)
         if stated := re.search(r"`(.+)` \((.+), (.+)\)", source):
-            measured = hw.load(stated[1])
+            measured = library.load(stated[1])
             assert stated.groups() == (stated[1], measured.isa, measured.memory_kind)
             names.append(stated[1])
         found |= dict.fromkeys(names, measured if stated else None)
-    assert found == {name: kernels_of(hw.load(name)) for name in hw.names()}
+    assert found == {name: kernels_of(library.load(name)) for name in library.names()}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import units
 from llmir.backends.export.dot.label import fit, width
-from llmir.build import Builder
-from llmir.errors import InputError, LlmirError, OutputError
-from llmir.graph import Program
-from llmir.hw import load as device
-from llmir.ops.source import Source
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.report import Report
+from llmir.base.errors import InputError, LlmirError, OutputError
+from llmir.hw.library import load as device
+from llmir.ir.core.program import Program
+from llmir.ir.ops.sources import Source
+from llmir.ir.tools.build import Builder
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
 

@@ -11,7 +11,7 @@ import pytest
 import llmir
 from llmir.backends.export import units
 from llmir.backends.export.dot.outline import outline, pattern
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from .test_dot import needs_dot, shapes, shares
 

@@ -14,14 +14,14 @@ from xml.etree import ElementTree
 import pytest
 
 import llmir
-from llmir.backends.analysis.diff import Change, StepDiff, WorkloadDiff, folded
+from llmir.backends.compare.diff import Change, StepDiff, WorkloadDiff, folded
 from llmir.backends.export import units
 from llmir.backends.export.dot.outline import outline
 from llmir.backends.export.dot.render import LEVELS
 from llmir.backends.export.dot.sums import step_terms
-from llmir.build import Builder
-from llmir.cli import cli
-from llmir.graph import Program
+from llmir.cli.main import cli
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
 
 from .test_dot import SVG, job, needs_dot
 

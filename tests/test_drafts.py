@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.dim import Binding
-from llmir.dtype import FP32
-from llmir.errors import InputError, PassError, VerifyError
-from llmir.graph import Program
-from llmir.tensor import Tensor
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import InputError, PassError, VerifyError
+from llmir.ir.core.dtype import FP32
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.binding import Binding
 
 from .commands import Run, runner
 from .newest_cases import CASES as NEWEST

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir import hw
-from llmir.dtype import DTYPES, WIDER, dtype, spelled, unit_of
-from llmir.errors import HardwareError, ParseError
+from llmir.base.errors import HardwareError, ParseError
+from llmir.hw import library
+from llmir.ir.core.dtype import DTYPES, WIDER, dtype, spelled, unit_of
 from llmir.passes.formats import ALLOWED, asked
 
 # As huggingface/safetensors names them (README, "Format") and as torch does (torch.dtype).
@@ -71,7 +71,7 @@ def test_devices_know_the_units_of_types_that_no_tensor_has() -> None:
     assert [unit_of(w) for w in ("mxfp8", "fp6", "uint8", "int16", "half", "fp8_e4m3_c")] == [
         *("fp8", "fp6", "int8", "int32", "fp16", "fp8")
     ]
-    h100 = hw.load("h100-sxm")
+    h100 = library.load("h100-sxm")
     assert h100.matrix_peak("mxfp8") == h100.matrix_peak("fp8_e5m2")
     with pytest.raises(HardwareError, match="unknown dtype 'fp99'"):
         h100.matrix_peak("fp99")

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.analysis.emission import STEP
-from llmir.backends.cost.rows import AMOUNTS
-from llmir.backends.cost.tape import Function, Tape
-from llmir.backends.cost.tape.languages import BIGINT, JAVASCRIPT, PYTHON, whole
-from llmir.backends.export.dialects import JS, PY
-from llmir.convert import MOST
-from llmir.errors import InputError
-from llmir.namespace import SCALARS
+from llmir.backends.export.source_code import JS, PY
+from llmir.backends.request.emission import STEP
+from llmir.backends.tape.languages import BIGINT, JAVASCRIPT, PYTHON, whole
+from llmir.backends.tape.record import Function, Tape
+from llmir.backends.work.rows import AMOUNTS
+from llmir.base.arguments import MOST
+from llmir.base.array_namespace import SCALARS
+from llmir.base.errors import InputError
 
 from . import emit_cases
 from .code_cases import STEPS, cases

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import hw
 from llmir.backends.cost.calibration import engines
-from llmir.errors import HardwareError
-from llmir.hw.sections.passes import passes
-from llmir.hw.versions import Engine, ranges
-from llmir.pipeline import label, parse_pipeline
+from llmir.base.errors import HardwareError
+from llmir.hw import library
+from llmir.hw.engine import Engine, ranges
+from llmir.hw.passes import passes
+from llmir.ir.tools.pipeline import label, parse_pipeline
 
 from .commands import Run, runner
 
@@ -25,7 +25,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     return runner(capsys, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("engine", [engine for name in hw.engines() for engine in ranges(name)], ids=str)
+@pytest.mark.parametrize("engine", [engine for name in library.engines() for engine in ranges(name)], ids=str)
 def test_the_passes_of_each_bundled_engine_are_there(engine: Engine) -> None:
     name = f"{engine.name}@{engine.versions[-1]}"
     steps = parse_pipeline(llmir.pipeline_of(name))
@@ -84,12 +84,12 @@ def test_no_fusion_costs_time(model: str, device: str, how: str) -> None:
 
     A wide product of q, k and v may take up to 1% longer than three, by their tiles.
     """
-    found = hw.load(device)
+    found = library.load(device)
     programs = [llmir.run(llmir.load(model), [how, "absorb-mla{phase=decode},fuse-attention"])]
     for step in ("rotate", "fuse", "fuse-quantize"):
         programs.append(llmir.run(programs[-1], step))
     pairs = [(programs[0], programs[2]), (programs[2], programs[3])]  # what is rotated pays once it is fused
-    names = {name for name in engines(found) if name in hw.engines()}
+    names = {name for name in engines(found) if name in library.engines()}
     for engine in sorted(names):
         for batch, new, context in STEPS:
             at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "engine": engine}

@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 import llmir
-from llmir import hw
-from llmir.errors import HardwareError
-from llmir.hw import versions
+from llmir.base.array_namespace import SCALARS
+from llmir.base.errors import HardwareError
+from llmir.hw import engine as versions
+from llmir.hw import library
+from llmir.hw.graphs import Captured, Graphs
+from llmir.hw.graphs import graphs as section
 from llmir.hw.releases import number
-from llmir.hw.sections.graphs import Captured, Graphs
-from llmir.hw.sections.graphs import graphs as section
-from llmir.namespace import SCALARS
 
 from .commands import Run, runner
 
@@ -33,10 +33,10 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 HOST = "{origin: by hand, rows: 3, error_percent: 5, step_us: 5000}"
 
 
-@pytest.mark.parametrize("name", hw.engines())
+@pytest.mark.parametrize("name", library.engines())
 def test_ranges_are_apart_and_named_after_their_first_version(name: str) -> None:
     found = versions.ranges(name)
-    assert hw.engine(name) == found[0]
+    assert library.engine(name) == found[0]
     edges = [number(v) for engine in reversed(found) for v in (engine.versions[0], engine.versions[-1])]
     assert edges == sorted(edges)
     assert len({number(engine.versions[0]) for engine in found}) == len(found)
@@ -61,7 +61,7 @@ def test_ranges_are_apart_and_named_after_their_first_version(name: str) -> None
     ],
 )
 def test_a_version_is_its_range_or_the_nearest(asked: str, found: str, run: Run) -> None:
-    assert str(hw.engine(asked)) == found
+    assert str(library.engine(asked)) == found
     head = " ".join(run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", asked).out.split())
     assert f"kernels, host of {found}; ideal" in head
     program = llmir.load("qwen3-0.6b")
@@ -126,7 +126,7 @@ def test_older_versions_say_only_what_differs(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(versions, "FOLDER", tmp_path)
     for cached in (versions.names, versions.ranges, versions.at, versions._documents):
         cached.cache_clear()
-    found = [hw.engine(e) for e in ("e", "e@1.4", "e@0.9", "f")]
+    found = [library.engine(e) for e in ("e", "e@1.4", "e@0.9", "f")]
     assert [e.host.parameters["step_us"] for e in found] == [5000, 9000, 9000, 9000]
     assert [e.section(Pages) for e in found] == [Pages(16), Pages(16), Pages(32), None]
     for cached in (versions.names, versions.ranges, versions.at, versions._documents):
@@ -151,13 +151,16 @@ def test_older_versions_say_only_what_differs(monkeypatch: pytest.MonkeyPatch, t
 def test_what_a_file_may_not_say(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text(text)
     with pytest.raises(HardwareError, match=re.escape(says)):
-        hw.engine(str(tmp_path / "ours.yaml"))
+        library.engine(str(tmp_path / "ours.yaml"))
 
 
 def test_a_file_may_be_of_a_host_alone_or_extend_a_version(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "ours.yaml"
     path.write_text("origin: by hand\nrows: 3\nerror_percent: 5\nstep_us: 5000\n")
-    assert (hw.engine(str(path)).host.parameters, hw.engine(str(path)).kernels) == ({"step_us": 5000}, "")
+    assert (library.engine(str(path)).host.parameters, library.engine(str(path)).kernels) == (
+        {"step_us": 5000},
+        "",
+    )
     path.write_text(f"extend: trtllm@0.9\nhost: {HOST}\n")
     head = " ".join(run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", str(path)).out.split())
     assert "calibrated, trtllm kernels, host of ours.yaml;" in head
@@ -188,13 +191,13 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
 
 
 def graphs_of(version: str) -> Graphs:
-    found = hw.engine(version).section(Graphs)
+    found = library.engine(version).section(Graphs)
     assert found
     return found
 
 
 def graphs(version: str, device: str = "h100-sxm", tp: int = 1) -> Captured:
-    return graphs_of(version).on(hw.load(device), tp)
+    return graphs_of(version).on(library.load(device), tp)
 
 
 def test_steps_that_read_prompts_are_in_no_graph_but_small_ones_of_vllm_and_new_ones_of_sglang() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from llmir.dim import B, T
-from llmir.equation import equation
-from llmir.errors import VerifyError
-from llmir.mesh import Mesh
-from llmir.op import infer
-from llmir.ops import make
-from llmir.tensor import Tensor, parse_tensor
+from llmir.base.errors import VerifyError
+from llmir.ir.core.equation import equation
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.op import infer
+from llmir.ir.core.tensor import Tensor, parse_tensor
+from llmir.ir.ops import make
+from llmir.ir.sizes.polynomial import B, T
 
 
 def types(*texts: str) -> tuple[Tensor, ...]:

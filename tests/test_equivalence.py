@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.errors import InputError
-from llmir.graph import Graph, Node, Program
-from llmir.op import Op
-from llmir.rewrite import Rule, rewrite
+from llmir.base.errors import InputError
+from llmir.ir.core.graph import Graph, Node
+from llmir.ir.core.op import Op
+from llmir.ir.core.program import Program
+from llmir.ir.tools.rewrite import Rule, rewrite
 
 from .commands import TINY
 

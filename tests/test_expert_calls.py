@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 import llmir
-from llmir.backends.cost import rows
-from llmir.backends.cost.kernels import Call, GroupedShape, RoutedShape, calls
-from llmir.dim import Binding
-from llmir.graph import Program
+from llmir.backends.kernels.call import Call, calls
+from llmir.backends.kernels.moe import GroupedShape, RoutedShape
+from llmir.backends.work.rows import rows
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
 
 PARTS = ("dispatch", "seconds", "activation", "combine")
 
@@ -65,10 +66,12 @@ def test_a_layer_has_the_kernels_of_one_family(narrow: str, family: str, over: s
 
 def test_narrow_weights_are_read_by_kernels_for_them_before_an_engine_s_own() -> None:
     """Of 8-bit rows and 4-bit weights TensorRT-LLM's kernel is measured, SGLang's with 8-bit weights too."""
-    from llmir import hw
-    from llmir.backends.cost import Calibrated
+    from llmir.backends.cost.calibrated import Calibrated
     from llmir.backends.silicon.tables.moe import layer as moe_program
+    from llmir.hw import library
 
     program = moe_program("w4a8_mxfp4_mxfp8", 128, 1, 8)
-    prices = [Calibrated(hw.load("b200"), "sglang").price(row) for row in rows(program) if row.kind == "moe"]
+    prices = [
+        Calibrated(library.load("b200"), "sglang").price(row) for row in rows(program) if row.kind == "moe"
+    ]
     assert {price.fit.family for price in prices} == {"moe_mxfp4"}  # type: ignore[attr-defined]

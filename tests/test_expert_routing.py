@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import rows
-from llmir.backends.cost.kernels import GroupedShape, Moe, RoutedShape, calls
-from llmir.backends.cost.kernels.moe import TUNED, WideMoe
-from llmir.namespace import ARRAYS
-from llmir.routing import Even, Groups
+from llmir.backends.kernels.call import calls
+from llmir.backends.kernels.moe import TUNED, GroupedShape, Moe, RoutedShape, WideMoe
+from llmir.backends.work.rows import rows
+from llmir.base.array_namespace import ARRAYS
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.ir.sizes.even import Even, Groups
 
 from .measured import points_of
 from .test_laws import shares
 
-H100 = hw.load("h100")
+H100 = library.load("h100")
 
 
 class Given(NamedTuple):
@@ -102,16 +103,16 @@ def test_where_tokens_outnumber_experts_weights_take_longer_by_the_token_and_nev
 def test_layers_with_tuned_tiles_read_weights_as_fast_however_many_tokens() -> None:
     """On the device that they are tuned for, and for their width in their number alone."""
     fast, slow = (WideMoe(coarse=coarse) for coarse in (1, 1.5))
-    a100, small, tokens = hw.load("a100"), hw.load("a100-40"), np.array([4.0, 64, 256])
+    a100, small, tokens = library.load("a100"), library.load("a100-40"), np.array([4.0, 64, 256])
 
-    def ratio(device: hw.Device, held: int, width: int) -> list[float]:
+    def ratio(device: Device, held: int, width: int) -> list[float]:
         shape = GroupedShape(2 * tokens, held, 2 * width, 4096, top_k=2, held=held, width=width)
         return list(slow.seconds(device, shape) / fast.seconds(device, shape))
 
     assert ratio(a100, 8, 3584) == ratio(small, 8, 3584) == ratio(a100, 8, 7168) == [1, 1, 1]
     for others in (ratio(small, 8, 7168), ratio(a100, 8, 3072), ratio(a100, 7, 3584), ratio(H100, 8, 3584)):
         assert others[0] == 1 and min(others[1:]) > 1.1
-    assert all(name == hw.load(name).name for name in TUNED)
+    assert all(name == library.load(name).name for name in TUNED)
 
 
 def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_the_lower_bound_of_a_row_is_of_the_experts_that_it_touches(tmp_path: Pa
     lines = "".join(f"b200,fp8,64,7168,2048,8,256,1,1,999,{by},aic\n" for by in ("x", "vllm-0.24.0"))
     path = tmp_path / "moe.csv"
     path.write_text(f"gpu,dtype,{sizes},latency_us,framework,source\n{lines}")
-    weights = 3 * 7168 * 2048 / hw.load("b200").memory_Bps
+    weights = 3 * 7168 * 2048 / library.load("b200").memory_Bps
     bounds, found = (llmir.validate(path, cost=cost).rows for cost in ("ideal", "calibrated"))
     for touched, bound, one in zip((256, 128), bounds, found, strict=True):
         assert touched * weights <= bound.ideal_s == one.ideal_s <= bound.predicted_s <= one.predicted_s

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.analysis.explain import explain
-from llmir.backends.analysis.explanation import Explanation
-from llmir.backends.analysis.report import Report
-from llmir.cli import cli
-from llmir.dim import Binding, parse
-from llmir.errors import InputError
+from llmir.backends.compare.explain import explain
+from llmir.backends.compare.explanation import Explanation
+from llmir.backends.step.report import Report
+from llmir.base.errors import InputError
+from llmir.cli.main import cli
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.text import parse
 
 
 @pytest.fixture(autouse=True)

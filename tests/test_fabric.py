@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmir import hw
-from llmir.backends.cost import Price, Row, model, rows
+from llmir.backends.cost.models import model
+from llmir.backends.cost.op_time import Price
 from llmir.backends.silicon.tables.collective import DISPATCH, OPS, collective, dispatch
-from llmir.dim import Binding
-from llmir.hw import Device, Link, Node
+from llmir.backends.work.rows import Row, rows
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.hw.link import Link, Node
+from llmir.ir.sizes.binding import Binding
 
 PAYLOADS = np.array([0, 1, 100, *np.geomspace(1e3, 1e10, 15)])
 IN_BOX, IN_EACH, NODES = (2, 4, 8), (1, 2, 4, 8), (2, 4, 8)
@@ -28,12 +31,12 @@ NETWORKS = (
     Link(2e12, direct=True, reduces=True),
 )
 COLLECTIVES = [op for op in OPS if op != "send_recv"]
-DEVICES = [*hw.clusters(), *hw.names()]
+DEVICES = [*library.clusters(), *library.names()]
 
 
 def over(name: str) -> Iterator[Device]:
     """The device in boxes of eight, by network."""
-    device = hw.load(name)
+    device = library.load(name)
     node = device.node or Node("box", 8)
     for network in NETWORKS:
         if network or node.network:
@@ -94,7 +97,7 @@ def test_what_crosses_nodes_takes_no_less_than_inside_one(name: str, cost: str |
 @pytest.mark.parametrize("name", [n for n in DEVICES if n != "cpu"])
 def test_more_ranks_take_no_less_at_the_same_payload_of_each(name: str, cost: str | None) -> None:
     """But for sums in switches."""
-    device = hw.load(name)
+    device = library.load(name)
     for op in COLLECTIVES:
         if not adds(device, cost, op):
             found = [seconds(price(device, cost, op, 1, n), at(op, n)) for n in IN_BOX]
@@ -116,7 +119,7 @@ def test_a_send_to_another_node_takes_no_less(name: str, engine: str | None) -> 
 
 def test_a_small_sum_over_two_nodes_waits_for_both_kinds_of_link() -> None:
     """At two nodes a ring is two hops of 2.7 µs, which are after what eight ranks of one take."""
-    device = hw.load("dgx-h100")
+    device = library.load("dgx-h100")
     binding = Binding(s=1024)
     one, two = (float(price(device, None, "all_reduce", n, 8).time(binding)) for n in (1, 2))
     assert two >= one + 2 * 2.7e-6

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.dim import C
-from llmir.errors import ConfigError, UnsupportedError
-from llmir.frontends.fields import INERT, NEUTRAL
-from llmir.masks import mask
-from llmir.ops.rope import Rotary
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.frontends.config.fields import INERT, NEUTRAL
+from llmir.ir.core.masks import mask
+from llmir.ir.ops.rope import Rotary
+from llmir.ir.sizes.polynomial import C
 
 from .commands import TINY
 

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from llmir import hw
-from llmir.backends.cost.kernels import AllReduce, Call, Gemm, GemmShape, Kernel, Shape, parameters, stacked
-from llmir.backends.cost.kernels.collective import CollectiveShape
+from llmir.backends.kernels.base import Kernel, Shape, parameters, stacked
+from llmir.backends.kernels.call import Call
+from llmir.backends.kernels.collective import AllReduce, CollectiveShape
+from llmir.backends.kernels.gemm import Gemm, GemmShape
 from llmir.backends.silicon.calibrate import compiled as module
 from llmir.backends.silicon.calibrate.clock import Clock, Term
 from llmir.backends.silicon.calibrate.compiled import Compiled, compiled
+from llmir.hw import library
 
 from .test_kernels import kernels
 from .test_tape import CASES, shapes
@@ -38,7 +40,7 @@ def choices(kernel: Kernel) -> Mapping[str, float]:
 def test_kernels_are_the_same_as_code(kind: type[Kernel], part: str, takes: Any, data: Any) -> None:
     """At parameters that the code was not made for, the choices of its build being the same."""
     name = "cpu" if kind.__name__.startswith("Cpu") else data.draw(st.sampled_from(("dgx-h100", "h20")))
-    device = hw.load("dgx-h100" if kind.__name__ == "Network" else name)
+    device = library.load("dgx-h100" if kind.__name__ == "Network" else name)
     first = data.draw(shapes(takes))
     some = [first, *(data.draw(shapes(takes)) for _ in range(ROWS - 1))]
     assume(all(getattr(shape, "causal", 1) or getattr(shape, "cached", 1) for shape in some))
@@ -59,7 +61,7 @@ def nested(shape: Shape) -> bool:
 
 
 def test_a_clock_is_code_from_many_rows_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, sizes = hw.load("h100-sxm"), 2.0 ** np.arange(4, 14)
+    device, sizes = library.load("h100-sxm"), 2.0 ** np.arange(4, 14)
     shape = GemmShape(sizes, sizes[::-1], 4096).spread(len(sizes))
     term = Term("gemm", Call(("gemm",), shape), np.zeros(len(sizes)), np.arange(len(sizes)))
     clock = Clock(device, (term,), len(sizes))
@@ -83,6 +85,6 @@ def test_what_no_symbol_goes_through_stays_a_function(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "MANY", 1)
     shape = CollectiveShape(np.array([1e6, 1e6]), np.array([2.0, 4.0]))
     term = Term("sum", Call(("sum",), shape), np.zeros(2), np.arange(2))
-    clock = Clock(hw.load("h100-sxm"), (term,), 2)
+    clock = Clock(library.load("h100-sxm"), (term,), 2)
     kernel = {"sum": AllReduce()}
     assert (Compiled(clock)(kernel) == clock.seconds(kernel)).all()

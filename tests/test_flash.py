@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.build import Builder
-from llmir.graph import Program
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
 
 HEADS = ("kv_heads", "heads", "head_dim")
 
@@ -57,7 +57,7 @@ def test_what_stands_between_scores_and_mix_is_one_flash_op(cap: float, mask: st
 
 def test_a_sink_takes_its_part_of_the_sum() -> None:
     """As a key of that score whose value is 0."""
-    from llmir.ops.norm import softmax
+    from llmir.ir.ops.norm import softmax
 
     rng = np.random.default_rng(3)
     scores, sinks = rng.normal(size=(2, 2, 3, 4, 5)), rng.normal(size=(2, 3))

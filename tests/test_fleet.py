@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.simulation.capacity import Capacity
-from llmir.backends.simulation.course import Course
-from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.policies.vllm import Vllm
-from llmir.backends.simulation.policy import Policy
-from llmir.backends.simulation.prices import Prices
-from llmir.backends.simulation.router import ROUTERS
-from llmir.backends.simulation.routers import LEAD, PrefixAware
-from llmir.backends.simulation.running_replicas import RunningReplicas, run_replicas
-from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import Server
-from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
-from llmir.cli import cli
-from llmir.errors import InputError
+from llmir.backends.simulate.capacity import Capacity
+from llmir.backends.simulate.course import Course
+from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.policies.vllm import Vllm
+from llmir.backends.simulate.policy import Policy
+from llmir.backends.simulate.prices import Prices
+from llmir.backends.simulate.router import ROUTERS
+from llmir.backends.simulate.routers import LEAD, PrefixAware
+from llmir.backends.simulate.running_replicas import RunningReplicas, run_replicas
+from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.server import Server
+from llmir.backends.simulate.simulated_replicas import SimulatedReplicas
+from llmir.base.errors import InputError
+from llmir.cli.main import cli
 from tests.naive_world import World
 from tests.serving_cases import ROOM, Case, Toy, alike, cases, in_use, journeys, left, load, plain, requests
 from tests.test_simulation import MODEL

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.dtype import FP32
-from llmir.errors import ConfigError, UnsupportedError
-from llmir.frontends.weights import expected
-from llmir.op import Place, infer
-from llmir.ops import make
-from llmir.tensor import Tensor
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.frontends.checkpoints.weights import expected
+from llmir.ir.core.dtype import FP32
+from llmir.ir.core.op import Place, infer
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.ops import make
 
 from .front_cases import (
     AFMOE,

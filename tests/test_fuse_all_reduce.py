@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.report import Report
-from llmir.errors import PassError
+from llmir.backends.step.report import Report
+from llmir.base.errors import PassError
+from llmir.hw import library
 
 FUSED = "rotate,fuse-attention,fuse,shard{tp=2}"
 
@@ -42,7 +42,7 @@ def step(program: llmir.Program, device: str, batch: int, new: int, **how: Any) 
 @pytest.mark.parametrize("tp", [2, 4, 8, 16])
 @pytest.mark.parametrize("device", ["h100-sxm", "dgx-a100", "l40s", "mi300x-8", "dgx-b200"])
 def test_it_sends_as_much_moves_less_and_is_never_slower(device: str, tp: int) -> None:
-    most = hw.load(device).node
+    most = library.load(device).node
     if tp > 8 and not most:
         pytest.skip("of one box")
     model = llmir.load("llama3.1-70b")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from .fuzz import lines, readers  # noqa: F401  (they register)
 from .fuzz.mutate import Mutator
@@ -43,7 +43,7 @@ def test_inputs_near_to_valid_ones_give_a_result_or_one_line(name: str) -> None:
             reader.take(data)
             results += 1
         except Exception as error:
-            assert type(error).__module__ == "llmir.errors", (data, error)
+            assert type(error).__module__ == "llmir.base.errors", (data, error)
             assert len(str(error).splitlines()) == 1
     assert results
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.errors import ConfigError, VerifyError
-from llmir.frontends.weights import expected
-from llmir.graph import Program
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import ConfigError, VerifyError
+from llmir.frontends.checkpoints.weights import expected
+from llmir.ir.core.program import Program
 
 from .gemma_cases import CASES
 from .test_interpret import weight

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import UnsupportedError
-from llmir.frontends.presets import find
+from llmir.base.errors import UnsupportedError
+from llmir.frontends.models.presets import find
 
 from . import torch_scans
 

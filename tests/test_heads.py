@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import llmir
-from llmir.errors import ConfigError
+from llmir.base.errors import ConfigError
 
 from .commands import TINY
 from .test_families import EACH

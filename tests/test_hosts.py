@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.cost.kernels import EagerHost, Host, OverlappedHost, RunShape, StepShape, lateness
-from llmir.backends.silicon.calibrate import hosts
+from llmir.backends.kernels.engine_cpu import EagerHost, Host, OverlappedHost, RunShape, StepShape, lateness
+from llmir.backends.silicon.calibrate import engine_cpu
 from llmir.backends.silicon.calibrate.host_fit import common
 from llmir.backends.silicon.calibrate.left_out import _hosts
 from llmir.backends.silicon.calibrate.runs import Run
-from llmir.hw import versions
+from llmir.hw import engine as versions
+from llmir.hw import library
 
 pytest.importorskip("scipy")
-H100 = hw.load("h100")
+H100 = library.load("h100")
 
 
 def runs(host: Host, engine: str, span: tuple[str, ...], tps: tuple[int, ...], seed: int) -> Iterator[Run]:
@@ -41,24 +41,24 @@ NEW = Host(hidden=0.7, step_us=400, sequence_us=20, kernel_us=3, skew_us=9)
 
 
 @pytest.fixture(scope="module")
-def found() -> list[hosts.Overheads]:
+def found() -> list[engine_cpu.Overheads]:
     old = runs(OLD, "e", ("1.0", "1.4"), (1, 2, 4, 8), 0)
     new = runs(NEW, "e", ("1.6",), (1,), 1)
-    return hosts.overheads([*new, *old])
+    return engine_cpu.overheads([*new, *old])
 
 
-def test_the_host_that_made_the_times_is_found(found: list[hosts.Overheads]) -> None:
+def test_the_host_that_made_the_times_is_found(found: list[engine_cpu.Overheads]) -> None:
     old, new = found  # the one with most runs first
     for name in ("step_us", "sequence_us", "skew_us"):
         assert getattr(old.host, name) == pytest.approx(getattr(OLD, name), rel=0.15)
     assert max(old.errors(of).mape for of in (old.fitted, old.by_model, old.by_tp)) < 0.01
     assert new.host.step_us == pytest.approx(NEW.step_us, rel=0.3)
     assert new.host.skew_us == pytest.approx(old.host.skew_us, rel=0.01)  # of which one rank tells nothing
-    *_, next_major = hosts.overheads([*old.runs, *(run._replace(versions=("2.0",)) for run in new.runs)])
+    *_, next_major = engine_cpu.overheads([*old.runs, *(run._replace(versions=("2.0",)) for run in new.runs)])
     assert next_major.host.skew_us == pytest.approx(Host().skew_us, rel=0.01)
 
 
-def test_other_versions_are_further_off_than_what_was_left_out(found: list[hosts.Overheads]) -> None:
+def test_other_versions_are_further_off_than_what_was_left_out(found: list[engine_cpu.Overheads]) -> None:
     for host in found:
         assert host.elsewhere is not None
         assert host.elsewhere > 3 * max(host.errors(host.fitted).mape, host.errors(host.by_model).mape)
@@ -73,7 +73,7 @@ def test_what_tells_no_error_takes_that_of_most_runs() -> None:
     new = list(runs(NEW, "e", ("2.0",), (1,), 1))
     alone = [run for run in new if run.model == "a"]
     for few in (alone, new[:8:2]):
-        near, found = hosts.overheads([*old, *few])
+        near, found = engine_cpu.overheads([*old, *few])
         assert found.error == max(near.error, found.errors(found.fitted).mape)
 
 
@@ -94,7 +94,7 @@ def test_eager_steps_take_the_longer_of_launches_and_kernels() -> None:
         assert (step.overhead["launching_s"] > 0) is launching, new
 
 
-def test_groups_add_up(found: list[hosts.Overheads]) -> None:
+def test_groups_add_up(found: list[engine_cpu.Overheads]) -> None:
     for host in found:
         rows = list(host.rows)
         assert sum(row["n"] for row in rows) == len(host.runs)
@@ -103,13 +103,13 @@ def test_groups_add_up(found: list[hosts.Overheads]) -> None:
 
 
 def test_a_file_keeps_what_else_it_says(
-    found: list[hosts.Overheads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    found: list[engine_cpu.Overheads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "e" / "1.0.yaml"
     file.parent.mkdir()
     text = 'versions: ["1.0", "1.4"]\n# Why.\nhost:\n  origin: "x"\n  rows: 1\nmemory:\n  tokens: 3\n'
     file.write_text(text)
-    monkeypatch.setattr(hosts, "FOLDER", tmp_path)
+    monkeypatch.setattr(engine_cpu, "FOLDER", tmp_path)
     name, written = found[0].file
     assert name == "engines/e/1.0.yaml"
     assert written.endswith("# Why.\nmemory:\n  tokens: 3\n")
@@ -123,7 +123,7 @@ def test_a_file_keeps_what_else_it_says(
 
 
 def test_a_version_that_was_not_measured_is_as_doubtful_as_others_are() -> None:
-    for name in hw.engines():
+    for name in library.engines():
         for engine in versions.ranges(name):
             assert engine.error == engine.host.error
             assert versions.at(name, "99").error >= versions.at(name).error
@@ -152,11 +152,11 @@ def test_a_server_of_which_little_is_known_is_as_others_are(servers: list[Run]) 
     own = served(slow, "c", ("2.0",), (1,), 2)
     alone = [run for run in own if run.shape.decode.sequences == 100]
     for few, beyond in ((alone, False), (own, True)):
-        *_, found = hosts.overheads([*servers, *few])
+        *_, found = engine_cpu.overheads([*servers, *few])
         assert found.engine == "c"
         assert found.host.skew_us == pytest.approx(COMMON.skew_us, rel=0.15)
         assert (found.host.sequence_us > 2 * COMMON.sequence_us) is beyond
-    *_, static = hosts.overheads([*servers, *(run._replace(served=False) for run in alone)])
+    *_, static = engine_cpu.overheads([*servers, *(run._replace(served=False) for run in alone)])
     assert static.host.skew_us == pytest.approx(Host().skew_us, rel=0.05)  # no server
 
 
@@ -175,7 +175,7 @@ def test_a_range_that_was_left_out_takes_the_nearest_of_its_major_version(server
     left = served(NEW, "trtllm", ("1.1", "1.1"), (1, 2), 5)
 
     def found(rest: list[Run]) -> Host:
-        return _hosts(left, rest, hosts.overheads(rest))["trtllm", "1.1"]
+        return _hosts(left, rest, engine_cpu.overheads(rest))["trtllm", "1.1"]
 
     both = found([*servers, *old, *near])
     assert isinstance(both, OverlappedHost)
@@ -190,10 +190,10 @@ def test_a_run_that_did_not_overlap_its_steps_is_fitted_as_a_sum(monkeypatch: py
     monkeypatch.setattr(Host, "starts", 2)
     truth = Host(hidden=0.6, step_us=2500, sequence_us=50, kernel_us=20, skew_us=2)
     made = served(truth, "trtllm", ("1.0", "1.0"), (1, 2, 4), 6)
-    (found,) = hosts.overheads([run._replace(serial=True) for run in made])
+    (found,) = engine_cpu.overheads([run._replace(serial=True) for run in made])
     assert type(found.host) is OverlappedHost
     assert found.host.step_us == pytest.approx(truth.step_us, rel=0.15)
     assert found.host.sequence_us == pytest.approx(truth.sequence_us, rel=0.15)
     assert found.errors(found.fitted).mape < 0.01
-    (hidden,) = hosts.overheads(made)
+    (hidden,) = engine_cpu.overheads(made)
     assert hidden.errors(hidden.fitted).mape > 5 * found.errors(found.fitted).mape

@@ -48,9 +48,9 @@ ROOMS = {
     "export": {"cost", "analysis", "serving", "search", "simulation", "hw"},
     "silicon": {"cost", "analysis", "serving", "simulation", "export", "hw"},
 }
-WRITTEN = "llmir/opmethods.py"  # by a script
+WRITTEN = "llmir/ir/tools/op_methods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
-REGISTRY = {"llmir/plugins.py", "llmir/__init__.py"}
+REGISTRY = {"llmir/base/registry.py", "llmir/__init__.py"}
 SEES_ALL = {"__init__", "__main__", "api", "cli"}
 SEES_ALL |= {
     "beamed",
@@ -268,15 +268,15 @@ MOST_CLASS_TESTS = 31
 
 
 def test_ops_are_asked_for_traits_and_not_for_their_class() -> None:
-    """What an op is, it says itself: outside of `llmir/ops`, few places know an op by its class or name."""
-    from llmir.op import OPS
+    """What an op is, it says itself: outside of `llmir/ir/ops`, few places know an op by its class or name."""
+    from llmir.ir.core.op import OPS
 
-    ours = {opcode: op for opcode, op in OPS.items() if op.__module__.startswith("llmir.ops.")}
+    ours = {opcode: op for opcode, op in OPS.items() if op.__module__.startswith("llmir.ir.ops.")}
     classes = {base.__name__ for op in ours.values() for base in op.__mro__[:-1]} - {"Op"}
     found = {
         f"{name(path)}:{line}": count
         for path in SOURCES
-        if not name(path).startswith("llmir/ops/") and name(path) != WRITTEN
+        if not name(path).startswith("llmir/ir/ops/") and name(path) != WRITTEN
         for line, count in class_tests(ast.parse(path.read_text("utf-8")), classes, set(ours))
     }
     assert sum(found.values()) <= MOST_CLASS_TESTS, found
@@ -284,7 +284,7 @@ def test_ops_are_asked_for_traits_and_not_for_their_class() -> None:
 
 def test_tests_of_classes_are_counted_however_they_are_written() -> None:
     source = """
-from llmir.ops.linear import Linear
+from llmir.ir.ops.linear import Linear
 from ..ops.moe import GroupedLinear as Grouped
 PRODUCTS = (Linear, Grouped)
 isinstance(x, PRODUCTS), issubclass(y, Linear | int), isinstance(node.op, cls)

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from llmir import hw
-from llmir.errors import HardwareError
-from llmir.hw import calibration, calibrations, device, document, link, schema
+from llmir.base.errors import HardwareError
+from llmir.base.names import normalize
+from llmir.hw import calibration, calibration_files, device, document, library, link, schema
 from llmir.hw.calibration import ENGINES
-from llmir.names import normalize
 
-HW = Path(hw.__file__).parent / "devices"
+HW = Path(library.__file__).parent / "devices"
 
 
 def exactly(number: float, unit: str = "e12") -> float:
@@ -68,7 +67,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_numbers_are_the_published_dense_ones(name: str) -> None:
     sixteen, narrow, gbps, gib, processors, link = PUBLISHED[name]
-    found = hw.load(name)
+    found = library.load(name)
     assert found.matrix_peak("bf16")[0] == exactly(sixteen)
     if narrow is not None:
         assert found.matrix_peak(narrow[0]) == (exactly(narrow[1]), narrow[0])
@@ -80,35 +79,35 @@ def test_numbers_are_the_published_dense_ones(name: str) -> None:
 
 
 def test_every_bundled_device_is_in_the_published_table() -> None:
-    assert hw.names() == sorted(PUBLISHED) == sorted(p.stem for p in HW.glob("*.yaml"))
+    assert library.names() == sorted(PUBLISHED) == sorted(p.stem for p in HW.glob("*.yaml"))
 
 
-@pytest.mark.parametrize("name", hw.names())
+@pytest.mark.parametrize("name", library.names())
 def test_every_number_of_a_bundled_device_has_a_source(name: str) -> None:
     raw = yaml.safe_load((HW / f"{name}.yaml").read_text("utf-8"))
     del raw["sources"]
     raw.pop("aliases", None)
-    found = hw.load(name)
+    found = library.load(name)
     for leaf in document.leaves(raw):
         if leaf not in ("name", "vendor", "architecture") and not leaf.startswith("runs_as."):
             assert len(found.source(leaf)) > 3, leaf
             assert not found.source(leaf).endswith(".yaml"), f"{leaf} has no source of its own"
 
 
-@pytest.mark.parametrize("name", hw.names())
+@pytest.mark.parametrize("name", library.names())
 def test_a_bundled_device_says_its_generation_and_memory(name: str) -> None:
-    found = hw.load(name)
+    found = library.load(name)
     if found.vendor in ("NVIDIA", "AMD"):
         assert re.fullmatch(r"sm_\d{2,3}" if found.vendor == "NVIDIA" else r"gfx9[0-9a-f]{2}", found.isa)
         assert re.fullmatch(r"HBM[23]e?|GDDR6X?|GDDR7", found.memory_kind)
 
 
 def test_calibrations_are_of_bundled_devices_and_none_is_in_a_device_file() -> None:
-    assert set(hw.measured()) <= set(hw.names())
-    for name in hw.names():
+    assert set(library.measured()) <= set(library.names())
+    for name in library.names():
         assert "calibration" not in yaml.safe_load((HW / f"{name}.yaml").read_text("utf-8"))
-        assert (hw.load(name).calibration is not None) == (name in hw.measured())
-        if found := hw.load(name).calibration:
+        assert (library.load(name).calibration is not None) == (name in library.measured())
+        if found := library.load(name).calibration:
             assert found.engine == next((e for e in ENGINES if e in found.engines), "aiter")
             assert found.engine == ("aiter" if found.partial else "vllm")
 
@@ -120,11 +119,11 @@ def test_a_calibration_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPa
         opened.append(path.name)
         return document.parse(path)
 
-    monkeypatch.setattr(hw, "parse", parse)
-    monkeypatch.setattr(calibrations, "parse", parse)
-    hw._bundled.cache_clear()
-    calibrations.of.cache_clear()
-    device = hw.load("l40s")
+    monkeypatch.setattr(library, "parse", parse)
+    monkeypatch.setattr(calibration_files, "parse", parse)
+    library._bundled.cache_clear()
+    calibration_files.of.cache_clear()
+    device = library.load("l40s")
     assert opened == ["l40s.yaml"]
     assert device.calibration is device.calibration
     assert opened == ["l40s.yaml"]
@@ -135,9 +134,9 @@ def test_a_calibration_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPa
     assert len(opened) == 1 + len(device.calibration.engines)
 
 
-@pytest.mark.parametrize("name", hw.names())
+@pytest.mark.parametrize("name", library.names())
 def test_a_device_is_physically_possible(name: str) -> None:
-    found = hw.load(name)
+    found = library.load(name)
     assert found.vector_flops["fp32"] <= found.matrix_peak("bf16")[0]
     assert found.matrix_peak("fp8")[0] >= found.matrix_peak("bf16")[0]
     assert all(link.Bps < found.memory_Bps for link in found.links.values())
@@ -153,9 +152,9 @@ def test_one_device_by_name_reads_one_file(monkeypatch: pytest.MonkeyPatch) -> N
         opened.append(path.name)
         return document.parse(path)
 
-    monkeypatch.setattr(hw, "parse", parse)
-    hw._bundled.cache_clear()
-    assert hw.load("a100") is hw.load("A100-SXM4-80GB")
+    monkeypatch.setattr(library, "parse", parse)
+    library._bundled.cache_clear()
+    assert library.load("a100") is library.load("A100-SXM4-80GB")
     assert opened == ["a100-80-sxm.yaml"]
 
 
@@ -194,26 +193,26 @@ def test_one_device_by_name_reads_one_file(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_a_name_is_found_however_it_is_written(spelling: str, name: str) -> None:
-    assert hw.load(spelling) is hw.load(name)
+    assert library.load(spelling) is library.load(name)
 
 
 def test_every_alias_leads_to_its_device_and_none_to_two() -> None:
-    bundled = [*hw.names(), *hw.clusters()]
+    bundled = [*library.names(), *library.clusters()]
     spellings = [normalize(n) for n in bundled]
     for name in bundled:
-        for alias in hw.load(name).aliases:
-            assert hw.load(alias) is hw.load(name)
+        for alias in library.load(name).aliases:
+            assert library.load(alias) is library.load(name)
             spellings.append(normalize(alias))
     assert len(spellings) == len(set(spellings))
     assert len(spellings) > 2 * len(bundled)
 
 
 def test_a_display_name_and_a_device_load_as_themselves() -> None:
-    for name in hw.names():
-        assert hw.load(hw.load(name).name) is hw.load(name)
-        assert hw.load(hw.load(name)) is hw.load(name)
-    assert len({hw.load(name) for name in hw.names()}) == len(hw.names())
-    assert pickle.loads(pickle.dumps(hw.load("h100"))).links == hw.load("h100").links
+    for name in library.names():
+        assert library.load(library.load(name).name) is library.load(name)
+        assert library.load(library.load(name)) is library.load(name)
+    assert len({library.load(name) for name in library.names()}) == len(library.names())
+    assert pickle.loads(pickle.dumps(library.load("h100"))).links == library.load("h100").links
 
 
 # --- peaks ---------------------------------------------------------------------------------------
@@ -242,7 +241,7 @@ def test_a_display_name_and_a_device_load_as_themselves() -> None:
     ],
 )
 def test_a_matrix_product_runs_on_the_nearest_unit(name: str, dtype: str, tflops: float, unit: str) -> None:
-    assert hw.load(name).matrix_peak(dtype) == (exactly(tflops), unit)
+    assert library.load(name).matrix_peak(dtype) == (exactly(tflops), unit)
 
 
 @pytest.mark.parametrize(
@@ -256,25 +255,25 @@ def test_a_matrix_product_runs_on_the_nearest_unit(name: str, dtype: str, tflops
     ],
 )
 def test_elementwise_work_runs_on_lanes_that_hold_it(name: str, dtype: str, tflops: float, unit: str) -> None:
-    assert hw.load(name).vector_peak(dtype) == (exactly(tflops), unit)
+    assert library.load(name).vector_peak(dtype) == (exactly(tflops), unit)
 
 
 def test_a_peak_that_no_unit_gives_is_an_error_and_not_a_guess() -> None:
     with pytest.raises(HardwareError, match="L4 states no fp64 peak, only fp32"):
-        hw.load("l4").matrix_peak("fp64")
+        library.load("l4").matrix_peak("fp64")
     with pytest.raises(HardwareError, match=r"unknown dtype 'fp9', known are .*did you mean"):
-        hw.load("l4").matrix_peak("fp9")
+        library.load("l4").matrix_peak("fp9")
     with pytest.raises(HardwareError, match="L4 has no number 'memory_Gbit'"):
-        hw.load("l4").source("memory_Gbit")
+        library.load("l4").source("memory_Gbit")
 
 
 def test_a_source_is_found_by_key_by_field_and_by_group() -> None:
-    found = hw.load("h100-pcie")
+    found = library.load("h100-pcie")
     assert found.source("memory_GBps") == found.source("memory_Bps") != found.source("memory_bytes")
     assert found.source("links.nvlink.GBps") in found.source("links")
     assert "NCCL" in found.source("links")
 
 
-@pytest.mark.parametrize("module", [hw, calibration, calibrations, device, document, link, schema])
+@pytest.mark.parametrize("module", [library, calibration, calibration_files, device, document, link, schema])
 def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from llmir import hw
-from llmir.errors import HardwareError
+from llmir.base.errors import HardwareError
+from llmir.hw import library
+from llmir.hw.link import Link
 
 MINIMAL = "name: X\nvector_tflops: {fp32: 1}\nmemory_GiB: 16\nmemory_GBps: 900\n"
 # Each line doubles the one above: fully expanded, the last would hold 2^40 keys.
@@ -34,7 +35,7 @@ def write(tmp_path: Path) -> Write:
 def complaint(what: Any) -> str:
     """The error of loading `what`, which must be one line."""
     with pytest.raises(HardwareError) as error:
-        hw.load(what)
+        library.load(what)
     message = str(error.value)
     assert message
     assert "\n" not in message
@@ -46,21 +47,21 @@ def complaint(what: Any) -> str:
 
 def test_a_file_is_enough_and_units_become_si(write: Write) -> None:
     links = "links: {fabric: {GBps: 50, latency_us: 2, ranks: 2}}\nl2_MiB: 4\n"
-    found = hw.load(write(MINIMAL.replace("memory_GiB", "memory_GB") + links))
+    found = library.load(write(MINIMAL.replace("memory_GiB", "memory_GB") + links))
     assert (found.name, found.memory_bytes, found.memory_Bps, found.l2_bytes) == (
         "X",
         16 * 10**9,
         9e11,
         2**22,
     )
-    assert found.links == {"fabric": hw.Link(50e9, 2e-6, 2)}
+    assert found.links == {"fabric": Link(50e9, 2e-6, 2)}
     assert found.matrix_peak("bf16") == (1e12, "fp32")
     assert found.multiprocessors is found.price_per_hour_usd is None
     assert found.source("memory_GBps") == "user file mine.yaml"
 
 
 def test_names_in_headers_are_one_line(write: Write) -> None:
-    found = hw.load(write(MINIMAL.replace("name: X", 'name: "X\\n1\\e[31m"\nvendor: "A\\tB"')))
+    found = library.load(write(MINIMAL.replace("name: X", 'name: "X\\n1\\e[31m"\nvendor: "A\\tB"')))
     assert (found.name, found.vendor) == ("X1[31m", "AB")
 
 
@@ -70,12 +71,10 @@ def test_an_extending_file_wins_key_by_key_and_cites_itself(write: Write) -> Non
         "links: {nvlink: {GBps: 300}, pcie: null}\nprice_per_hour_usd: 1.5\n"
         "sources: {price_per_hour_usd: our contract}\n"
     )
-    found, base = hw.load(path), hw.load("h100-sxm")
+    found, base = library.load(path), library.load("h100-sxm")
     assert found.memory_bytes == 94 * 10**9
     assert found.matrix_flops == {**base.matrix_flops, "fp8": 1.5e15}
-    assert found.links == {
-        "nvlink": hw.Link(300e9, base.links["nvlink"].latency_s, direct=True, reduces=True)
-    }
+    assert found.links == {"nvlink": Link(300e9, base.links["nvlink"].latency_s, direct=True, reduces=True)}
     assert found.vector_flops == base.vector_flops
     for key in ("memory_bytes", "matrix_tflops.fp8", "links.nvlink.GBps"):
         assert found.source(key) == "user file mine.yaml"
@@ -88,7 +87,7 @@ def test_an_extending_file_wins_key_by_key_and_cites_itself(write: Write) -> Non
 def test_a_file_may_extend_another_beside_it(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write(MINIMAL, "base.yml")
     monkeypatch.chdir(Path(os.sep))
-    found = hw.load(os.fspath(write("extend: base.yml\nname: Y\n")))
+    found = library.load(os.fspath(write("extend: base.yml\nname: Y\n")))
     assert (found.name, found.source("name"), found.source("memory_GiB")) == (
         "Y",
         "user file mine.yaml",
@@ -100,20 +99,20 @@ FITTED = "{origin: our own, rows: 3, error_percent: 5, rate: 0.5}"
 
 
 def test_a_file_inherits_the_calibrations_of_the_device_that_it_extends(write: Write) -> None:
-    base = hw.load("h100-sxm").calibration
+    base = library.load("h100-sxm").calibration
     assert base
-    assert hw.load(write("extend: h100-sxm\nmemory_GBps: 3000\n")).calibration == base
-    assert hw.load(write("extend: mine.yaml\n", "second.yaml")).calibration == base
-    assert hw.load("dgx-h100").calibration == base
-    assert hw.load(write("extend: h200\n")).calibration is None
-    assert hw.load(write("extend: h100-sxm\ncalibration: null\n")).calibration is None
+    assert library.load(write("extend: h100-sxm\nmemory_GBps: 3000\n")).calibration == base
+    assert library.load(write("extend: mine.yaml\n", "second.yaml")).calibration == base
+    assert library.load("dgx-h100").calibration == base
+    assert library.load(write("extend: h200\n")).calibration is None
+    assert library.load(write("extend: h100-sxm\ncalibration: null\n")).calibration is None
 
 
 def test_a_files_own_calibration_is_laid_over_the_one_that_it_inherits(write: Write) -> None:
-    base = hw.load("h100-sxm").calibration
+    base = library.load("h100-sxm").calibration
     engines = f"ours: {{add: {FITTED}}}, sglang: null, vllm: {{gemm_bf16: {FITTED}}}"
     block = f"calibration: {{engine: ours, {engines}}}"
-    found = hw.load(write(f"extend: h100-sxm\n{block}\n")).calibration
+    found = library.load(write(f"extend: h100-sxm\n{block}\n")).calibration
     assert base
     assert found
     assert found.engine == "ours"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import llmir
-from llmir.errors import PassError
-from llmir.graph import Program
+from llmir.base.errors import PassError
+from llmir.ir.core.program import Program
 
 PRODUCT = """
 program "product"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.errors import InputError, PassError, UnsupportedError, VerifyError
-from llmir.frontends.weights import expected
-from llmir.graph import Program
-from llmir.tensor import Tensor
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import InputError, PassError, UnsupportedError, VerifyError
+from llmir.frontends.checkpoints.weights import expected
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
 
 from .image_cases import DIT, FILE, IMAGE, LABELS, LLAVA, NEXT, PROMPT, SIDE, TILE, TIMESTEPS, cut, pixels
 from .test_transformers import Checkpoint

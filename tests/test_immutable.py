@@ -18,17 +18,19 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.conserve import conservation
-from llmir.backends.analysis.explain import explain
-from llmir.backends.interpret import interpret
-from llmir.dim import B, Binding, Mixed, T, ceildiv
-from llmir.dtype import DTYPES
-from llmir.frontends.presets import PRESETS
-from llmir.graph import Program
-from llmir.mesh import Mesh
-from llmir.pipeline import PASSES
-from llmir.routing.zipf import popularity
+from llmir.backends.compare.conservation import conservation
+from llmir.backends.compare.explain import explain
+from llmir.backends.interpret.program import interpret
+from llmir.frontends.models.presets import PRESETS
+from llmir.hw import library
+from llmir.ir.core.dtype import DTYPES
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.atoms import ceildiv
+from llmir.ir.sizes.binding import Binding, Mixed
+from llmir.ir.sizes.polynomial import B, T
+from llmir.ir.sizes.zipf import popularity
+from llmir.ir.tools.pipeline import PASSES
 
 from .commands import environment
 from .transformers_cases import CASES
@@ -68,7 +70,12 @@ def roots(folder: Path) -> Iterator[object]:
     built = program()
     plain = llmir.run(llmir.load(MOE), llmir.DEFAULT_PIPELINE)
     yield from (built, *list(built.instances())[:40])
-    yield from (hw.load("dgx-h100"), hw.load("h100-sxm").calibration, hw.engine("vllm"), hw.load("mi300x"))
+    yield from (
+        library.load("dgx-h100"),
+        library.load("h100-sxm").calibration,
+        library.engine("vllm"),
+        library.load("mi300x"),
+    )
     yield from (PRESETS, DTYPES, *(kind() for kind in PASSES.values()), Mesh([["dp", 2]]))  # type: ignore[arg-type]
     yield from (B * T + ceildiv(B, 8), Binding(B=[1, 2]), Mixed([Binding(B=1), Binding(B=2)]))
     point = llmir.analyze(built, "dgx-h100", batch=2, new=3, context=4)
@@ -209,7 +216,7 @@ def test_values_are_equal_by_content() -> None:
     assert sides[0] is not sides[1]
     for change in ({"name": "other"}, {"notes": ("a note",)}, {"micro_batches": 2}, {"facts": {}}):
         assert sides[0].replace(**change) != sides[0]
-    h100 = hw.load("h100-sxm")
+    h100 = library.load("h100-sxm")
     copied = pickle.loads(pickle.dumps(h100))
     assert copied is not h100
     assert (copied, hash(copied)) == (h100, hash(h100))
@@ -220,7 +227,7 @@ def test_values_are_equal_by_content() -> None:
 
 def test_what_prices_depend_on_keys_their_caches() -> None:
     """A device that differs in one peak, or in one calibrated parameter, has prices of its own."""
-    model, h100 = llmir.run(llmir.load(MOE), llmir.DEFAULT_PIPELINE), hw.load("h100-sxm")
+    model, h100 = llmir.run(llmir.load(MOE), llmir.DEFAULT_PIPELINE), library.load("h100-sxm")
     slower = replace(h100, memory_Bps=h100.memory_Bps / 2)
     measured = h100.calibration
     assert measured is not None
@@ -243,7 +250,7 @@ def test_values_can_be_copied_and_pickled(again: Callable[[Any], Any], tmp_path:
         built["layer"],
         built["layer"].nodes[3],
         B * T,
-        hw.load("dgx-h100"),
+        library.load("dgx-h100"),
         Mesh((("tp", 2),)),
     ):
         assert again(value) == value
@@ -262,9 +269,9 @@ def test_values_can_be_copied_and_pickled(again: Callable[[Any], Any], tmp_path:
 def test_pickles_are_read_in_processes_that_hash_otherwise(tmp_path: Path) -> None:
     """A hash that was computed before must not travel: strings hash otherwise in each process."""
     path = tmp_path / "values.pickle"
-    path.write_bytes(pickle.dumps((program(), hw.load("dgx-h100"), {B * T: 1, ceildiv(B, 8): 2})))
+    path.write_bytes(pickle.dumps((program(), library.load("dgx-h100"), {B * T: 1, ceildiv(B, 8): 2})))
     code = (
-        "import pickle, sys, llmir; from llmir import hw; from llmir.dim import B, T, ceildiv;"
+        "import pickle, sys, llmir; from llmir import hw; from llmir.ir.sizes import B, T, ceildiv;"
         "built, device, sizes = pickle.load(open(sys.argv[1], 'rb'));"
         "again = llmir.parse_program(llmir.print_program(built));"
         "ops = [[node.op for node in each['layer'].nodes] for each in (built, again)];"
@@ -335,5 +342,5 @@ def test_a_device_of_this_process_stays_what_it_is() -> None:
     """The change that once went into every later answer."""
     before = llmir.analyze(llmir.load("llama3.1-8b"), "h100-sxm", new=4096).time_s
     with pytest.raises(TypeError, match="read-only"):
-        hw.load("h100-sxm").matrix_flops["bf16"] = 1e12  # type: ignore[index]
+        library.load("h100-sxm").matrix_flops["bf16"] = 1e12  # type: ignore[index]
     assert llmir.analyze(llmir.load("llama3.1-8b"), "h100-sxm", new=4096).time_s == before

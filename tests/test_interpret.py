@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.graph import Program
-from llmir.tensor import Tensor
+from llmir.backends.interpret.program import interpret
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
 
 from .strategies import LOGITS, configs
 

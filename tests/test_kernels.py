@@ -13,30 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir import hw
-from llmir.backends.cost import model
 from llmir.backends.cost.calibration import basis
-from llmir.backends.cost.kernels import (
-    KERNELS,
-    AllReduce,
-    Call,
-    CollectiveShape,
-    Elementwise,
-    Gemm,
-    GemmShape,
-    Kernel,
-    Stream,
-    StreamShape,
-)
-from llmir.backends.cost.kernels import parameters as parameters_of
-from llmir.backends.cost.kernels.cdna import CdnaGemm
-from llmir.backends.cost.kernels.gemm import K_STEP, STORE, BlockGemm
-from llmir.dim import Binding
-from llmir.errors import HardwareError
+from llmir.backends.cost.models import model
+from llmir.backends.kernels.base import KERNELS, Kernel
+from llmir.backends.kernels.base import parameters as parameters_of
+from llmir.backends.kernels.call import Call
+from llmir.backends.kernels.cdna import CdnaGemm
+from llmir.backends.kernels.collective import AllReduce, CollectiveShape
+from llmir.backends.kernels.gemm import K_STEP, STORE, BlockGemm, Gemm, GemmShape
+from llmir.backends.kernels.stream import Elementwise, Stream, StreamShape
+from llmir.base.array_namespace import ARRAYS
+from llmir.base.errors import HardwareError
+from llmir.hw import library
 from llmir.hw.calibration import engine_yaml, to_yaml
-from llmir.namespace import ARRAYS
+from llmir.hw.device import Device
+from llmir.ir.sizes.binding import Binding
 
-GPUS = [hw.load(name) for name in ("v100", "a100", "h100-sxm", "h20", "b200", "l40s", "rtx4090")]
+GPUS = [library.load(name) for name in ("v100", "a100", "h100-sxm", "h20", "b200", "l40s", "rtx4090")]
 SIZES = st.integers(1, 1 << 15)
 GEMMS = [Gemm, BlockGemm, CdnaGemm]
 
@@ -64,7 +57,7 @@ def products(draw: st.DrawFn) -> GemmShape:
 
 @given(st.data(), st.sampled_from(GPUS), products(), st.floats(0, 1))
 def test_a_call_takes_the_roofline_at_least(
-    data: Any, device: hw.Device, shape: GemmShape, least: float
+    data: Any, device: Device, shape: GemmShape, least: float
 ) -> None:
     kernel = data.draw(kernels(data.draw(st.sampled_from(GEMMS))))
     alone = float(kernel.seconds(device, shape))
@@ -76,7 +69,7 @@ def test_a_call_takes_the_roofline_at_least(
 
 @given(st.data(), st.sampled_from(GPUS), products(), st.sampled_from(["m", "n", "k", "batch"]), SIZES)
 def test_a_larger_product_takes_no_less(
-    data: Any, device: hw.Device, shape: GemmShape, axis: str, more: int
+    data: Any, device: Device, shape: GemmShape, axis: str, more: int
 ) -> None:
     kernel = data.draw(kernels(data.draw(st.sampled_from(GEMMS))))
     larger = replace(shape, **{axis: getattr(shape, axis) + more})
@@ -85,7 +78,7 @@ def test_a_larger_product_takes_no_less(
 
 @given(st.data(), st.sampled_from(GPUS), SIZES, SIZES, SIZES, SIZES)
 def test_a_stream_takes_more_for_more(
-    data: Any, device: hw.Device, rows: int, width: int, more: int, wider: int
+    data: Any, device: Device, rows: int, width: int, more: int, wider: int
 ) -> None:
     kernel = data.draw(kernels(Stream))
     time = kernel.seconds(device, StreamShape(rows, rows * width))
@@ -106,7 +99,7 @@ PARTS = st.sampled_from(
 
 @given(st.data(), st.sampled_from(GPUS), SIZES, SIZES, PARTS)
 def test_two_streams_take_no_less_than_one_that_does_both(
-    data: Any, device: hw.Device, rows: int, width: int, parts: tuple[tuple[float, float], ...]
+    data: Any, device: Device, rows: int, width: int, parts: tuple[tuple[float, float], ...]
 ) -> None:
     kernel, unit = data.draw(kernels(Elementwise)), 2.0 * rows * width
     flops = (2 * rows * width, 3 * rows * width, 5 * rows * width)
@@ -119,7 +112,7 @@ def test_two_streams_take_no_less_than_one_that_does_both(
 
 @given(st.data(), products())
 def test_a_grid_is_its_points(data: Any, shape: GemmShape) -> None:
-    kernel, device = data.draw(kernels(Gemm)), hw.load("h100-sxm")
+    kernel, device = data.draw(kernels(Gemm)), library.load("h100-sxm")
     m, n = np.array([[1.0], [shape.m], [4096.0]]), np.array([shape.n, 1024.0])
     grid = np.asarray(kernel.seconds(device, replace(shape, m=m, n=n)))
     assert grid.shape == (3, 2)
@@ -130,7 +123,7 @@ def test_a_grid_is_its_points(data: Any, shape: GemmShape) -> None:
 
 @given(st.data(), st.sampled_from(GPUS), st.lists(products(), min_size=1, max_size=3))
 def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
-    data: Any, device: hw.Device, shapes: list[GemmShape]
+    data: Any, device: Device, shapes: list[GemmShape]
 ) -> None:
     kernel = data.draw(kernels(data.draw(st.sampled_from(GEMMS))))
     share = 1 / (device.multiprocessors or 1)
@@ -161,7 +154,7 @@ def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
 
 def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -> None:
     # By hand: 2·16384³ FLOPs at nine tenths of the peak, and 2·16384² bytes at eight tenths of the bandwidth.
-    device = hw.load("h100-sxm")
+    device = library.load("h100-sxm")
     kernel = Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
     full = kernel.seconds(device, GemmShape(16384, 16384, 16384))
     assert full == pytest.approx(2 * 16384**3 / (0.9 * 989.4e12), rel=0.05)
@@ -171,7 +164,7 @@ def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -
 
 def test_a_row_in_fp32_runs_at_the_bandwidth_and_many_at_the_lanes() -> None:
     # By hand: 4·16384² bytes at eight tenths of the bandwidth, 2·8192³ FLOPs at nine tenths of the peak.
-    device = hw.load("a100")
+    device = library.load("a100")
     kernel = Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
     row = GemmShape(1, 16384, 16384, x_bits=32, w_bits=32, y_bits=32, dtype="fp32")
     for vector in (row, replace(row, m=16384, n=1)):  # of rows, or of columns
@@ -181,14 +174,14 @@ def test_a_row_in_fp32_runs_at_the_bandwidth_and_many_at_the_lanes() -> None:
 
 
 def test_a_half_empty_wave_costs_what_a_full_one_does() -> None:
-    device, kernel = hw.load("a100"), Gemm(tail=1, split_us=20, sustained=1)  # 108 multiprocessors
+    device, kernel = library.load("a100"), Gemm(tail=1, split_us=20, sustained=1)  # 108 multiprocessors
     times = kernel.seconds(device, GemmShape(1024, 128 * np.arange(1.0, 109.0), 16384))
     steps = int(np.sum(np.diff(times) / times[:-1] > 1e-3))
     assert steps < 50  # of 107: a time that rises with each column of tiles would have them all
 
 
 def test_what_stays_in_the_l2_is_not_fetched_again() -> None:
-    device, kernel = hw.load("l40s"), Gemm()
+    device, kernel = library.load("l40s"), Gemm()
     shape = GemmShape(1, 4096, 1024)
     assert kernel.memory(device, replace(shape, turns=1)) < 0.1 * kernel.memory(device, shape)
 
@@ -213,16 +206,16 @@ def test_parameters_that_are_not_known_or_not_possible_are_named() -> None:
 
 def test_a_device_without_multiprocessors_has_no_tiles() -> None:
     with pytest.raises(HardwareError, match="states no multiprocessors"):
-        Gemm().seconds(hw.Device("X", {"fp32": 1e12}, 2**30, 1e12), GemmShape(1, 1, 1))
+        Gemm().seconds(Device("X", {"fp32": 1e12}, 2**30, 1e12), GemmShape(1, 1, 1))
 
 
-@pytest.mark.parametrize("name", hw.measured())
+@pytest.mark.parametrize("name", library.measured())
 def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(name: str) -> None:
     import yaml
 
     from llmir.hw import schema
 
-    device = hw.load(name)
+    device = library.load(name)
     assert device.calibration
     for engine, families in device.calibration.engines.items():
         for family, fitted in families.items():
@@ -234,24 +227,26 @@ def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(n
             assert fitted.rows > 0
     again = schema.calibration(yaml.safe_load(to_yaml(device.calibration))["calibration"], name, 1)
     assert again == device.calibration
-    files = {f.stem: f.read_text() for f in (Path(hw.__file__).parent / "calibrations" / name).glob("*.yaml")}
+    files = {
+        f.stem: f.read_text() for f in (Path(library.__file__).parent / "calibrations" / name).glob("*.yaml")
+    }
     assert files == {engine: engine_yaml(families) for engine, families in again.engines.items()}
 
 
 def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:
     for name, relative in (("h200", "H100-SXM"), ("a100-40-sxm", "A100-80-SXM"), ("rtx4090", "L40S")):
-        found = basis(hw.load(name), "gemm_bf16")
+        found = basis(library.load(name), "gemm_bf16")
         assert found
         assert found.device.name == relative
     for name in ("h100-sxm", "h200"):
         with pytest.raises(HardwareError, match="unknown engine 'vlm'; did you mean vllm"):
-            model(hw.load(name), "calibrated", "vlm")
-    assert basis(hw.load("tpu-v6e"), "gemm_bf16") is None
+            model(library.load(name), "calibrated", "vlm")
+    assert basis(library.load("tpu-v6e"), "gemm_bf16") is None
 
 
 def test_a_link_is_that_of_each_rows_ranks() -> None:
     """Bridges join two; more ranks go another way, whatever else is asked at once."""
-    device = hw.load("a100-80-pcie")
+    device = library.load("a100-80-pcie")
     kernel = AllReduce()
     together = kernel.seconds(device, CollectiveShape(1e8, np.array([2, 4])))
     alone = [float(kernel.seconds(device, CollectiveShape(1e8, n))) for n in (2, 4)]
@@ -262,5 +257,5 @@ def test_a_link_is_that_of_each_rows_ranks() -> None:
 def test_more_rows_of_a_stream_never_take_less(spread: float, width: float) -> None:
     rows = np.arange(1, 400.0)
     shape = StreamShape(rows, rows * 4 * width + 2 * width, 2 * width)
-    time = np.asarray(Stream(spread=spread).seconds(hw.load("a100"), shape))
+    time = np.asarray(Stream(spread=spread).seconds(library.load("a100"), shape))
     assert (np.diff(time) >= -1e-15).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import llmir
-from llmir.backends.analysis.report import Report
+from llmir.backends.step.report import Report
 
 GiB = 2**30
 # Tokens and seconds of generating; then bytes of a rank's cache of 512 tokens, and GiB/s and ms of moving it.

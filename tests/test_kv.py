@@ -11,13 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import model
 from llmir.backends.cost.channel import PINNED, channel
-from llmir.backends.silicon.measure import Facts, device_text, host_rate, host_text
+from llmir.backends.cost.models import model
+from llmir.backends.silicon.measure.device_file import device_text
+from llmir.backends.silicon.measure.host import host_rate, host_text
 from llmir.backends.silicon.measure.machine import product
-from llmir.cli import cli
-from llmir.errors import HardwareError, InputError
+from llmir.backends.silicon.measure.plan import Facts
+from llmir.base.errors import HardwareError, InputError
+from llmir.cli.main import cli
+from llmir.hw import library
 
 LLAMA = llmir.load("llama-2-7b")
 
@@ -50,9 +52,9 @@ def test_windows_and_latents_are_counted_as_they_are_kept() -> None:
     assert grown[2] - grown[1] == grown[1] - grown[0] == full * 1000 * 2 * 16 * 128 * 2
 
 
-@pytest.mark.parametrize("name", [n for n in hw.names() if n not in ("cpu", "tpu-v5p", "tpu-v6e")])
+@pytest.mark.parametrize("name", [n for n in library.names() if n not in ("cpu", "tpu-v5p", "tpu-v6e")])
 def test_copies_of_the_host_are_within_its_link(name: str) -> None:
-    device = hw.load(name)
+    device = library.load(name)
     link = device.host_link[1]
     assert link.host_Bps is None or 0.5 * link.Bps < link.host_Bps < link.Bps
     ideal, real = (channel(model(device, cost), "host").seconds(1e9) for cost in ("ideal", None))
@@ -61,18 +63,18 @@ def test_copies_of_the_host_are_within_its_link(name: str) -> None:
 
 
 def test_a_host_is_copied_as_fast_as_was_measured_or_as_others_were() -> None:
-    known, other = channel(model(hw.load("h100")), "host"), channel(model(hw.load("h200")), "host")
+    known, other = channel(model(library.load("h100")), "host"), channel(model(library.load("h200")), "host")
     assert (known.link.Bps, str(known.basis)) == (52.8e9, "calibrated")
     assert other.link.Bps == PINNED * 64e9
     assert other.basis.borrowed
-    shares = [hw.load(n).host_link[1] for n in ("a100-40", "h100", "gh200")]
+    shares = [library.load(n).host_link[1] for n in ("a100-40", "h100", "gh200")]
     assert sum((x.host_Bps or 0) / x.Bps for x in shares) / 3 == pytest.approx(PINNED, abs=0.015)
-    said = channel(model(hw.load("h100"), efficiency={"pcie": 0.5}), "host")
+    said = channel(model(library.load("h100"), efficiency={"pcie": 0.5}), "host")
     assert (said.link.Bps, str(said.basis)) == (32e9, "efficiency")
 
 
 def test_links_between_devices_are_priced_as_sends() -> None:
-    device = hw.load("dgx-a100")
+    device = library.load("dgx-a100")
     near, far, cards = (channel(model(device), name) for name in ("nvlink", "network", "pcie"))
     assert near.seconds(1e9) < cards.seconds(1e9) < far.seconds(1e9)  # 300, 32 and 25 GB/s
     for sent in (near, far):
@@ -83,7 +85,7 @@ def test_links_between_devices_are_priced_as_sends() -> None:
 @pytest.mark.parametrize("link", ["host", "nvlink", "pcie", "network"])
 def test_a_share_is_taken_if_it_acts_and_refused_if_not(link: str) -> None:
     """Whether the time to move bytes depends on it decides, link by link."""
-    device = hw.load("dgx-a100")
+    device = library.load("dgx-a100")
     whole = channel(model(device, efficiency={"compute": 1.0}), link).seconds(1e9)
     for name in ("compute", "memory", *device.links, "network", "launch"):
         share = 0.5 if name != "launch" else 1e-3
@@ -161,14 +163,14 @@ def test_a_measured_host_is_in_the_file_of_the_device(tmp_path: Path) -> None:
     assert rate == pytest.approx(40e9)
     assert host_rate(SimpleNamespace(gpu=False)) is None  # type: ignore[arg-type]
     path = tmp_path / "mine.yaml"
-    path.write_text(f"extend: h200\n{host_text(rate, hw.load('h200'))}")
-    mine = hw.load(path)
+    path.write_text(f"extend: h200\n{host_text(rate, library.load('h200'))}")
+    mine = library.load(path)
     assert mine.host_link[1].host_Bps == 40e9
     assert "calibrate --run" in mine.source("links.pcie.host_GBps")
     facts = Facts(("float32",), 5e11, 5e10, 2**24, 2**35, 2**25)
     timed = [(product("float32", 512, 512, 512, 8), 1e-3)]
     text = device_text("mine", facts, 2, timed, gpu=True, host=rate)
     path.write_text(text.replace("memory_GBps: 0", "memory_GBps: 50"))
-    name, link = hw.load(path).host_link
+    name, link = library.load(path).host_link
     assert (name, link.Bps, link.host_Bps) == ("host", 40e9, 40e9)
-    assert host_text(rate, hw.load("cpu")) == ""
+    assert host_text(rate, library.load("cpu")) == ""

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.serving.largest import Answer, most
-from llmir.errors import InputError
-from llmir.graph import Program
+from llmir.backends.request.largest import Answer, most
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
 
 from .commands import TINY, Run, runner
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.errors import InputError, PassError, VerifyError
-from llmir.frontends.weights import expected
-from llmir.graph import Program
+from llmir.base.errors import InputError, PassError, VerifyError
+from llmir.frontends.checkpoints.weights import expected
+from llmir.ir.core.program import Program
 
 from .test_golden import CONFIGS, ORACLE
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import llmir
-from llmir.cli import cli
+from llmir.cli.main import cli
 
 
 @pytest.mark.parametrize(

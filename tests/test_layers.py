@@ -13,15 +13,16 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.build import Builder
-from llmir.errors import VerifyError
-from llmir.frontends.weights import expected
-from llmir.graph import Graph, Program, Value
-from llmir.layers import Layers
-from llmir.names import numbered
-from llmir.ops.region import Repeat
-from llmir.tensor import Tensor, parse_tensor
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import VerifyError
+from llmir.base.names import numbered
+from llmir.frontends.checkpoints.weights import expected
+from llmir.ir.core.graph import Graph, Value
+from llmir.ir.core.layers import Layers
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor, parse_tensor
+from llmir.ir.ops.region import Repeat
+from llmir.ir.tools.build import Builder
 
 from .test_interpret import same, weight
 from .test_liveness import simulate

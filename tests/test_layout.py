@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.dtype import dtype
-from llmir.equation import Equation, equation
-from llmir.errors import VerifyError
-from llmir.mesh import Mesh
-from llmir.tensor import Placement, Tensor, parse_tensor
+from llmir.base.errors import VerifyError
+from llmir.ir.core.dtype import dtype
+from llmir.ir.core.equation import Equation, equation
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.tensor import Placement, Tensor, parse_tensor
 
 MESH = {"x": 2, "y": 3}
 RANKS = [dict(zip(MESH, at, strict=True)) for at in product(*map(range, MESH.values()))]

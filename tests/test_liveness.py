@@ -8,14 +8,16 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.lifetimes import Lifetimes, Moment
-from llmir.backends.analysis.lifetimes import _iterations as iterations
-from llmir.backends.analysis.liveness import Memory, memories
-from llmir.build import Builder
-from llmir.dim import B, Binding, T
-from llmir.graph import Graph, Node, Program, Value
-from llmir.ops import Source
-from llmir.tensor import Tensor
+from llmir.backends.memory.lifetimes import Lifetimes, Moment
+from llmir.backends.memory.lifetimes import _iterations as iterations
+from llmir.backends.memory.liveness import Memory, memories
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.ops.sources import Source
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import B, T
+from llmir.ir.tools.build import Builder
 
 from .strategies import PIPELINES, configs, points
 

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.code import Code
-from llmir.backends.analysis.parts import GRID
-from llmir.backends.cost.tape import Function, Tape, blocks, loops, scalar
-from llmir.errors import InputError
-from llmir.namespace import SCALARS
+from llmir.backends.step.functions import Code
+from llmir.backends.step.parts import GRID
+from llmir.backends.tape import numba as loops
+from llmir.backends.tape import numpy, python
+from llmir.backends.tape.record import Function, Tape
+from llmir.base.array_namespace import SCALARS
+from llmir.base.errors import InputError
 
 from .code_cases import cases, looped, plans
 from .test_tape import draw_function
@@ -32,7 +34,7 @@ def numba(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_each_function_has_a_text() -> None:
-    assert set(loops.TEXT) == {*scalar.TEXT, *loops.EXACT.values()}
+    assert set(loops.TEXT) == {*python.TEXT, *loops.EXACT.values()}
 
 
 @given(st.data(), st.booleans())
@@ -53,7 +55,7 @@ def test_a_loop_is_the_function_at_each_point(data: st.DataObject, truth: bool) 
     table = np.array([rows, np.full(len(rows), float(truth))])
     with np.errstate(all="ignore"):
         names["run"](table, columns[None], np.array(said.constants), results)
-    expected = blocks.compiled(function)(rows[:, None], columns, truth)
+    expected = numpy.compiled(function)(rows[:, None], columns, truth)
     for found, value in zip(results, expected, strict=True):
         assert found == pytest.approx(value.astype(float), rel=1e-14, abs=0, nan_ok=True)
 
@@ -88,7 +90,7 @@ def test_rows_and_columns_may_lie_along_any_axes(numba: Any) -> None:
     tape = Tape(SCALARS)
     k, c, d = (tape.symbol(name) for name in "kcd")
     function = Function.of(tape, "kcd", [k * c / 3 - d, (k < c) & (d < 2), k + 1])
-    run, expected = loops.compiled(function, {"k"}), blocks.compiled(function)
+    run, expected = loops.compiled(function, {"k"}), numpy.compiled(function)
     column = np.arange(5.0)
     for given_ in (
         (np.arange(3.0)[:, None], column, 7),

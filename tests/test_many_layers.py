@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import pipeline
-from llmir.errors import PassError
-from llmir.graph import Program
+from llmir.base.errors import PassError
+from llmir.ir.core.program import Program
+from llmir.ir.tools import pipeline
 from llmir.passes import unroll
 from llmir.passes.unroll import written_out
 

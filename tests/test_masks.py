@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.build import Builder
-from llmir.dim import B, Binding, C, T, grown
-from llmir.errors import ParseError, VerifyError
-from llmir.graph import Program
-from llmir.masks import MASKS, ChosenBlocks, ChosenEntries, Entries, Mask, mask
-from llmir.mesh import ONE_DEVICE
-from llmir.op import infer, work
-from llmir.ops import make
-from llmir.tensor import Tensor, parse_tensor
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import ParseError, VerifyError
+from llmir.ir.core.masks import MASKS, ChosenBlocks, ChosenEntries, Entries, Mask, mask
+from llmir.ir.core.mesh import ONE_DEVICE
+from llmir.ir.core.op import infer, work
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor, parse_tensor
+from llmir.ir.ops import make
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import B, C, T, grown
+from llmir.ir.tools.build import Builder
 
 from .test_interpret import same, weight
 

@@ -14,26 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import Calibrated
+from llmir.backends.cost.calibrated import Calibrated
 from llmir.backends.cost.calibration import basis
-from llmir.backends.cost.kernels import (
-    AttentionShape,
-    CpuAttention,
-    CpuGemm,
-    CpuHost,
-    GemmShape,
-    Kernel,
-    Stream,
-    StreamShape,
-)
 from llmir.backends.cost.models import model
+from llmir.backends.kernels.attention import AttentionShape
+from llmir.backends.kernels.base import Kernel
+from llmir.backends.kernels.cpu import CpuAttention, CpuGemm, CpuHost
+from llmir.backends.kernels.gemm import GemmShape
+from llmir.backends.kernels.stream import Stream, StreamShape
 from llmir.backends.silicon import measure
 from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.measure import Facts, Point, plan, record, steps, write
-from llmir.backends.silicon.measure.machine import product, stream
-from llmir.backends.silicon.measure.peaks import device_text
-from llmir.errors import InputError
+from llmir.backends.silicon.measure import engine_cpu
+from llmir.backends.silicon.measure.device_file import device_text
+from llmir.backends.silicon.measure.kernels import Eager
+from llmir.backends.silicon.measure.machine import Point, product, stream
+from llmir.backends.silicon.measure.plan import Facts, plan
+from llmir.backends.silicon.measure.record import record, write
+from llmir.base.errors import InputError
+from llmir.hw import library
+from llmir.hw.device import Device
 
 from .commands import Run, runner
 from .measured import cases_of, points_of
@@ -46,9 +45,7 @@ TRUE: dict[str, Kernel] = {
     "attention": CpuAttention(matrix=0.5, softmax=0.1, fetch_ns=0.4, block_us=3, launch_us=12),
     "elementwise": Stream(bandwidth=0.5, launch_us=4),
 }
-DEVICE = hw.Device(
-    "fake", {"fp32": 5e11}, 2**35, 5e10, matrix_flops={"bf16": 1e12}, cores=CORES, l2_bytes=2**24
-)
+DEVICE = Device("fake", {"fp32": 5e11}, 2**35, 5e10, matrix_flops={"bf16": 1e12}, cores=CORES, l2_bytes=2**24)
 
 
 class Fake:
@@ -174,7 +171,7 @@ def test_peaks_are_the_best_rates_and_no_row_beats_them(tmp_path: Path) -> None:
     timed = list(zip(points, (2.7e-3, 1e-3, 4.2e-4, 1e-3), strict=True))
     text = device_text("mine", FACTS, 2, timed, gpu=False)
     (tmp_path / "mine.yaml").write_text(text)
-    device = hw.load(tmp_path / "mine.yaml")
+    device = library.load(tmp_path / "mine.yaml")
     assert device.matrix_peak("fp32")[0] == pytest.approx(2 * 512**3 / 2.7e-3, rel=1e-3)
     assert device.matrix_peak("bf16")[0] == pytest.approx(2 * 512**3 / 1e-3, rel=1e-3)
     assert device.memory_Bps == pytest.approx(2 * 4096 * 1024 * 4 / 1e-3, rel=1e-3)
@@ -191,7 +188,7 @@ def test_an_unknown_gpu_has_multiprocessors_and_a_measured_link(tmp_path: Path) 
     timed = [(product("float32", 512, 512, 512, 8), 1e-5), (sent, 0.01)]
     timed.append((stream("copy", "float32", 4096, 1024), 1e-4))
     (tmp_path / "g.yaml").write_text(device_text("G", GPU, 100, timed, gpu=True))
-    device = hw.load(tmp_path / "g.yaml")
+    device = library.load(tmp_path / "g.yaml")
     assert (device.cores, device.multiprocessors) == (None, 100)
     assert device.link(4)[1].Bps == pytest.approx(2 * 0.75 * 10**9 / 0.01, rel=1e-3)
 
@@ -200,7 +197,7 @@ def test_a_file_beside_the_rows_names_a_device_and_can_be_built_on(tmp_path: Pat
     (tmp_path / "mine.yaml").write_text("extend: cpu\nname: Mine\n")
     machines = Machines(tmp_path)
     mine = machines("mine")
-    assert (mine.name, machines("h100-sxm")) == ("Mine", hw.load("h100-sxm"))
+    assert (mine.name, machines("h100-sxm")) == ("Mine", library.load("h100-sxm"))
     assert machines(str(tmp_path / "mine.yaml")) is mine
     assert machines.base(mine, "Mine", str(tmp_path / "sub" / "x.yaml")) == "../mine.yaml"
     assert machines.base(machines("h100-sxm"), "h100-sxm", "x.yaml") == "h100-sxm"
@@ -215,7 +212,7 @@ def test_what_is_measured_gives_back_the_kernels_that_made_it(run: Run, tmp_path
     pytest.importorskip("scipy")
     ran = run("calibrate", "--run", "-o", "here", "--seconds", "300")
     assert ran.code == 0, ran.err
-    device = hw.load(tmp_path / "here" / "local-cpu.yaml")
+    device = library.load(tmp_path / "here" / "local-cpu.yaml")
     gemm, decode, act = (basis(device, name) for name in ("gemm_fp32", "attention_decode_fp32", "stream"))
     assert gemm and decode and act
     assert (gemm.family, decode.engine) == ("cpu_gemm_fp32", "eager")
@@ -230,7 +227,7 @@ def test_what_is_measured_gives_back_the_kernels_that_made_it(run: Run, tmp_path
     assert step.plan.model.name == "calibrated"
     again = run("calibrate", "--from", "here", "--family", "gemm", "--format", "csv", "-o", "again.yaml")
     assert again.code == 0, again.err
-    refitted = basis(hw.load(tmp_path / "again.yaml"), "gemm_fp32")
+    refitted = basis(library.load(tmp_path / "again.yaml"), "gemm_fp32")
     assert refitted
     assert refitted.fitted.parameters == pytest.approx(gemm.fitted.parameters, rel=0.01)
 
@@ -238,7 +235,7 @@ def test_what_is_measured_gives_back_the_kernels_that_made_it(run: Run, tmp_path
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "Eager", Fake)
-    monkeypatch.setattr(steps, "measure", lambda machine: [])
+    monkeypatch.setattr(engine_cpu, "measure", lambda machine: [])
 
 
 def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
@@ -251,7 +248,7 @@ def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
         text.replace("memory_GBps: 0", "memory_GBps: 50")
         + f"calibration: {{engine: eager, eager: {{{kernels}}}}}\n"
     )
-    device = hw.load(tmp_path / "mine.yaml")
+    device = library.load(tmp_path / "mine.yaml")
 
     def build(config: Any) -> llmir.Program:
         return llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
@@ -259,12 +256,12 @@ def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
     timed = []
     for layers, batch in itertools.product((1, 2, 4, 8), (1, 4, 16)):
         point = Point("steps", {"layers": layers, "batch": batch, "context": 16})
-        program = build(steps.config(layers))
+        program = build(engine_cpu.config(layers))
         at = {"batch": batch, "new": 1, "context": 16}
         bare = llmir.analyze(program, device, **at)
         count = sum(row.repeat for row in bare.plan.rows)
         timed.append((point, bare.time_s + (300 + 7 * batch + 15 * count) * 1e-6))
-    found, errors = steps.host(timed, device, build)
+    found, errors = engine_cpu.host(timed, device, build)
     assert isinstance(found, CpuHost)
     assert vars(found) == pytest.approx(vars(made), rel=1e-3)
     assert errors.mape < 1e-3
@@ -276,7 +273,7 @@ def test_a_device_that_states_a_host_is_priced_with_it(tmp_path: Path) -> None:
     kernels = f"gemm_bf16: {about}launch_us: 3}}"
     path = tmp_path / "x.yaml"
     path.write_text(f"extend: cpu\ncalibration: {{engine: eager, eager: {{{kernels}, {host}}}}}\n")
-    device = hw.load(path)
+    device = library.load(path)
     program = llmir.load("llama3.2-1b")
     with_host = llmir.analyze(program, device, new=1, context=64)
     bare = llmir.analyze(program, device, new=1, context=64, cost="ideal")
@@ -339,7 +336,7 @@ def test_without_pytorch_a_run_says_how_to_get_it(run: Run, monkeypatch: pytest.
 
 def test_pytorch_times_each_kind_of_point() -> None:
     pytest.importorskip("torch")
-    machine = measure.Eager(each_s=1e-3)
+    machine = Eager(each_s=1e-3)
     points = {(p.file, p.cells.get("op")): p for p in plan(replace(machine.facts, cache_bytes=2**20), 10)}
     for point in points.values():
         seconds = machine.seconds(point)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.memory_sum import MemorySum
-from llmir.errors import HardwareError, InputError
-from llmir.graph import Program
-from llmir.hw.sections.memory import EngineMemory
+from llmir.backends.memory.memory_sum import MemorySum
+from llmir.base.errors import HardwareError, InputError
+from llmir.hw import library
+from llmir.hw.engine_sections import EngineMemory
+from llmir.ir.core.program import Program
 
 from .commands import Run, runner
 
@@ -36,7 +36,7 @@ def memory(program: Program, device: Any = "h100-sxm", **options: Any) -> Memory
 
 
 def test_the_terms_of_a_known_model_are_closed_forms() -> None:
-    rule = hw.engine("vllm").section(EngineMemory)
+    rule = library.engine("vllm").section(EngineMemory)
     assert rule
     found = memory(built(), memory_utilization=0.95)
     assert found.physical_bytes == round(79.19 * GIB)
@@ -261,17 +261,17 @@ def test_what_cannot_act_is_refused(run: Run, arguments: tuple[str, ...], says: 
 def test_a_size_of_ones_own_is_not_what_the_driver_gives_of_another(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("extend: h100-sxm\nmemory_GiB: 94\n")
-    assert hw.load(path).capacity_bytes == 94 * GIB
+    assert library.load(path).capacity_bytes == 94 * GIB
     path.write_text("extend: h100-sxm\nphysical_GiB: 79.5\n")
-    assert hw.load(path).capacity_bytes == round(79.5 * GIB)
+    assert library.load(path).capacity_bytes == round(79.5 * GIB)
     path.write_text("extend: h100-sxm\nphysical_GiB: 81\n")
     with pytest.raises(HardwareError, match="physical_GiB is more than the memory that there is"):
-        hw.load(path)
+        library.load(path)
 
 
-@pytest.mark.parametrize("name", hw.names())
+@pytest.mark.parametrize("name", library.names())
 def test_drivers_give_a_little_less_than_is_sold(name: str) -> None:
-    device = hw.load(name)
+    device = library.load(name)
     assert 0.9 * device.memory_bytes < device.capacity_bytes <= device.memory_bytes
 
 
@@ -301,7 +301,7 @@ def test_a_wrong_section_is_named(tmp_path: Path, memory: str, says: str) -> Non
     host = "host: {origin: by hand, rows: 3, error_percent: 5, step_us: 5000}\n"
     path.write_text(f"{host}memory: {memory.replace('BASE', base)}\n")
     with pytest.raises(HardwareError) as error:
-        hw.engine(str(path))
+        library.engine(str(path))
     assert says in str(error.value)
 
 
@@ -314,7 +314,7 @@ def test_ones_own_engine_has_its_own_rule(tmp_path: Path) -> None:
 
 def test_releases_are_those_of_the_version_that_is_asked_for() -> None:
     def sampler(version: str) -> float:
-        rule = hw.engine(f"vllm@{version}").section(EngineMemory)
+        rule = library.engine(f"vllm@{version}").section(EngineMemory)
         assert rule
         return rule.sampler
 

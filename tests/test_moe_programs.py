@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.cost import rows
-from llmir.backends.cost.kernels import GroupedShape, calls
+from llmir.backends.kernels.call import calls
+from llmir.backends.kernels.moe import GroupedShape
 from llmir.backends.silicon.tables.gemm import PRODUCTS
 from llmir.backends.silicon.tables.moe import layer as moe_program
 from llmir.backends.silicon.tables.moe import products as moe_products
-from llmir.dim import Binding
-from llmir.graph import Program
-from llmir.text import print_program
-from llmir.verify import verify
+from llmir.backends.work.rows import rows
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.tools.text import print_program
+from llmir.ir.tools.verify import verify
 
 TOKENS = np.array([1.0, 2, 7, 16, 100, 320, 4096])
 HIDDEN, INTER = 2048, 768

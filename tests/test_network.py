@@ -17,11 +17,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
-from llmir.backends.cost.network import ALGORITHMS, Leg, Span, Way, crossing, exchange, fastest, ways
-from llmir.dim import Binding, Dim
-from llmir.errors import HardwareError
-from llmir.hw import Device, Link, Node
+from llmir.backends.work.network import ALGORITHMS, Leg, Span, Way, crossing, exchange, fastest, ways
+from llmir.base.errors import HardwareError
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.hw.link import Link, Node
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Dim
 
 MEASURED = Path(__file__).parents[2] / "shared" / "measured" / "collective.csv"
 GB, US = 1e9, 1e-6
@@ -247,7 +249,7 @@ def test_the_network_adds_up_only_where_it_says_so() -> None:
 
 
 def test_a_stage_sends_to_the_next_over_the_link_between_them() -> None:
-    on = hw.load("dgx-h100")
+    on = library.load("dgx-h100")
     for group, link in (((0, 4), on.links["nvlink"]), ((0, 8), on.node.network if on.node else None)):
         assert link is not None
         [way] = ways(on, "send", group)
@@ -255,7 +257,7 @@ def test_a_stage_sends_to_the_next_over_the_link_between_them() -> None:
 
 
 def test_a_bridge_joins_neighbours_only() -> None:
-    on = hw.load("rtx3090")
+    on = library.load("rtx3090")
     assert [ways(on, "all_reduce", g)[0].legs[0].span.name for g in ((2, 3), (1, 2), (0, 4))] == [
         "nvlink",
         "pcie",
@@ -265,8 +267,8 @@ def test_a_bridge_joins_neighbours_only() -> None:
 
 @pytest.mark.parametrize("opcode", sorted(ALGORITHMS))
 def test_ways_are_in_order_of_size(opcode: str) -> None:
-    for name in (*hw.names(), *hw.clusters()):
-        on = hw.load(name)
+    for name in (*library.names(), *library.clusters()):
+        on = library.load(name)
         if on.links and name != "cpu":
             found = ways(on, opcode, tuple(range(16 if on.node and on.node.network else 8)))
             for a, b in pairwise(found):
@@ -305,7 +307,7 @@ def test_ideal_never_exceeds_a_measured_collective() -> None:
     """Inside a node; a payload is what nccl-tests calls the size."""
     counts = dict.fromkeys(GPUS, 0)
     for row in measured(GPUS):
-        check(row, hw.load(GPUS[row["gpu"]]))
+        check(row, library.load(GPUS[row["gpu"]]))
         counts[row["gpu"]] += 1
     print(f"ideal is below all of {counts}")
     assert sum(counts.values()) > 1000
@@ -324,7 +326,7 @@ def test_ideal_never_exceeds_a_measured_all_reduce_across_nodes() -> None:
 
 @cache
 def taken(per_node: int) -> Device:
-    whole = hw.cluster("dgx-a100")
+    whole = library.cluster("dgx-a100")
     return replace(whole, node=Node("part", per_node, whole.node.network if whole.node else None))
 
 
@@ -332,7 +334,7 @@ def taken(per_node: int) -> Device:
 def test_a_step_on_nodes_takes_no_less_than_on_one_link(tp: int) -> None:
     """The network is no faster than NVLink; comm_bytes do not depend on either."""
     program = llmir.run(llmir.load("llama3.1-405b"), f"fuse-attention,fuse,shard{{tp={tp}}}")
-    whole = replace(hw.load("h100-sxm"), node=Node("one of them all", tp))
+    whole = replace(library.load("h100-sxm"), node=Node("one of them all", tp))
     one, many = (llmir.analyze(program, on, batch=8, new=128, cost="ideal") for on in (whole, "dgx-h100"))
     assert one.comm_bytes == many.comm_bytes
     assert one.time_s == many.time_s if tp == 8 else one.time_s < many.time_s

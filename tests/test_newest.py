@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.errors import ConfigError
-from llmir.frontends.weights import expected
+from llmir.base.errors import ConfigError
+from llmir.frontends.checkpoints.weights import expected
 
 from .newest_cases import CASES
 

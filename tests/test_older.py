@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import ConfigError, UnsupportedError
-from llmir.frontends.weights import expected
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.frontends.checkpoints.weights import expected
 
 from .older_cases import OLDER
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.report import Report
-from llmir.backends.cost import rows
 from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.tables import FORMATS, Kernels, Points, load
-from llmir.backends.silicon.validate import priced_by
-from llmir.build import Builder
-from llmir.dim import Binding
-from llmir.graph import Program
-from llmir.ops.source import Source
+from llmir.backends.silicon.tables.table import FORMATS, Kernels, Points, load
+from llmir.backends.silicon.validate.estimates import priced_by
+from llmir.backends.step.report import Report
+from llmir.backends.work.rows import rows
+from llmir.hw import library
+from llmir.ir.core.program import Program
+from llmir.ir.ops.sources import Source
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.tools.build import Builder
 
 EXACT = 1e-12
 ENGINES = ("vllm", "sglang", "trtllm", "sglang-triton", "another")
@@ -161,7 +161,7 @@ def test_a_row_takes_what_a_report_says_of_its_ops(
     assert not found.problems
     said = {row.row: row for row in found.rows}
     assert len(said) == len(TABLES[table][1])
-    model = priced_by("calibrated").model(hw.load(device), engine)
+    model = priced_by("calibrated").model(library.load(device), engine)
     for lines, points in points_of(path):
         for number, row in enumerate(points.rows):
             step = Report(concrete(points, number), model.device, batch=1, new=1, context=0, model=model)

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmir.dim import Binding, Size
-from llmir.dtype import FP32
-from llmir.errors import VerifyError
-from llmir.mesh import ONE_DEVICE
-from llmir.op import KINDS, Place, infer, work
-from llmir.ops import OPS, make
-from llmir.tensor import Tensor, parse_tensor
+from llmir.base.errors import VerifyError
+from llmir.ir.core.dtype import FP32
+from llmir.ir.core.mesh import ONE_DEVICE
+from llmir.ir.core.op import KINDS, OPS, Place, infer, work
+from llmir.ir.core.tensor import Tensor, parse_tensor
+from llmir.ir.ops import make
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size
 
 from .attention_cases import ATTENTION
 from .image_ops import IMAGES

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import model
-from llmir.backends.cost.kernels import KERNELS, Host, OverlappedHost, RunShape, StepShape
-from llmir.backends.silicon.played import Manner, Played
-from llmir.backends.silicon.validate.pricing import Pricing
+from llmir.backends.cost.models import model
+from llmir.backends.kernels.base import KERNELS
+from llmir.backends.kernels.engine_cpu import Host, OverlappedHost, RunShape, StepShape
+from llmir.backends.request.workload import Workload
+from llmir.backends.silicon.closed_loop import Manner, Played
+from llmir.backends.silicon.validate.estimates import Pricing
+from llmir.hw import library
 
 SHARDED = llmir.run(llmir.load("llama3.1-8b"), [llmir.pipeline_of("vllm"), "shard{tp=8}"])
 BUSY, BESIDE = (5e-3, 50e-3), 10e-3  # seconds of kernels that take less and more than the host
@@ -22,7 +23,7 @@ BUSY, BESIDE = (5e-3, 50e-3), 10e-3  # seconds of kernels that take less and mor
 def test_short_prompts_take_as_long_as_their_launches(engine: str, decodes: int) -> None:
     """No graph holds a step that reads prompts, and eight ranks are done before the next kernel comes."""
     step = llmir.server(SHARDED, "h100-sxm", engine=engine).prices().step
-    host = model(hw.load("h100-sxm"), engine=engine).host
+    host = model(library.load("h100-sxm"), engine=engine).host
     assert host is not None
     parts = [{"batch": 1, "new": 1, "context": 500}] * decodes + [{"batch": 1, "new": 64, "context": 0}]
     whole = llmir.analyze(SHARDED, "h100-sxm", engine=engine, **parts[0], beside=parts[1:])
@@ -48,7 +49,7 @@ def test_an_overlapped_step_takes_the_longer_of_the_host_and_all_else() -> None:
 @pytest.mark.parametrize(("engine", "family"), [("trtllm", OverlappedHost), ("sglang", Host)])
 def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Host]) -> None:
     """Of long steps nothing where they overlap; the parts add up to the whole in any case."""
-    of = hw.engine(engine)
+    of = library.engine(engine)
     assert KERNELS[of.family] is family
     few = llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of(engine))
     for program, batch in ((few, 256), (SHARDED, 1)):
@@ -66,7 +67,7 @@ def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Host])
 
 def test_an_engine_that_was_told_to_wait_hides_nothing() -> None:
     """As a source says of its runs; the engine's own default is another."""
-    device, pricing = hw.load("h100-sxm"), Pricing("calibrated")
+    device, pricing = library.load("h100-sxm"), Pricing("calibrated")
     jobs = [pricing.workload(SHARDED, device, "trtllm", (1, 512, 64), None, ahead) for ahead in (None, False)]
     assert all(isinstance(job, Workload) for job in jobs)
     both = [job.prefill.plan.host for job in jobs]
@@ -82,7 +83,7 @@ def test_an_engine_that_was_told_to_wait_hides_nothing() -> None:
 
 
 def test_a_share_of_memory_that_a_source_tells_holds_less() -> None:
-    device, pricing = hw.load("h100-sxm"), Pricing("calibrated")
+    device, pricing = library.load("h100-sxm"), Pricing("calibrated")
     some, most = (
         pricing.workload(SHARDED, device, "trtllm", (1, 512, 64), None, None, share) for share in (0.8, None)
     )
@@ -94,4 +95,4 @@ def test_a_share_of_memory_that_a_source_tells_holds_less() -> None:
 def test_runs_add_idle_time_to_either_host() -> None:
     host = OverlappedHost(hidden=0, step_us=2000, sequence_us=8, kernel_us=1, skew_us=0.05)
     shape = RunShape(step(BUSY[1]).times(3), step(BUSY[0]), 0.5)
-    assert host.seconds(hw.load("h100-sxm"), shape) == pytest.approx(3 * BUSY[1] + BESIDE + 0.5)
+    assert host.seconds(library.load("h100-sxm"), shape) == pytest.approx(3 * BUSY[1] + BESIDE + 0.5)

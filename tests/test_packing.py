@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.frontends import checkpoint, packing, weights
+from llmir.frontends.checkpoints import tensors as checkpoint
+from llmir.frontends.checkpoints import weights
+from llmir.ir.core.dtype import DTYPES
 
 from .test_bitsandbytes import BNB
 from .test_check import header, index, safetensors
@@ -107,7 +109,7 @@ FORMATS: dict[str, tuple[dict[str, Any], dict[str, tuple[str, Shape]]]] = {
     ),
 }
 BITS = {"U8": 8, "I8": 8, "F8_E4M3": 8, "F16": 16, "BF16": 16, "I32": 32, "F32": 32, "I64": 64}
-SAFETENSORS = {d.name: d.stored for d in packing.DTYPES.values() if d.stored}
+SAFETENSORS = {d.name: d.stored for d in DTYPES.values() if d.stored}
 
 
 def stored(program: llmir.Program) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import llmir
-from llmir.errors import PassError, VerifyError
-from llmir.text import parse_program, print_program
-from llmir.verify import verify
+from llmir.base.errors import PassError, VerifyError
+from llmir.ir.tools.text import parse_program, print_program
+from llmir.ir.tools.verify import verify
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "num_attention_heads": 4}
 

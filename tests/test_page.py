@@ -10,7 +10,7 @@ import pytest
 
 import llmir
 from llmir.backends.export import units
-from llmir.errors import LlmirError
+from llmir.base.errors import LlmirError
 
 from . import browser
 from .commands import Run, runner
@@ -63,8 +63,8 @@ def test_figures_are_those_of_workload(page: Path, chromium: Any) -> None:
     ],
 )
 def test_figures_of_other_families(model: str, axes: dict[str, Any], chromium: Any, tmp_path: Path) -> None:
-    from llmir import hw
-    from llmir.reported import setups
+    from llmir.api.page import setups
+    from llmir.hw import library
 
     (tmp_path / "page.html").write_text(llmir.page(model, axes), encoding="utf-8")
     browser.opened(chromium, tmp_path / "page.html")
@@ -74,7 +74,7 @@ def test_figures_of_other_families(model: str, axes: dict[str, Any], chromium: A
         for batch, prompt, generate in ((1, 1, 1), (8, 3000, 40), (48, 20_001, 2)):
             how = {name: setup.values[name] for name in ("engine", "cost") if name in setup.values}
             at = {"batch": batch * parts, "prompt": prompt, "generate": generate}
-            job = llmir.workload(setup.program, hw.load(setup.values["hw"]), **at, **how)
+            job = llmir.workload(setup.program, library.load(setup.values["hw"]), **at, **how)
             assert differs(chromium.execute_script(PRICED, number, *at.values()), job) < browser.OFF
 
 

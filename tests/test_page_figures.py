@@ -8,9 +8,9 @@ import itertools
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import model as model_of
-from llmir.backends.export import web
+from llmir.backends.cost.models import model as model_of
+from llmir.backends.export.page.setups import Setup
+from llmir.hw import library
 
 from . import emit_cases, page_cases
 
@@ -46,7 +46,7 @@ def test_other_memory_may_have_another_stage_full_first(model: str, stages: int)
 
 
 def _tightest(model: str, stages: int, share: float) -> int:
-    device = hw.load("h100-sxm")
+    device = library.load("h100-sxm")
     memory = int(share * device.capacity_bytes)
     other = dataclasses.replace(device, memory_bytes=memory, physical_bytes=None)
     program = llmir.run(llmir.load(model), f"{llmir.DEFAULT_PIPELINE},stages{{pp={stages}}}")
@@ -69,8 +69,8 @@ STAGED = [
 def test_stages_of_a_page_are_the_timeline(model: str, split: str, engine: str | None) -> None:
     """Each micro-batch from its start to its end on each stage, what of that is overhead, and each wait."""
     program = llmir.run(llmir.load(model), f"{llmir.DEFAULT_PIPELINE},{split}")
-    device = hw.load("h100-sxm")
-    told, functions = page_cases.told_of(web.Setup({}, program, model_of(device, None, engine)))
+    device = library.load("h100-sxm")
+    told, functions = page_cases.told_of(Setup({}, program, model_of(device, None, engine)))
     parts = program.micro_batches
     points = [(parts, 5, 4), (16 * parts, 900, 30)]
     (found,) = page_cases.run(told, functions, points, [{}])

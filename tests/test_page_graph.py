@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.backends.export.web import graphs
+from llmir.backends.export.page import graphs
 
 
 @st.composite

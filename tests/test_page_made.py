@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmir.backends.export.web.page import _script
+from llmir.backends.export.page.bundle import _script
 
 ROOT = Path(__file__).parent.parent
-WEB, BUILD = ROOT / "backends/export/web", ROOT / "scripts/web"
+WEB, BUILD = ROOT / "backends/export/page", ROOT / "scripts/web"
 MADE = WEB / "made"
 WITH = ("build.mjs", "d3.js", "package-lock.json")
 ESBUILD = BUILD / "node_modules" / "esbuild"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import LlmirError
-from llmir.views import FRAME
+from llmir.base.errors import LlmirError
+from llmir.base.formats import FRAME
 
 from . import browser
 

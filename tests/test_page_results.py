@@ -11,9 +11,9 @@ import pytest
 
 import llmir
 from llmir.backends.export import units
-from llmir.backends.export.web.page import results
-from llmir.backends.export.web.plans import plans as told_of_plans
-from llmir.errors import LlmirError
+from llmir.backends.export.page.bundle import results
+from llmir.backends.export.page.plans import plans as told_of_plans
+from llmir.base.errors import LlmirError
 
 from . import browser
 from .commands import Run, runner

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import model
-from llmir.backends.export.web import Setup
-from llmir.backends.export.web import page as made
+from llmir.backends.cost.models import model
+from llmir.backends.export.page.bundle import page as made
+from llmir.backends.export.page.setups import Setup
+from llmir.hw import library
 
 from . import browser
 
@@ -31,7 +31,7 @@ HOSTILE = (
 def test_names_are_text_and_run_nothing(name: str, chromium: Any, tmp_path: Path) -> None:
     program = llmir.run(llmir.load("llama3.2-1b"), llmir.DEFAULT_PIPELINE)
     program = program.replace(name=name, notes=(name,))
-    device = replace(hw.load("h100-sxm"), name=name)
+    device = replace(library.load("h100-sxm"), name=name)
     setups = [Setup({"hw": name}, program, model(device, "ideal")), Setup({"hw": "b"}, why=name)]
     (tmp_path / "page.html").write_text(made(setups, browser.START, name), encoding="utf-8")
     browser.console(chromium)

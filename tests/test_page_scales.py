@@ -10,8 +10,8 @@ import pytest
 
 import llmir
 from llmir.backends.export import units
-from llmir.backends.export.web.page import results
-from llmir.backends.export.web.plans import plans
+from llmir.backends.export.page.bundle import results
+from llmir.backends.export.page.plans import plans
 
 from . import browser
 from .page_results import made

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import llmir
-from llmir.pipeline import PASSES, is_pass
+from llmir.ir.tools.pipeline import PASSES, is_pass
 
 FOLDER = Path(__file__).parent / "ir"
 # Those of llmir itself: what other tests define is theirs to test.

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 
 import llmir
-from llmir.errors import LlmirError, PassError, VerifyError
-from llmir.graph import Graph, Program, Value
-from llmir.passes import PASSES
-from llmir.pipeline import parse_pipeline
-from llmir.rewrite import Rule, rewrite
+from llmir.base.errors import LlmirError, PassError, VerifyError
+from llmir.ir.core.graph import Graph, Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.pipeline import PASSES, parse_pipeline
+from llmir.ir.tools.rewrite import Rule, rewrite
 
 from .strategies import configs
 

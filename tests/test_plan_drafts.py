@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 import llmir
-from llmir.backends.analysis.speculation import yielded
-from llmir.errors import InputError
+from llmir.backends.request.speculation import yielded
+from llmir.base.errors import InputError
 from tests.commands import Run, runner
 
 MODEL, EVERY, SMALL = (

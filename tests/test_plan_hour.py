@@ -13,8 +13,8 @@ from llmir.backends.export.plan import to_markdown
 from llmir.backends.search import hour as hours
 from llmir.backends.search.limit import Limit
 from llmir.backends.search.plan import Plans, PooledCandidate
-from llmir.backends.simulation.simulated_pools import SimulatedPools
-from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
+from llmir.backends.simulate.simulated_pools import SimulatedPools
+from llmir.backends.simulate.simulated_replicas import SimulatedReplicas
 
 LENGTHS: dict[str, Any] = {"prompt": "lognormal:400,0.6", "generate": "uniform:20,100"}
 

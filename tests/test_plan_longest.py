@@ -11,8 +11,8 @@ import llmir
 from llmir.backends.search.pool_search import PoolSearch
 from llmir.backends.search.search import Search
 from llmir.backends.search.trial import Replica
-from llmir.cli import cli
-from llmir.errors import InputError
+from llmir.base.errors import InputError
+from llmir.cli.main import cli
 
 # The longest of such prompts are some 70,000 tokens; caches of one L4 hold half as many, of two three times.
 LAW = "lognormal:2000,1"

@@ -8,7 +8,7 @@ import pytest
 
 import llmir
 from llmir.backends.search.plan import Candidate
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 ASKED: dict[str, Any] = {"rate": 5, "prompt": 500, "generate": 50, "requests": 100, "max_tpot": "30ms"}
 

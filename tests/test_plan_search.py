@@ -17,8 +17,8 @@ import llmir
 from llmir.backends.search.front import front
 from llmir.backends.search.limit import Limit, limit
 from llmir.backends.search.plan import Candidate, Plans
-from llmir.cli import cli
-from llmir.errors import InputError
+from llmir.base.errors import InputError
+from llmir.cli.main import cli
 
 RATE = 80
 TRAFFIC: dict[str, Any] = {"rate": RATE, "prompt": 1000, "generate": 100, "seed": 3}

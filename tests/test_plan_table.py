@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import llmir
-from llmir.cli import cli
 from llmir.cli.kinds import timed
+from llmir.cli.main import cli
 
 
 def run(*arguments: str) -> Result:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.errors import PassError
-from llmir.graph import Program
+from llmir.base.errors import PassError
+from llmir.ir.core.program import Program
+from llmir.ir.tools.pipeline import parse_pipeline
 from llmir.passes.modules import read_plan
 from llmir.passes.quantize import Quantize
-from llmir.pipeline import parse_pipeline
 
 from .strategies import FUSIONS, configs
 from .test_interpret import ids, logits, same

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import measured
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Basis, model
-from llmir.backends.silicon.played import Manner, Played
-from llmir.backends.silicon.validate.pricing import related
-from llmir.errors import InputError
+from llmir.api import measure
+from llmir.backends.cost.models import model
+from llmir.backends.request.workload import Workload
+from llmir.backends.silicon.closed_loop import Manner, Played
+from llmir.backends.silicon.validate.estimates import related
+from llmir.backends.work.basis import Basis
+from llmir.base.errors import InputError
 from llmir.hw.transfer import ENGINE
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -107,9 +108,9 @@ def table(path: Path) -> Path:
 def test_hosts_without_a_model_predict_it_where_it_is_of_the_same_engine(tmp_path: Path) -> None:
     pytest.importorskip("scipy")
     path = table(tmp_path / "e2e.csv")
-    bundled = measured.validate(path)
+    bundled = measure.validate(path)
     assert max(abs(row.error) for row in bundled.rows) < 1e-9
-    found = measured.validate(path, folds="model,device,version")
+    found = measure.validate(path, folds="model,device,version")
     assert [(row.row, row.metric) for row in found.rows] == [(row.row, row.metric) for row in bundled.rows]
     # A fit leans on what other servers have in common.
     assert 0 < max(abs(row.error) for row in found.rows) < 0.08
@@ -126,7 +127,7 @@ def test_hosts_without_a_model_predict_it_where_it_is_of_the_same_engine(tmp_pat
 )
 def test_folds_that_leave_nothing_out_are_refused(tmp_path: Path, asked: dict[str, str], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        measured.validate(table(tmp_path / "e2e.csv"), **asked)  # type: ignore[arg-type]
+        measure.validate(table(tmp_path / "e2e.csv"), **asked)  # type: ignore[arg-type]
 
 
 def test_a_library_lends_to_engines_that_call_it_and_not_to_another_library() -> None:

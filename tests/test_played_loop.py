@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.serving.service import Service
-from llmir.graph import Program
+from llmir.backends.request.service import Service
+from llmir.ir.core.program import Program
 
 HOW: dict[str, Any] = {"engine": "vllm"}
 Parts = tuple[tuple[tuple[int, int], int], ...]  # (new, cached) of chunks, and how many of each

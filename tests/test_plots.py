@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.export.plot import frame
-from llmir.errors import InputError
+from llmir.backends.export.charts import frame
+from llmir.base.errors import InputError
 
 from .plots import MODELS, grey, line, new_axes, outside, overlapping, texts, workload
 
@@ -139,7 +139,7 @@ def test_bars_of_a_distribution_are_shares_of_the_report(name: str, by: str) -> 
     by=st.sampled_from(["block", "kind"]),
 )
 def test_shares_of_any_workload_add_up(batch: int, prompt: int, generate: int, stages: str, by: str) -> None:
-    from llmir.backends.export.plot.distributions import table
+    from llmir.backends.export.charts.distributions import table
 
     program = llmir.run(llmir.load("qwen3-0.6b"), llmir.pipeline_of("vllm") + stages)
     job = llmir.workload(program, "h100-sxm", batch=batch, prompt=prompt, generate=generate)
@@ -210,7 +210,7 @@ def test_contexts_of_the_curve_are_those_of_analyze(name: str) -> None:
 
 
 def test_the_longest_context_that_fits_is_the_last_that_does() -> None:
-    from llmir.backends.export.plot.points import longest
+    from llmir.backends.export.charts.points import longest
 
     job = workload("llama3.1-8b")
     limit = longest(job, 1 << 20)
@@ -220,7 +220,7 @@ def test_the_longest_context_that_fits_is_the_last_that_does() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_memory_over_a_request_is_that_of_its_steps(name: str) -> None:
-    from llmir.backends.export.plot.memory import GB
+    from llmir.backends.export.charts.memory import GB
 
     job = workload(name)
     ax = llmir.plot_memory(job, new_axes())

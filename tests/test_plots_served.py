@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from .commands import Run, runner
 from .plots import line, new_axes, outside, texts

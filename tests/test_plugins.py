@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import llmir
-from llmir import plugins
-from llmir.errors import LlmirError, PassError, PluginError, PluginWarning
-from llmir.op import OPS, Op
-from llmir.pipeline import PASSES
-from llmir.plugins import KINDS, Kind
+from llmir.base import registry
+from llmir.base.errors import LlmirError, PassError, PluginError, PluginWarning
+from llmir.base.registry import KINDS, Kind
+from llmir.ir.core.op import OPS, Op
+from llmir.ir.tools.pipeline import PASSES
 
 EPILOGUE = '''
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def restored() -> Iterator[None]:
     for kind in list(KINDS.values()):
         kind._read_homes()
     before = {kind.what: (dict(kind._things), dict(kind._makers)) for kind in KINDS.values()}
-    loaded = dict(plugins._loaded)
+    loaded = dict(registry._loaded)
     yield
     for kind in list(KINDS.values()):
         if kind.what not in before:
@@ -49,8 +49,8 @@ def restored() -> Iterator[None]:
         for now, then in zip((kind._things, kind._makers), before[kind.what], strict=True):
             now.clear()
             now.update(then)
-    plugins._loaded.clear()
-    plugins._loaded.update(loaded)
+    registry._loaded.clear()
+    registry._loaded.update(loaded)
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +81,9 @@ def test_a_pass_of_a_file_runs_by_its_name_and_by_that_of_its_function(tmp_path:
 def test_a_file_is_imported_once(tmp_path: Path) -> None:
     path = file(tmp_path, "count = []\ncount.append(1)\n")
     assert (
-        plugins.load_plugin(path)
-        is plugins.load_plugin(Path(path))
-        is plugins.load_plugin(f"{tmp_path}/../{tmp_path.name}/mine.py")
+        registry.load_plugin(path)
+        is registry.load_plugin(Path(path))
+        is registry.load_plugin(f"{tmp_path}/../{tmp_path.name}/mine.py")
     )
 
 
@@ -95,7 +95,7 @@ def test_a_file_is_imported_once(tmp_path: Path) -> None:
         ("def f(:\n", "SyntaxError: "),
         ("raise SystemExit(3)\n", "SystemExit: 3 (line 1)"),
         (
-            "from llmir.pipeline import PASSES\n@PASSES.register('fuse')\ndef mine(p): return p\n",
+            "from llmir.ir.tools.pipeline import PASSES\n@PASSES.register('fuse')\ndef mine(p): return p\n",
             "pass 'fuse' is defined twice, by llmir.passes.fuse and by ",
         ),
     ],
@@ -103,7 +103,7 @@ def test_a_file_is_imported_once(tmp_path: Path) -> None:
 def test_what_is_wrong_in_a_plugin_is_one_line_that_names_it(tmp_path: Path, text: str, says: str) -> None:
     path = file(tmp_path, text)
     with pytest.raises(PluginError) as error:
-        plugins.load_plugin(path)
+        registry.load_plugin(path)
     assert str(error.value).startswith(f"plugin {path}: {says}")
     assert "\n" not in str(error.value)
 
@@ -113,7 +113,7 @@ def test_what_is_wrong_in_a_plugin_is_one_line_that_names_it(tmp_path: Path, tex
 )
 def test_what_is_no_plugin_is_one_line(name: object) -> None:
     with pytest.raises(LlmirError) as error:
-        plugins.load_plugin(name)  # type: ignore[arg-type]
+        registry.load_plugin(name)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 
 
@@ -132,7 +132,7 @@ def test_a_name_is_looked_for_where_it_is_likely_first(
     home.mkdir()
     for name in ("__init__", "near", "far"):
         (home / f"{name}.py").write_text(
-            f"from llmir.plugins import KINDS\nKINDS['thing'].add('{name}', 1, type('X', (), {{}}))\n"
+            f"from llmir.base.registry import KINDS\nKINDS['thing'].add('{name}', 1, type('X', (), {{}}))\n"
         )
     monkeypatch.syspath_prepend(str(tmp_path))
     kind: Kind[int] = Kind("thing", "somewhere")
@@ -161,12 +161,12 @@ def test_an_installed_plugin_is_found_when_a_name_is_unknown(
     installed(
         tmp_path,
         "shiny",
-        "from llmir.pipeline import PASSES\n@PASSES.register('shine')\n"
+        "from llmir.ir.tools.pipeline import PASSES\n@PASSES.register('shine')\n"
         "def shine(p): return p.replace(name='shiny')\n",
     )
     installed(tmp_path, "broken", "import nowhere_at_all\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(plugins, "_installed", {})
+    monkeypatch.setattr(registry, "_installed", {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert llmir.run(program(), "dce").name == "small"
@@ -183,4 +183,4 @@ def installed(site: Path, name: str, text: str) -> None:
     about = site / f"{name}-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "utf-8")
-    (about / "entry_points.txt").write_text(f"[llmir.plugins]\n{name} = {name}\n", "utf-8")
+    (about / "entry_points.txt").write_text(f"[llmir.base.registry]\n{name} = {name}\n", "utf-8")

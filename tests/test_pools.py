@@ -13,21 +13,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.simulation.capacity import Capacity
-from llmir.backends.simulation.course import FOREVER, Course
-from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.policies.vllm import Vllm
-from llmir.backends.simulation.policy import Policy
-from llmir.backends.simulation.pool_rules import check
-from llmir.backends.simulation.prices import Prices
-from llmir.backends.simulation.router import ROUTERS
-from llmir.backends.simulation.running_pools import RunningPools, run_pools
-from llmir.backends.simulation.server import Server
-from llmir.backends.simulation.servers import DecodeServer, decoded
-from llmir.backends.simulation.simulated_pools import SimulatedPools
-from llmir.cli import cli
-from llmir.deployment import Deployment
-from llmir.errors import InputError
+from llmir.api.deployment import Deployment
+from llmir.backends.simulate.capacity import Capacity
+from llmir.backends.simulate.cluster import RunningPools, run_pools
+from llmir.backends.simulate.course import FOREVER, Course
+from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.policies.vllm import Vllm
+from llmir.backends.simulate.policy import Policy
+from llmir.backends.simulate.pool_rules import check
+from llmir.backends.simulate.prices import Prices
+from llmir.backends.simulate.router import ROUTERS
+from llmir.backends.simulate.server import Server
+from llmir.backends.simulate.servers import DecodeServer, decoded
+from llmir.backends.simulate.simulated_pools import SimulatedPools
+from llmir.base.errors import InputError
+from llmir.cli.main import cli
 from tests.naive_pools import NaiveDecoder
 from tests.naive_pools import Pools as NaivePools
 from tests.naive_serving import Request

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.analysis.weights import weights
-from llmir.frontends.config import read
-from llmir.frontends.presets import PRESETS, Preset, find, names
+from llmir.backends.step.facts import weights
+from llmir.frontends.config.reader import read
+from llmir.frontends.models.preset import Preset
+from llmir.frontends.models.presets import PRESETS, find, names
 
 # Totals as the checkpoints on huggingface.co state them.
 PUBLISHED = {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.cost import Price
 from llmir.backends.cost.calibrated import Fastest, Measured
-from llmir.dim import Binding
+from llmir.backends.cost.op_time import Price
+from llmir.ir.sizes.binding import Binding
 
 MIXED = {"batch": 4, "new": 1, "context": 100, "beside": [{"batch": 2, "new": 64, "context": 0}]}
 SHARDED = "quantize{weights=fp8},shard{tp=8, ep=8}"

@@ -13,9 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.dim import Binding, Dim, distinct
-from llmir.errors import InputError
-from llmir.frontends.presets import PRESETS
+from llmir.base.errors import InputError
+from llmir.frontends.models.presets import PRESETS
+from llmir.ir.sizes.atoms import distinct
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Dim
 
 from .strategies import LOGITS, PIPELINES, configs, points, window
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.dim import Binding
-from llmir.errors import InputError, PassError
-from llmir.graph import Program
-from llmir.tensor import Tensor
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import InputError, PassError
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.binding import Binding
 
 TINY: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

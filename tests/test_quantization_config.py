@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import ConfigError, UnsupportedError
-from llmir.frontends.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
-from llmir.frontends.presets import find
-from llmir.ops.source import Weight
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.frontends.config.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
+from llmir.frontends.models.presets import find
+from llmir.ir.ops.sources import Weight
 
 from .test_quantize import FORMATS, LLAMA_8B, QWEN3_30B, bytes_of
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 
 import llmir
-from llmir.errors import ParseError, PassError
-from llmir.graph import Program
+from llmir.base.errors import ParseError, PassError
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import parse_tensor
+from llmir.ir.tools.pipeline import parse_pipeline
 from llmir.passes.quantize import Quantize
-from llmir.pipeline import parse_pipeline
-from llmir.tensor import parse_tensor
 
 from .strategies import FUSIONS, LOGITS, configs, points, quantizations
 

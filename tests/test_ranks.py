@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.plan import plan
-from llmir.backends.analysis.surface import Surface
-from llmir.backends.simulation.capacity import Capacity
-from llmir.backends.simulation.log import LOG
-from llmir.backends.simulation.pipelined import PipelinedServer
-from llmir.backends.simulation.policies.trtllm import Trtllm
-from llmir.backends.simulation.policies.vllm import Vllm
-from llmir.backends.simulation.prices import Prices
-from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.steps import PricedStep, in_flight
-from llmir.deployment import Deployment
-from llmir.dim import Binding
-from llmir.errors import InputError
+from llmir.api.deployment import Deployment
+from llmir.backends.simulate.capacity import Capacity
+from llmir.backends.simulate.log import LOG
+from llmir.backends.simulate.policies.trtllm import Trtllm
+from llmir.backends.simulate.policies.vllm import Vllm
+from llmir.backends.simulate.prices import Prices
+from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.server_kinds import PipelinedServer
+from llmir.backends.simulate.steps import PricedStep, in_flight
+from llmir.backends.step.evaluate import plan
+from llmir.backends.step.surface import Surface
+from llmir.base.errors import InputError
+from llmir.ir.sizes.binding import Binding
 from tests.naive_uneven import Job, run
 from tests.serving_cases import Case, Toy, alike, cases, in_use, left, load, naively
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import ConfigError
-from llmir.frontends import hub
-from llmir.frontends.presets import find
+from llmir.base.errors import ConfigError
+from llmir.frontends.models import hub
+from llmir.frontends.models.presets import find
 
 from .commands import TINY
 

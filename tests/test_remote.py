@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import ConfigError, UnsupportedError
-from llmir.frontends.weights import expected
-from llmir.graph import Program
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.frontends.checkpoints.weights import expected
+from llmir.ir.core.program import Program
 
 _WIDTH = {"hidden_size": 32, "vocab_size": 13, "torch_dtype": "bfloat16"}
 _ALL = {**_WIDTH, "num_attention_heads": 4}

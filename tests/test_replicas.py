@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.conserve import conservation
-from llmir.errors import PassError, VerifyError
-from llmir.routing import Replicas, law
-from llmir.routing.replicas import copies, packed
+from llmir.backends.compare.conservation import conservation
+from llmir.base.errors import PassError, VerifyError
+from llmir.ir.sizes.replicas import Replicas, copies, packed
+from llmir.ir.sizes.routing_laws import law
 
 MODEL = "qwen3-30b-a3b"  # 128 experts, of which a token chooses 8
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.analysis.report import Report
-from llmir.backends.interpret import interpret
-from llmir.frontends.presets import PRESETS
-from llmir.graph import Program
+from llmir.backends.interpret.program import interpret
+from llmir.backends.step.report import Report
+from llmir.frontends.models.presets import PRESETS
+from llmir.ir.core.program import Program
 
 ENGINE = "rotate,absorb-mla{phase=decode},fuse-attention,fuse,fuse-quantize,dce"
 # Layers of one kind, of two in a period, dense and then sparse, norms after products, states, layer norms.

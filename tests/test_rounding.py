@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from llmir.dtype import dtype
-from llmir.ops.rounding import rounded, to_format
+from llmir.ir.core.dtype import dtype
+from llmir.ir.ops.rounding import rounded, to_format
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -11,15 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import routing
-from llmir.backends.analysis.conserve import conservation
-from llmir.backends.interpret import interpret
-from llmir.dim import B, Binding, T, distinct, parse
-from llmir.errors import ParseError, PassError, VerifyError
-from llmir.ragged import even, most, routed, together
-from llmir.routing import Zipf
-from llmir.routing.zipf import popularity
-from llmir.text import print_program
+from llmir.backends.compare.conservation import conservation
+from llmir.backends.interpret.program import interpret
+from llmir.base.errors import ParseError, PassError, VerifyError
+from llmir.ir.sizes import routing_laws
+from llmir.ir.sizes.atoms import distinct
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import B, T
+from llmir.ir.sizes.ragged import even, most, routed, together
+from llmir.ir.sizes.text import parse
+from llmir.ir.sizes.zipf import Zipf, popularity
+from llmir.ir.tools.text import print_program
 
 from .commands import Run, runner
 from .strategies import PIPELINES, configs, degrees
@@ -277,7 +279,7 @@ def test_the_rank_that_a_law_speaks_of_is_priced(law: str) -> None:
     program = llmir.run(llmir.load("qwen3-30b-a3b"), f"fuse,shard{{tp=8, ep=8}},route{{routing={law}}}")
     step = llmir.analyze(program, "h100", batch=64, new=1, context=0, cost="ideal")
     up = next(op for op in step.ops if op.name.endswith("experts_gate_up"))
-    by, (hidden, inter) = routing.law(law), (2048, 768)
+    by, (hidden, inter) = routing_laws.law(law), (2048, 768)
     rows, touched = by.busiest(8, 8, 64, 128), by.distinct(16, 8, 64, 128)
     assert up.flops == 2 * rows * hidden * 2 * inter
     moved = rows * (hidden * 2 + 4) + touched * 2 * hidden * inter * 2

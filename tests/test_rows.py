@@ -15,14 +15,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.weights import weights
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import TRAFFIC
 from llmir.backends.export import oplines, units
-from llmir.frontends.presets import PRESETS
-from llmir.graph import Program
-from llmir.views import exported
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.facts import weights
+from llmir.backends.step.report import Report
+from llmir.backends.work.rows import TRAFFIC
+from llmir.base.formats import exported
+from llmir.frontends.models.presets import PRESETS
+from llmir.ir.core.program import Program
 
 from .strategies import FUSIONS, LOGITS, configs, degrees, points
 from .test_shard import wide

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
-from llmir.backends.cost.kernels.scan import Chunks, ScanShape, Update, UpdateShape
+from llmir.backends.kernels.scan import Chunks, ScanShape, Update, UpdateShape
+from llmir.hw import library
+from llmir.hw.device import Device
 
 from .test_kernels import GPUS, kernels
 
-H100 = hw.load("h100-sxm")
+H100 = library.load("h100-sxm")
 HEAD = 128 * 128 * 4  # bytes of a state of a delta net's head, in fp32
 
 
@@ -33,7 +34,7 @@ def shape(states: int, new: int, chunk: int = 64) -> ScanShape:
 
 
 @given(st.data(), st.sampled_from(GPUS), st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 500))
-def test_more_takes_no_less(data: Any, device: hw.Device, states: int, new: int, more: int) -> None:
+def test_more_takes_no_less(data: Any, device: Device, states: int, new: int, more: int) -> None:
     kernel = data.draw(kernels(Chunks))
     least = kernel.seconds(device, shape(states, new)) * (1 - 1e-9)
     assert kernel.seconds(device, shape(states + more, new)) >= least

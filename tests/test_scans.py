@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.dim import Binding
-from llmir.errors import VerifyError
-from llmir.op import Place, infer
-from llmir.ops import make
-from llmir.ops.delta import GatedDelta, Lightning
-from llmir.ops.scan import Scan, SsdScan
-from llmir.tensor import parse_tensor
+from llmir.base.errors import VerifyError
+from llmir.ir.core.op import Place, infer
+from llmir.ir.core.tensor import parse_tensor
+from llmir.ir.ops import make
+from llmir.ir.ops.delta import GatedDelta, Lightning
+from llmir.ir.ops.scan import Scan, SsdScan
+from llmir.ir.sizes.binding import Binding
 
 B, G, R, D, E, N = 2, 2, 3, 4, 5, 6
 

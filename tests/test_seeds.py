@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import llmir
-from llmir import hw
+from llmir.hw import library
 
 MODELS = {
     "llama-13b": 13_015_864_320,
@@ -64,7 +64,7 @@ def test_a_model_of_the_pages_is_found(name: str, parameters: int) -> None:
 
 @pytest.mark.parametrize(("name", "facts"), DEVICES.items())
 def test_a_device_of_the_pages_is_found(name: str, facts: tuple[int, int]) -> None:
-    device = hw.load(name)
+    device = library.load(name)
     bandwidth, memory = facts
     assert device.memory_Bps == pytest.approx(bandwidth * 1e9, rel=0.01)
     assert device.memory_bytes == pytest.approx(memory * 2**30, rel=0.08)
@@ -112,4 +112,4 @@ def test_every_name_that_the_pages_state_is_found() -> None:
     for name in models:
         llmir.load(name)
     for name in devices:
-        hw.load(name)
+        library.load(name)

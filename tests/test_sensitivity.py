@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import llmir
-from llmir.backends.analysis.sensitivity import Gain, Sensitivity
-from llmir.backends.analysis.workload import Workload
+from llmir.backends.compare.sensitivity import Gain, Sensitivity
 from llmir.backends.cost.calibrated import Calibrated
-from llmir.errors import InputError
+from llmir.backends.request.workload import Workload
+from llmir.base.errors import InputError
 
 from .commands import Run, runner
 

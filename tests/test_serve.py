@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.cli import cli
-from llmir.frontends import presets
-from llmir.served.guard import Hosts, RefusedError
+from llmir.cli.main import cli
+from llmir.frontends.models import presets
+from llmir.hw import library
+from llmir.server.guard import Hosts, RefusedError
 
 from . import emit_cases, page_cases, serve_cases
 from .browser import OFF, program_of
@@ -45,8 +45,12 @@ def test_lists_are_those_of_the_bundle(asked: Client) -> None:
     models = asked.ask("GET", "/api/models").said["models"]
     assert [model["name"] for model in models] == presets.names()
     found = asked.ask("GET", "/api/hw").said
-    assert (found["names"], found["clusters"], found["engines"]) == (hw.names(), hw.clusters(), hw.engines())
-    assert {device["name"] for device in found["devices"]} == {*hw.names(), *hw.clusters()}
+    assert (found["names"], found["clusters"], found["engines"]) == (
+        library.names(),
+        library.clusters(),
+        library.engines(),
+    )
+    assert {device["name"] for device in found["devices"]} == {*library.names(), *library.clusters()}
 
 
 @pytest.mark.skipif(not emit_cases.available(), reason="needs node")
@@ -213,7 +217,7 @@ def test_a_file_beside_the_server_is_not_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert llmir.load("./mine").parameters
     assert llmir.hw.load("tiny.yaml").memory_Bps == 1e9
-    from llmir.served.worker import answered
+    from llmir.server.worker import answered
 
     for said in (
         {"model": "mine"},
@@ -356,7 +360,7 @@ def test_what_the_command_refuses(
 def test_without_the_extra_a_line_names_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("llmir.served")]:
+    for name in [name for name in sys.modules if name.startswith("llmir.server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(SystemExit) as ended:

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import llmir
-from llmir.backends.simulation.simulation import Simulation
-from llmir.cli import cli
-from llmir.errors import InputError, OutputError
+from llmir.backends.simulate.result import Simulation
+from llmir.base.errors import InputError, OutputError
+from llmir.cli.main import cli
 from tests.test_simulation import MODEL
 
 ASKED: dict[str, Any] = {"rate": 30, "requests": 60, "prompt": "uniform:10,900", "generate": "uniform:1,40"}

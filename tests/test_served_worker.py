@@ -7,8 +7,8 @@ from pickle import PicklingError
 
 import pytest
 
-from llmir.served.guard import RefusedError
-from llmir.served.worker import Worker
+from llmir.server.guard import RefusedError
+from llmir.server.worker import Worker
 
 
 def sleeps(body: bytes) -> bytes:

@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.errors import ParseError, PassError
-from llmir.frontends.presets import find
-from llmir.graph import Program
-from llmir.mesh import Parallelism
+from llmir.base.errors import ParseError, PassError
+from llmir.frontends.models.presets import find
+from llmir.ir.core.mesh import Parallelism
+from llmir.ir.core.program import Program
 
 from .strategies import LOGITS, configs, degrees
 from .test_interpret import ids, logits, same

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.build import Builder
-from llmir.graph import Program, Value
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
 
 from .commands import TINY
 

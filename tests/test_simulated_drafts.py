@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.speculation import yielded
-from llmir.backends.simulation.log import LOG, gaps
-from llmir.backends.simulation.prices import Prices
-from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.yields import Yields
-from llmir.errors import InputError
-from llmir.graph import Program
+from llmir.backends.request.speculation import yielded
+from llmir.backends.simulate.log import LOG, gaps
+from llmir.backends.simulate.prices import Prices
+from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.yields import Yields
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
 from tests.commands import Run, runner
 from tests.serving_cases import Case, Toy, alike, cases, in_use, left, naively
 

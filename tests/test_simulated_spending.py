@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import llmir
-from llmir import hw
+from llmir.hw import library
 
 from .commands import Run, runner
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 TP2 = llmir.run(MODEL, "shard{tp=2}")
-(H200,) = hw.priced(["h200"], {"h200": 3.6})  # a tenth of a cent a second; 700 W by its datasheet
+(H200,) = library.priced(["h200"], {"h200": 3.6})  # a tenth of a cent a second; 700 W by its datasheet
 USD_S = 3.6 / 3600
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.analysis.pool import states
-from llmir.backends.simulation.calm import alone
-from llmir.backends.simulation.serve import serve
+from llmir.backends.memory.kv_capacity import states
+from llmir.backends.simulate.calm import alone
+from llmir.backends.simulate.serve import serve
 
 ASKED: dict[str, Any] = {"prompt": 1500, "generate": 64}
 

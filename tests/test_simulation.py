@@ -14,18 +14,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.batch import Batch
-from llmir.backends.simulation.capacity import Capacity
-from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.log import LOG, gaps
-from llmir.backends.simulation.policies.vllm import Vllm
-from llmir.backends.simulation.prices import Prices
-from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.steps import PricedStep, in_flight
-from llmir.cli import cli
-from llmir.deployment import Deployment
-from llmir.dim import Binding, C, Min, ceildiv
-from llmir.errors import InputError
+from llmir.api.deployment import Deployment
+from llmir.backends.simulate.capacity import Capacity
+from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.log import LOG, gaps
+from llmir.backends.simulate.policies.vllm import Vllm
+from llmir.backends.simulate.prices import Prices
+from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.steps import PricedStep, in_flight
+from llmir.backends.step.batch import Batch
+from llmir.base.errors import InputError
+from llmir.cli.main import cli
+from llmir.ir.sizes.atoms import Min, ceildiv
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import C
 from tests.serving_cases import (
     Case,
     Toy,

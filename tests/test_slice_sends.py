@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.text import parse_program, print_program
+from llmir.ir.tools.text import parse_program, print_program
 
 from .commands import runner
 from .strategies import FUSIONS, configs, degrees

@@ -7,8 +7,10 @@ import random
 import pytest
 
 import llmir
-from llmir.backends.cost.tape import Function, Tape, scalar, slope
-from llmir.namespace import SCALARS
+from llmir.backends.tape import python
+from llmir.backends.tape.derivatives import slope
+from llmir.backends.tape.record import Function, Tape
+from llmir.base.array_namespace import SCALARS
 
 
 def test_rules_are_those_of_calculus() -> None:
@@ -31,7 +33,7 @@ def test_rules_are_those_of_calculus() -> None:
         xp.ceil(x) * x: 3,
         xp.ceildiv(x, 2) + x // 2: 0,
     }
-    found = scalar.compiled(slope(Function.of(tape, "x", cases), "x"))(2.5)
+    found = python.compiled(slope(Function.of(tape, "x", cases), "x"))(2.5)
     assert found == pytest.approx(tuple(cases.values()), rel=1e-12, abs=0)
     with pytest.raises(TypeError, match="exponent changes"):
         slope(Function.of(tape, "x", [2**x]), "x")
@@ -44,8 +46,8 @@ def test_of_steps_are_differences(model: str, by: str) -> None:
     step = llmir.compile(llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE), "h100-sxm")
     rng, smooth = random.Random(model + by), 0
     whole = step._code(step.program, False).whole.function
-    run = scalar.compiled(whole)
-    found = scalar.compiled(slope(whole, {"batch": "B", "new": "T", "context": "C"}[by]))
+    run = python.compiled(whole)
+    found = python.compiled(slope(whole, {"batch": "B", "new": "T", "context": "C"}[by]))
     for _ in range(12):
         # Between integers, at which sequences are rounded up.
         sizes = {"batch": (2, 300), "new": (9, 900), "context": (1, 20_000)}

@@ -11,9 +11,12 @@ import pytest
 
 import llmir
 from benchmarks.smooth import CONTEXTS, ENGINES, MODELS, PRECISIONS, SHARDS, Jump, jumps, table
-from llmir import hw
 from llmir.backends.cost.calibration import basis
-from llmir.backends.cost.kernels import AttentionShape, Decode, Prefill
+from llmir.backends.kernels.attention import AttentionShape
+from llmir.backends.kernels.decode import Decode
+from llmir.backends.kernels.prefill import Prefill
+from llmir.hw import library
+from llmir.hw.device import Device
 
 # A tenth of what `python benchmarks/smooth.py` does: each model once, on devices that are unlike.
 SOME = (
@@ -22,7 +25,7 @@ SOME = (
     *(("a100-80-sxm", "trtllm", "gpt-oss-120b"), ("h200", "sglang", "deepseek-v3")),
     ("rtx4090", "hf-transformers", "qwen3-next-80b-a3b"),
 )
-H100 = hw.load("h100-sxm")
+H100 = library.load("h100-sxm")
 
 
 @pytest.mark.parametrize(("device", "engine", "model"), SOME)
@@ -69,7 +72,7 @@ def test_what_is_skipped_is_said_with_the_reason(capsys: pytest.CaptureFixture[s
     assert "skipped      8  engine 'vllm': TPU-v5p was not measured" in capsys.readouterr().out
 
 
-def faster(device: hw.Device) -> Iterator[tuple[str, hw.Device]]:
+def faster(device: Device) -> Iterator[tuple[str, Device]]:
     """The device with one rate raised by half, each in turn, or half as many multiprocessors more."""
     yield "memory", replace(device, memory_Bps=1.5 * device.memory_Bps)
     if device.l2_bytes:
@@ -101,7 +104,7 @@ RAISED = (
 @pytest.mark.parametrize("precision", ["quantize{kv=fp8}", "quantize{weights=fp8, activations=fp8}"])
 def test_a_device_with_one_rate_raised_is_never_slower(name: str, precision: str) -> None:
     passes = [llmir.DEFAULT_PIPELINE, precision, "shard{tp=4}"]
-    program, device = llmir.run(llmir.load("glm-4.5-air"), passes), hw.load(name)
+    program, device = llmir.run(llmir.load("glm-4.5-air"), passes), library.load(name)
     at: dict[str, Any] = {"batch": np.array([[1], [9], [64]]), "new": np.array([1, 2, 17, 900])}
     at["context"] = 3000
     before = llmir.analyze(program, device, **at).time_s

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.cost import Row, model
-from llmir.backends.cost.rows import rows
+from llmir.backends.cost.models import model
 from llmir.backends.silicon.tables.attention import attention
-from llmir.dim import Binding
+from llmir.backends.work.rows import Row, rows
+from llmir.hw import library
+from llmir.ir.sizes.binding import Binding
 
 NEW = np.arange(1, 140)[:, None]
 CACHED = np.array([0, 1, 2, 7, 8, 63, 64, 255, 256, 1000, 5000])
@@ -28,7 +28,7 @@ def op(kv: str, mask: str, keys: str = "c") -> Row:
 @pytest.mark.parametrize("device", ["h100-sxm", "b200", "l40s", "a100-80-sxm", "h20", "mi300x"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "hf-transformers"])
 def test_more_tokens_new_or_cached_take_no_less(device: str, engine: str) -> None:
-    prices = model(hw.load(device), "calibrated", engine)
+    prices = model(library.load(device), "calibrated", engine)
     for mask, kv, heads, batch in product(MASKS, ("", "fp8"), HEADS, (1, 27, 256)):
         sizes = dict(zip("grd", heads, strict=True))
         keys = CACHED + (1 if mask == "full" else NEW)  # of others, as of an encoder, or cached ones and new
@@ -42,7 +42,7 @@ def test_a_prompt_takes_what_prompts_were_measured_to_and_what_comes_after_other
     engine: str,
 ) -> None:
     """A step's kernel is not asked for whole prompts, and tokens before them gain nothing by it."""
-    prices, many = model(hw.load("h100-sxm"), "calibrated", engine), NEW[8:]
+    prices, many = model(library.load("h100-sxm"), "calibrated", engine), NEW[8:]
     of = {"b": 27, "g": 8, "r": 4, "d": 128, "t": many}
     prompt = np.asarray(prices.price(op("", "causal", "t")).time(Binding(**of)))
     first, after = (

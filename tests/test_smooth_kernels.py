@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmir import hw
 from llmir.backends.cost.calibration import Fit, engines, nearest
-from llmir.backends.cost.kernels import Gemm, GemmShape, GroupedShape, Moe
 from llmir.backends.cost.relatives import FEWEST
-from llmir.hw import Device
+from llmir.backends.kernels.gemm import Gemm, GemmShape
+from llmir.backends.kernels.moe import GroupedShape, Moe
+from llmir.hw import library
+from llmir.hw.device import Device
 
 # Bits of x and w, and the arithmetic, of each family.
 PRODUCTS = {
@@ -40,13 +41,13 @@ EXPERTS = {
 }
 WEIGHTS = ((4096, 4096), (28672, 4096), (4096, 14336), (1280, 8192), (128256, 4096), (7168, 2048), (512, 512))
 COUNTS = np.unique([*range(1, 300), *np.geomspace(300, 32768, 100).astype(int)]).astype(float)
-GPUS = [name for name in hw.names() if (hw.load(name).multiprocessors or 0) >= FEWEST]
+GPUS = [name for name in library.names() if (library.load(name).multiprocessors or 0) >= FEWEST]
 
 
 @lru_cache(maxsize=64)
 def fits(name: str, families: tuple[str, ...]) -> tuple[Fit, ...]:
     """Each kernel that some engine would take for one of these families."""
-    device = hw.load(name)
+    device = library.load(name)
     found = {
         (fit.family, fit.engine, fit.device.name): fit
         for family in families
@@ -93,7 +94,7 @@ def wave(device: Device, kernel: Gemm, shape: GemmShape) -> float:
 
 @pytest.mark.parametrize("name", GPUS)
 def test_one_more_row_costs_its_share_and_a_wave_of_tiles_at_most(name: str) -> None:
-    device = hw.load(name)
+    device = library.load(name)
     for fit, shape in products(name):
         kernel = fit.kernel
         assert isinstance(kernel, Gemm)
@@ -107,7 +108,7 @@ def test_one_more_row_costs_its_share_and_a_wave_of_tiles_at_most(name: str) -> 
 @pytest.mark.parametrize("name", GPUS)
 def test_two_rows_of_a_product_cost_hardly_more_than_one(name: str) -> None:
     """Weights are what is read, once for both."""
-    device = hw.load(name)
+    device = library.load(name)
     for fit, shape in products(name):
         one, two = seconds(fit, device, replace(shape, m=np.array([1.0, 2.0])))
         assert two <= 1.3 * one, (fit.family, fit.engine, shape.n, shape.k)
@@ -116,7 +117,7 @@ def test_two_rows_of_a_product_cost_hardly_more_than_one(name: str) -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_one_more_token_of_experts_costs_its_share_at_most(name: str) -> None:
     """And a launch: with many experts a row more of each is many waves of tiles, and none is allowed."""
-    device = hw.load(name)
+    device = library.load(name)
     for fit, shape, count, top in experts(name):
         kernel = fit.kernel
         assert isinstance(kernel, Moe)
@@ -138,7 +139,7 @@ FASTER = {
 @pytest.mark.parametrize("rate", FASTER)
 @pytest.mark.parametrize("name", GPUS)
 def test_the_same_gpu_with_one_rate_raised_is_never_slower(name: str, rate: str) -> None:
-    device = hw.load(name)
+    device = library.load(name)
     faster = FASTER[rate](device)
     for fit, shape, *_ in (*products(name), *experts(name)):
         assert (seconds(fit, faster, shape) <= seconds(fit, device, shape) * (1 + 1e-9)).all(), fit.family

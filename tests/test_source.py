@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.errors import ConfigError
-from llmir.frontends.config import read
+from llmir.base.errors import ConfigError
+from llmir.frontends.config.reader import read
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "torch_dtype": "bfloat16"}
 
@@ -157,7 +157,7 @@ def test_what_is_not_a_model_is_an_error(model: object) -> None:
 
 
 def test_reading_a_config_imports_nothing_heavy() -> None:
-    script = "import sys, llmir.frontends.source; print(*sys.modules)"
+    script = "import sys, llmir.frontends.config.source; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "yaml"} & set(run.stdout.split())
 

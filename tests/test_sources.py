@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.report import Report
+from llmir.backends.silicon.closed_loop import Manner
 from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.played import Manner
-from llmir.backends.silicon.tables import load
-from llmir.backends.silicon.validate.pricing import captured, priced_by
+from llmir.backends.silicon.tables.table import load
+from llmir.backends.silicon.validate.estimates import captured, priced_by
 from llmir.backends.silicon.validate.requests import Request, request
-from llmir.errors import InputError
+from llmir.backends.step.report import Report
+from llmir.base.errors import InputError
+from llmir.hw import library
 
 COLUMNS = "model,gpu,num_gpus,kind,isl,osl,batch_or_concurrency,ttft_ms,framework,note,source"
 
@@ -126,10 +126,10 @@ def test_a_row_that_was_measured_in_no_possible_way_is_named(tmp_path: Path, col
 
 def test_graphs_that_hold_a_step_spare_its_launches() -> None:
     program = llmir.run(llmir.load("qwen3-32b"), f"{llmir.pipeline_of('trtllm')},shard{{tp=8}}")
-    by = priced_by("calibrated").model(hw.load("h100"), "trtllm@1.1")
+    by = priced_by("calibrated").model(library.load("h100"), "trtllm@1.1")
     at = {"batch": 224, "new": 1, "context": 4500}
-    usual, larger = (Report(program, hw.load("h100"), **at, model=captured(by, n)) for n in (0, 256))
+    usual, larger = (Report(program, library.load("h100"), **at, model=captured(by, n)) for n in (0, 256))
     assert usual.time_s > 1.5 * larger.time_s
     below = {**at, "batch": 64}
-    one, other = (Report(program, hw.load("h100"), **below, model=captured(by, n)) for n in (0, 256))
+    one, other = (Report(program, library.load("h100"), **below, model=captured(by, n)) for n in (0, 256))
     assert one.time_s == other.time_s

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import ConfigError
-from llmir.frontends.weights import expected
+from llmir.base.errors import ConfigError
+from llmir.frontends.checkpoints.weights import expected
 
 from .sparse_cases import SPARSE
 

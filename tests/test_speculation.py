@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.analysis.speculation import yielded
-from llmir.backends.analysis.workload import Workload
-from llmir.errors import InputError
-from llmir.graph import Program
+from llmir.backends.request.speculation import yielded
+from llmir.backends.request.workload import Workload
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
 
 from .commands import Run, runner
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.spending import spending
-from llmir.graph import Program
+from llmir.backends.request.spending import spending
+from llmir.hw import library
+from llmir.ir.core.program import Program
 
 from .commands import Run, runner
 
 LLAMA = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 TP2 = llmir.run(LLAMA, "shard{tp=2}")
-(H200,) = hw.priced(["h200"], {"h200": 3.5})  # 700 W by its datasheet
+(H200,) = library.priced(["h200"], {"h200": 3.5})  # 700 W by its datasheet
 
 
 @pytest.fixture

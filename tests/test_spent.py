@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import hw
+from llmir.hw import library
 from llmir.hw.spent import spent
 
 KWH = 3.6e6  # joules
 
 
 def test_an_hour_of_tokens_costs_an_hour_of_devices() -> None:
-    device = replace(hw.load("h100-sxm"), price_per_hour_usd=2.5)
+    device = replace(library.load("h100-sxm"), price_per_hour_usd=2.5)
     found = spent(device, 8, 5000.0)
     assert found.usd_per_hour == 20
     assert found.usd_per_mtok * 5000 * 3600 / 1e6 == pytest.approx(20)
@@ -24,7 +24,7 @@ def test_an_hour_of_tokens_costs_an_hour_of_devices() -> None:
 
 
 def test_many_rates_at_once() -> None:
-    device = hw.load("h100-sxm")
+    device = library.load("h100-sxm")
     rates = np.array([10.0, 20.0])
     each = [spent(device, 2, rate) for rate in rates]
     assert spent(device, 2, rates).usd_per_mtok.tolist() == [one.usd_per_mtok for one in each]
@@ -32,7 +32,7 @@ def test_many_rates_at_once() -> None:
 
 
 def test_no_figure_is_made_up() -> None:
-    bare = replace(hw.load("h100-sxm"), price_per_hour_usd=None, board_power_W=None)
+    bare = replace(library.load("h100-sxm"), price_per_hour_usd=None, board_power_W=None)
     assert spent(bare, 2, 10.0) == (None, None, None, None)
 
 

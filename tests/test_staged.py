@@ -11,14 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.costs import StageCost
-from llmir.backends.analysis.plan import plan
-from llmir.backends.analysis.staged import staged as by_arithmetic
-from llmir.backends.cost import model
-from llmir.cut import cut_sizes
-from llmir.errors import InputError, PassError
-from llmir.graph import Program
-from llmir.hw import load as device
+from llmir.backends.cost.models import model
+from llmir.backends.step.costs import StageCost
+from llmir.backends.step.evaluate import plan
+from llmir.backends.step.staged import staged as by_arithmetic
+from llmir.base.errors import InputError, PassError
+from llmir.hw.library import load as device
+from llmir.ir.core.program import Program
+from llmir.ir.tools.loops import cut_sizes
 from llmir.passes.stages import Stages
 
 from .strategies import FUSIONS, configs, degrees

@@ -13,14 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.timing import Timing
-from llmir.cut import even
-from llmir.dim import Binding
-from llmir.errors import InputError, ParseError, PassError, VerifyError
-from llmir.graph import Program
+from llmir.backends.step.timing import Timing
+from llmir.base.errors import InputError, ParseError, PassError, VerifyError
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.tools.loops import even
+from llmir.ir.tools.text import parse_program, print_program
+from llmir.ir.tools.verify import verify
 from llmir.passes.stages import Stages
-from llmir.text import parse_program, print_program
-from llmir.verify import verify
 
 from .commands import Run, runner
 from .strategies import FUSIONS, LOGITS, configs, degrees
@@ -322,7 +322,7 @@ def test_a_diff_of_stages_is_what_they_send(micro: int) -> None:
 
 def test_an_op_of_a_stage_is_explained() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), "stages{layers=(10, 22)}")
-    from llmir.backends.analysis.explain import explain
+    from llmir.backends.compare.explain import explain
 
     found = explain(llmir.analyze(program, "h100", batch=1, new=1, context=9), "stage1.layer.o_proj")
     assert (found.layers, found.repeat) == ("layers 10–31", 22)

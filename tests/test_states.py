@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.analysis.conserve import conservation
-from llmir.errors import ConfigError
-from llmir.frontends.presets import PRESETS
-from llmir.frontends.weights import expected
-from llmir.ops.rope import Rotary
+from llmir.backends.compare.conservation import conservation
+from llmir.base.errors import ConfigError
+from llmir.frontends.checkpoints.weights import expected
+from llmir.frontends.models.presets import PRESETS
+from llmir.ir.ops.rope import Rotary
 
 from .state_cases import CASES
 

@@ -19,7 +19,7 @@ import llmir
 from llmir.backends.search.axes import axis
 from llmir.backends.search.figures import BYTES, SHARES, WORK
 from llmir.backends.search.sweep import Sweep
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from .alike import same
 from .commands import TINY, Run, runner

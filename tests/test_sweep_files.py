@@ -18,8 +18,8 @@ import pytest
 
 import llmir
 from llmir.backends.search import part
-from llmir.errors import InputError, OutputError
-from llmir.graph import Program
+from llmir.base.errors import InputError, OutputError
+from llmir.ir.core.program import Program
 
 from .alike import same
 from .commands import TINY, Run, environment, interruptible, runner

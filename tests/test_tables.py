@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import llmir
-from llmir.backends.export import facts, oplines, units
-from llmir.backends.export.jsonio import workload_markdown
-from llmir.build import Builder
-from llmir.graph import Program
+from llmir.backends.export import oplines, units, wording
+from llmir.backends.export.json import workload_markdown
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
 
 from .commands import TINY
 
@@ -40,7 +40,7 @@ def test_a_program_that_takes_no_time_and_moves_no_bytes_has_its_tables() -> Non
     assert (job.prefill.time_s, job.prefill.read_bytes) == (0, 0)
     total = oplines.total_line(job.prefill)
     assert (total.time, total.bytes, total.intensity, total.bound) == ("0 s", "0 B", "–", "–")
-    assert ("bound by", "–") in facts.step_lines(job.prefill)
+    assert ("bound by", "–") in wording.step_lines(job.prefill)
     for text in (job._repr_html_(), job.prefill._repr_html_(), workload_markdown(job)):
         assert "nothing" in text
     assert "nothing" in str(job)

@@ -17,19 +17,27 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from llmir import hw
-from llmir.backends.analysis.timing import Timing
-from llmir.backends.cost.kernels import KERNELS, Kernel, RunShape, Shape, StepShape
-from llmir.backends.cost.kernels.cdna import LentCdnaGemm
-from llmir.backends.cost.kernels.gemm import LentBlockGemm, LentGemm, LowGemm
-from llmir.backends.cost.kernels.latent import CompressedShape, SharedShape
-from llmir.backends.cost.kernels.scan import Step, UpdateShape
-from llmir.backends.cost.network import ALGORITHMS, exchange
-from llmir.backends.cost.tape import Function, Symbol, Tape, blocks, scalar
-from llmir.dim import ATOMS, B, Binding, C, Dim, Number, T
-from llmir.namespace import ARRAYS, SCALARS, Namespace
-from llmir.ops import OPS
-from llmir.routing import Arrived, Chance, Even, Groups, PowerLaw, Zipf
+from llmir.backends.kernels.base import KERNELS, Kernel, Shape
+from llmir.backends.kernels.cdna import LentCdnaGemm
+from llmir.backends.kernels.engine_cpu import RunShape, StepShape
+from llmir.backends.kernels.gemm import LentBlockGemm, LentGemm, LowGemm
+from llmir.backends.kernels.latent import CompressedShape, SharedShape
+from llmir.backends.kernels.scan import Step, UpdateShape
+from llmir.backends.step.timing import Timing
+from llmir.backends.tape import numpy, python
+from llmir.backends.tape.record import Function, Symbol, Tape
+from llmir.backends.work.network import ALGORITHMS, exchange
+from llmir.base.array_namespace import ARRAYS, SCALARS, Namespace, Number
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.ir.core.op import OPS
+from llmir.ir.sizes.atoms import ATOMS
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.chance import Chance
+from llmir.ir.sizes.even import Arrived, Even, Groups
+from llmir.ir.sizes.polynomial import B, C, Dim, T
+from llmir.ir.sizes.power_law import PowerLaw
+from llmir.ir.sizes.zipf import Zipf
 
 from .test_kernels import kernels
 
@@ -80,10 +88,10 @@ def test_what_is_printed_computes_what_was_recorded(data: st.DataObject, x: floa
         lines = iter(script)
         return draw_function(lambda _: next(lines), xp, list(values))  # type: ignore[arg-type]
 
-    expected, (found,) = again(SCALARS, x, y), scalar.compiled(function)(x, y)
+    expected, (found,) = again(SCALARS, x, y), python.compiled(function)(x, y)
     assert found == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
     several = np.array([x, y, 3.0]), np.array([y, 2.0, x])
-    (many,) = blocks.compiled(function, block=2)(*several)
+    (many,) = numpy.compiled(function, block=2)(*several)
     with np.errstate(all="ignore"):
         assert np.allclose(many, again(ARRAYS, *several), rtol=1e-14, atol=0, equal_nan=True)
 
@@ -134,16 +142,16 @@ def test_what_is_early_and_what_is_late_are_the_whole() -> None:
     function = Function.of(tape, "xy", [(x * x + 1) * y, x * x, y + 2, x > 3])
     early, late = function.parted("y")
     assert [tape.nodes[n].function for n in early.live] == ["multiply", "add", "less"]
-    kept = scalar.compiled(early)(5)
-    assert scalar.compiled(late)(7, *kept) == scalar.compiled(function)(5, 7) == (182, 25, 9, True)
-    whole = blocks.compiled(late)(np.array([7.0, 8.0]), *blocks.compiled(early)(np.array([5.0, 1.0])))
+    kept = python.compiled(early)(5)
+    assert python.compiled(late)(7, *kept) == python.compiled(function)(5, 7) == (182, 25, 9, True)
+    whole = numpy.compiled(late)(np.array([7.0, 8.0]), *numpy.compiled(early)(np.array([5.0, 1.0])))
     assert [list(x) for x in whole] == [[182, 16], [25, 1], [9, 10], [True, False]]
 
 
 def test_a_grid_is_cut_into_blocks_that_cover_it_once() -> None:
     for shape in ((), (7,), (3, 5), (2, 1, 9), (4, 100)):
         seen = np.zeros(shape)
-        for part in blocks.cut(shape, 8):
+        for part in numpy.cut(shape, 8):
             seen[part] += 1
             assert seen[part].size <= 8
         assert (seen == 1).all()
@@ -151,9 +159,9 @@ def test_a_grid_is_cut_into_blocks_that_cover_it_once() -> None:
 
 TEXT = """
 import llmir
-from llmir.backends.cost.tape import Function, Tape, blocks, scalar
-from llmir.dim import Binding
-from llmir.namespace import SCALARS
+from llmir.backends.tape import Function, Tape, blocks, scalar
+from llmir.ir.sizes import Binding
+from llmir.base.array_namespace import SCALARS
 program = llmir.run(llmir.load("Qwen3-30B-A3B"), llmir.DEFAULT_PIPELINE)
 plan = llmir.analyze(program, "h100-sxm").plan
 tape = Tape(SCALARS)
@@ -178,7 +186,7 @@ def test_the_text_is_equal_in_every_process() -> None:
 
 
 def test_the_tape_imports_numpy_and_the_standard_library_alone() -> None:
-    for path in (ROOT / "backends/cost/tape").glob("*.py"):
+    for path in (ROOT / "backends/tape").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
@@ -190,15 +198,15 @@ def test_the_tape_imports_numpy_and_the_standard_library_alone() -> None:
 
 
 def test_the_tape_knows_no_op_kernel_or_device_by_name() -> None:
-    names = {*OPS, *KERNELS, *hw.names(), *hw.clusters()} - {*scalar.TEXT, *vars(SCALARS)}
-    for path in (ROOT / "backends/cost/tape").glob("*.py"):
+    names = {*OPS, *KERNELS, *library.names(), *library.clusters()} - {*python.TEXT, *vars(SCALARS)}
+    for path in (ROOT / "backends/tape").glob("*.py"):
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
         said = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         assert said.isdisjoint(names), path.name
 
 
 def test_every_function_of_the_namespace_has_a_text() -> None:
-    assert {f.name for f in fields(Namespace)} <= set(scalar.TEXT)
+    assert {f.name for f in fields(Namespace)} <= set(python.TEXT)
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -273,14 +281,14 @@ CASES += [(kernel, "seconds", kind) for kernel, kind in ((KERNELS["mla_absorbed"
 CASES += [(KERNELS["attention_prefill"], "seconds", SharedShape)]
 
 
-def alike(kernel: Kernel, part: str, shape: Shape, device: hw.Device) -> None:
+def alike(kernel: Kernel, part: str, shape: Shape, device: Device) -> None:
     """What is recorded of a kernel is what it takes, as a number and as an array."""
     tape, numbers = Tape(SCALARS), dict[str, Number]()
     time = getattr(kernel, part)(device, symbols(shape, tape, numbers), tape.namespace)
     function = Function.of(tape, numbers, [time])
-    (found,) = scalar.compiled(function)(*numbers.values())
+    (found,) = python.compiled(function)(*numbers.values())
     assert found == pytest.approx(getattr(kernel, part)(device, shape, SCALARS), rel=1e-15, abs=0)
-    (many,) = blocks.compiled(function)(*(np.full(3, float(x)) for x in numbers.values()))
+    (many,) = numpy.compiled(function)(*(np.full(3, float(x)) for x in numbers.values()))
     first = float(getattr(kernel, part)(device, spread(shape, 3), ARRAYS)[0])
     assert many == pytest.approx(first, rel=1e-12, abs=0)
 
@@ -290,7 +298,7 @@ def alike(kernel: Kernel, part: str, shape: Shape, device: hw.Device) -> None:
 @given(data=st.data())
 def test_every_kernel_is_traceable(kind: type[Kernel], part: str, takes: Any, data: Any) -> None:
     name = "cpu" if kind.__name__.startswith("Cpu") else data.draw(st.sampled_from(("dgx-h100", "h20")))
-    device = hw.load("dgx-h100" if kind.__name__ == "Network" else name)
+    device = library.load("dgx-h100" if kind.__name__ == "Network" else name)
     shape = data.draw(shapes(takes))
     assume(part != "seconds" or kind.takes(shape))
     assume(getattr(shape, "causal", 1) or getattr(shape, "cached", 1))  # who sees all sees a key
@@ -311,7 +319,7 @@ def test_a_switch_is_made_where_hardware_makes_one_alone() -> None:
         words = {"dtype": "fp32", "ranks": 2, "adds": True, "sms": 0}
         shape = takes(**sizes, **{f.name: words[f.name] for f in fields(takes) if f.name in words})
         tape = Tape(SCALARS)
-        device = hw.load("cpu" if kind.__name__.startswith("Cpu") else "dgx-h100")
+        device = library.load("cpu" if kind.__name__.startswith("Cpu") else "dgx-h100")
         time = getattr(kind(), part)(device, symbols(shape, tape, {}), tape.namespace)
         names = {of[0] for function, of in tape.nodes if function == "symbol"}
         found[kind.__name__, part] = Function.of(tape, names, [time]).count("where")
@@ -350,11 +358,11 @@ def at_symbols(size: Any) -> Function:
 
 
 def same(size: Any, function: Function, points: list[tuple[int, int, int]]) -> None:
-    run = scalar.compiled(function)
+    run = python.compiled(function)
     for point in points:
         assert run(*point) == (Binding(**dict(zip("BTC", point, strict=True)))(size),)
     columns = [np.array(column, dtype=float) for column in zip(*points, strict=True)]
-    (many,) = blocks.compiled(function)(*columns)
+    (many,) = numpy.compiled(function)(*columns)
     assert many == pytest.approx(Binding(**dict(zip("BTC", columns, strict=True)))(size), rel=1e-12, abs=0)
 
 
@@ -379,10 +387,10 @@ def test_every_law_is_of_symbols(name: str, law: Any) -> None:
 @pytest.mark.parametrize("opcode", [*ALGORITHMS, "send"])
 @pytest.mark.parametrize(("name", "ranks"), [("h100-sxm", 8), ("dgx-h100", 32), ("rtx4090", 4)])
 def test_every_algorithm_of_a_network_is_of_symbols(opcode: str, name: str, ranks: int) -> None:
-    limit = exchange(hw.load(name), opcode, 4096 * B * T, tuple(range(2 if opcode == "send" else ranks)))
+    limit = exchange(library.load(name), opcode, 4096 * B * T, tuple(range(2 if opcode == "send" else ranks)))
     tape = Tape(SCALARS)
     at = Binding(**{name: tape.symbol(name) for name in "BTC"})
-    run = scalar.compiled(Function.of(tape, "BTC", [limit.time(at)]))
+    run = python.compiled(Function.of(tape, "BTC", [limit.time(at)]))
     for b, t, c in POINTS:
         assert run(b, t, c) == (limit.time(Binding(B=b, T=t, C=c)),)
 
@@ -396,5 +404,5 @@ def test_every_figure_of_a_schedule_is_of_symbols(stages: list[float], micro_bat
         return [timing.step, timing.period, timing.interval, timing.busy, timing.bubble, *timing.bubbles]
 
     recorded = figures(Timing(tuple(map(tape.symbol, names)), micro_batches))
-    found = scalar.compiled(Function.of(tape, names, recorded))(*stages)
+    found = python.compiled(Function.of(tape, names, recorded))(*stages)
     assert list(found) == figures(Timing(tuple(stages), micro_batches))

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.code import MOST, Code
-from llmir.backends.cost.kernels.call import recording
-from llmir.backends.cost.tape import Function, Outline, Tape, blocks, scalar, whole, within
-from llmir.backends.cost.tape.bounds import BOUNDS, Range
-from llmir.backends.cost.tape.choices import Choices
-from llmir.backends.cost.tape.outline import blocks as cover
-from llmir.dim import Binding
-from llmir.namespace import SCALARS
+from llmir.backends.kernels.call import recording
+from llmir.backends.step.functions import MOST, Code
+from llmir.backends.tape import numpy, python
+from llmir.backends.tape.bounds import BOUNDS, Range
+from llmir.backends.tape.outline import Outline, whole, within
+from llmir.backends.tape.outline import blocks as cover
+from llmir.backends.tape.pruning import Choices
+from llmir.backends.tape.record import Function, Tape
+from llmir.base.array_namespace import SCALARS
+from llmir.ir.sizes.binding import Binding
 
 from .test_tape import draw_function
 
@@ -25,7 +27,7 @@ TOKENS = np.arange(1.0, MOST + 1)
 
 
 def test_every_function_has_bounds() -> None:
-    assert set(scalar.TEXT) == set(BOUNDS)
+    assert set(python.TEXT) == set(BOUNDS)
 
 
 @pytest.mark.parametrize("most", [1, 2, 31, 32, 33, 100, 1000, MOST])
@@ -51,7 +53,7 @@ def test_what_is_bounded_lies_within(data: st.DataObject, x: Any, y: Any) -> Non
     bound = Choices(function).ranges(inputs)[number]
     shares = np.linspace(0, 1, 7)
     points = [np.minimum(low + shares * (high - low), high) for low, high in ends]
-    (values,) = blocks.compiled(function)(points[0][:, None], points[1][None])
+    (values,) = numpy.compiled(function)(points[0][:, None], points[1][None])
     assert not (values < bound.low).any()
     assert not (values > bound.high).any()
     assert not bound.positive or not (values < 0).any()
@@ -97,7 +99,7 @@ def test_what_is_left_out_decides_nothing(data: st.DataObject, most: int) -> Non
     outline = Function.of(tape, "nc", [*calls, late])
     found, every = within(outline, ["n"], most), whole(outline)
     assert len(found.function.live) <= len(every.live)
-    short, full = scalar.compiled(found.function), scalar.compiled(every)
+    short, full = python.compiled(found.function), python.compiled(every)
     for count in range(1, most + 1):
         assert np.array_equal(short(count, 2.0), full(count, 2.0), equal_nan=True)
 
@@ -131,10 +133,10 @@ def test_a_step_is_equal_at_all_tokens_of_the_range(plan: Any, new: int | None) 
     code = Code(lambda at: (plan.timing(at, plan.busy(at)).step,), new)
     functions = code.short.function, code.whole.function
     assert 3 * len(functions[0].live) < 2 * len(functions[1].live)
-    short, full = map(blocks.compiled, functions)
+    short, full = map(numpy.compiled, functions)
     for batch, each in ((TOKENS, 1.0), (1.0, TOKENS)) if new is None else ((TOKENS, 1.0),):
         assert short(batch, each, 4096.0)[0] == pytest.approx(full(batch, each, 4096.0)[0], rel=1e-14, abs=0)
-    short, full = map(scalar.compiled, functions)
+    short, full = map(python.compiled, functions)
     for tokens in (*range(1, 1100), *range(1100, MOST, 61), MOST):
         assert short(tokens, 1, 4096) == full(tokens, 1, 4096)
 

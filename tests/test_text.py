@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import LlmirError
+from llmir.base.errors import LlmirError
 
 from .front_cases import CASES as FRONT
 from .older_cases import OLDER

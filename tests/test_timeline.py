@@ -15,10 +15,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.timeline import Slice
-from llmir.backends.export.kineto import trace
-from llmir.errors import InputError, OutputError
+from llmir.backends.export.timeline import trace
+from llmir.backends.step.report import Report
+from llmir.backends.step.timeline import Slice
+from llmir.base.errors import InputError, OutputError
 
 from .commands import Run, runner
 from .strategies import FUSIONS, configs, degrees, points

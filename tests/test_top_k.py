@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmir.build import Builder
-from llmir.errors import VerifyError
-from llmir.graph import Program
-from llmir.op import Place
-from llmir.ops.top_k import SigmoidTopK, SoftmaxTopK, TopK
+from llmir.base.errors import VerifyError
+from llmir.ir.core.op import Place
+from llmir.ir.core.program import Program
+from llmir.ir.ops.top_k import SigmoidTopK, SoftmaxTopK, TopK
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.text import parse_program, print_program
 from llmir.passes.fuse import Fuse
-from llmir.text import parse_program, print_program
 
 ROUTERS = st.integers(1, 4).flatmap(
     lambda groups: st.tuples(

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from scipy import stats
 
 import llmir
-from llmir.backends.simulation.replications import STUDENT
-from llmir.backends.simulation.trace import trace
-from llmir.cli import cli
-from llmir.errors import InputError
+from llmir.backends.simulate.replications import STUDENT
+from llmir.backends.simulate.trace import trace
+from llmir.base.errors import InputError
+from llmir.cli.main import cli
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

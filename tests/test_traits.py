@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.analysis.precision import precision
 from llmir.backends.interpret.program import interpret
-from llmir.build import Builder
-from llmir.dtype import DType
-from llmir.equation import Equation, equation
-from llmir.frontends.weights import expected
-from llmir.gemm import Gemm, operand_gemm
-from llmir.graph import Program
-from llmir.op import OPS, Loop, Op, Work
-from llmir.tensor import Tensor
+from llmir.backends.step.precision import precision
+from llmir.frontends.checkpoints.weights import expected
+from llmir.ir.core.dtype import DType
+from llmir.ir.core.equation import Equation, equation
+from llmir.ir.core.gemm import Gemm, operand_gemm
+from llmir.ir.core.op import OPS, Loop, Op, Work
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.tools.build import Builder
 
 from .test_interpret import same, weight
 

@@ -11,23 +11,27 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir import hw
 from llmir.backends.cost.calibration import basis
-from llmir.backends.cost.kernels import KERNELS, AttentionShape, Decode, Gemm, GemmShape, Host, Prefill
 from llmir.backends.cost.relatives import DIE, relation, relatives
 from llmir.backends.cost.transfer import carried, of_device, of_engine, together
+from llmir.backends.kernels.attention import AttentionShape
+from llmir.backends.kernels.base import KERNELS
+from llmir.backends.kernels.decode import Decode
+from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.kernels.gemm import Gemm, GemmShape
+from llmir.backends.kernels.prefill import Prefill
 from llmir.backends.silicon.calibrate.transfer import WITHIN, Loan, bands, covered
-from llmir.backends.silicon.validate.pricing import priced_by
-from llmir.errors import InputError
-from llmir.hw import transfer
+from llmir.backends.silicon.validate.estimates import priced_by
+from llmir.base.errors import InputError
+from llmir.hw import library, transfer
 
-H100, H20 = hw.load("h100-sxm"), hw.load("h20")
+H100, H20 = library.load("h100-sxm"), library.load("h20")
 LARGE = GemmShape(m=8192, n=8192, k=8192)
 
 
 def test_rates_of_one_die_and_of_two_lie_apart() -> None:
     """So that any ratio between, as `DIE` is one, tells them apart: clocks differ by less than designs do."""
-    gpus = [d for d in map(hw.load, hw.names()) if d.isa and d.multiprocessors]
+    gpus = [d for d in map(library.load, library.names()) if d.isa and d.multiprocessors]
     ratios = []
     for one, other in combinations(gpus, 2):
         if one.isa == other.isa and one.memory_kind[:3] == other.memory_kind[:3]:
@@ -54,7 +58,7 @@ def test_rates_of_one_die_and_of_two_lie_apart() -> None:
     ],
 )
 def test_what_two_gpus_have_in_common(device: str, other: str, expected: str) -> None:
-    assert relation(hw.load(device), hw.load(other)) == expected
+    assert relation(library.load(device), library.load(other)) == expected
 
 
 def test_a_farther_relation_is_never_narrower() -> None:
@@ -102,7 +106,7 @@ def test_slow_matrix_units_are_nearer_to_their_peak() -> None:
 def test_a_borrowed_kernel_is_never_slower_where_a_rate_is_raised(
     kernel: Any, borrower: str, rate: str
 ) -> None:
-    device = hw.load(borrower)
+    device = library.load(borrower)
     raised = {
         "matrix": {"matrix_flops": {name: 1.2 * v for name, v in device.matrix_flops.items()}},
         "vector": {"vector_flops": {name: 1.2 * v for name, v in device.vector_flops.items()}},
@@ -172,7 +176,7 @@ def test_rows_without_their_device_borrow_its_relatives_kernels() -> None:
 
 @pytest.mark.parametrize("name", ["mi300x", "mi250", "rtx4090", "a40", "v100-32", "h20"])
 def test_a_raised_rate_does_not_change_whose_kernels_are_taken(name: str) -> None:
-    device = hw.load(name)
+    device = library.load(name)
     rates = {dtype: 4 * rate for dtype, rate in device.matrix_flops.items()}
     faster = replace(device, matrix_flops=rates, memory_Bps=4 * device.memory_Bps)
     assert relatives(faster) == relatives(device)
@@ -207,7 +211,7 @@ def test_a_step_at_other_rates_is_further_off_than_whole_runs_were(
 ) -> None:
     """No run was of such a device: what its kernels are further off comes on top of what the engine was."""
     program = llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of(engine))
-    device = hw.load(name)
+    device = library.load(name)
     rates = {dtype: peak * rate for dtype, rate in device.matrix_flops.items()}
     bare, other = (
         llmir.analyze(program, of, batch=8, new=1, context=1000, engine=engine)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.interpret import interpret
-from llmir.dim import Binding
-from llmir.graph import Instance, Program
-from llmir.names import stored
-from llmir.ops.moe import GroupedLinear
-from llmir.tensor import Tensor
+from llmir.backends.interpret.program import interpret
+from llmir.base.names import stored
+from llmir.ir.core.program import Instance, Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.ops.moe import GroupedLinear
+from llmir.ir.sizes.binding import Binding
 
 from . import transformers_cases
 from .transformers_cases import AREAS, CASES, NEXT, PROMPT, chunked, steps

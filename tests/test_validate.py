@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir import hw
 from llmir.backends.cost.calibration import basis
-from llmir.backends.cost.kernels import AttentionShape
-from llmir.backends.serving.service import Service
-from llmir.backends.silicon import bounds
-from llmir.backends.silicon.validate import Judged, Validation
+from llmir.backends.kernels.attention import AttentionShape
+from llmir.backends.request.service import Service
+from llmir.backends.silicon.validate import bounds
+from llmir.backends.silicon.validate.rows import Judged, Validation
+from llmir.hw import library
 
-H100, B200 = hw.load("h100-sxm"), hw.load("b200")
+H100, B200 = library.load("h100-sxm"), library.load("b200")
 GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"
 HEADS = "gpu,dtype,kv_dtype,batch,q_len,context,num_heads,num_kv_heads,head_dim,window,latency_us,framework\n"
 MOE = "gpu,dtype,num_tokens,hidden,inter,topk,num_experts,moe_tp,moe_ep,latency_us,framework\n"
@@ -129,7 +129,7 @@ def test_a_norm_that_narrows_reads_wide_rows_whatever_its_type_is_called(judge: 
     ("op", "gpus", "sent"), [("all_reduce", 4, 2 * 3 / 4), ("all_gather", 8, 7 / 8), ("alltoall", 2, 1 / 2)]
 )
 def test_collectives_take_what_a_ring_sends(judge: Any, op: str, gpus: int, sent: float) -> None:
-    a100 = hw.load("a100")
+    a100 = library.load("a100")
     size = 1 << 26
     row = only(judge(SENT + f"a100_sxm,{op},half,{gpus},{size},9999,nccl-2.27.3,\n"))
     sending = sent * size / a100.link(gpus)[1].Bps

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.silicon.validate import Validation
+from llmir.backends.silicon.validate.rows import Validation
 
 GEMM = "gpu,dtype,m,n,k,latency_us,framework\n"
 

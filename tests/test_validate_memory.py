@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.silicon.validate import Validation
+from llmir.backends.silicon.validate.rows import Validation
 
 GIB = 2**30
 STARTS = (
@@ -142,10 +142,10 @@ def test_a_series_without_its_place_is_refused(tmp_path: Path, text: str, option
 def test_a_fit_finds_the_rule_behind_the_starts(tmp_path: Path) -> None:
     """Logs that were made by another rule give its parameters back."""
     from benchmarks.memory import fitted, under
-    from llmir.backends.silicon.tables import load
+    from llmir.api.measure import _built
+    from llmir.backends.silicon.tables.table import load
     from llmir.backends.silicon.validate.memory import start
-    from llmir.hw import load as device
-    from llmir.measured import _built
+    from llmir.hw.library import load as device
 
     names = ("Llama-3.1-8B", "Gemma-2-9B", "Qwen1.5-MoE-A2.7B", "Mixtral-8x7B")
     path = tmp_path / "rows.csv"

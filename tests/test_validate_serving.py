@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import llmir
-from llmir import hw
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import model
-from llmir.backends.serving.closed import ClosedLoop
-from llmir.graph import Program
+from llmir.backends.cost.models import model
+from llmir.backends.request.closed_loop import ClosedLoop
+from llmir.backends.request.workload import Workload
+from llmir.hw import library
+from llmir.ir.core.program import Program
 
-H100 = hw.load("h100-sxm")
+H100 = library.load("h100-sxm")
 IDEAL = model(H100, "ideal")
 HEADER = "model,gpu,num_gpus,tp,pp,dp,batch_or_concurrency,isl,osl,tpot_ms,kind,framework\n"
 

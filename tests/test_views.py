@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.cli import cli
-from llmir.errors import InputError, LlmirError
-from llmir.graph import Program
-from llmir.views import EXPORTERS, Result, Shown, exported, formats
+from llmir.base.errors import InputError, LlmirError
+from llmir.base.formats import EXPORTERS, Result, Shown, exported, formats
+from llmir.cli.main import cli
+from llmir.ir.core.program import Program
 
 from .commands import TINY
 

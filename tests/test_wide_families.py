@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.errors import ConfigError, UnsupportedError
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.frontends.checkpoints.weights import expected
 from llmir.frontends.families.gemma import rounded
-from llmir.frontends.weights import expected
 
 from .test_golden import CONFIGS
 from .wide_cases import CASES

@@ -8,7 +8,7 @@ import pytest
 from click import Context
 from click.testing import CliRunner
 
-from llmir.cli import cli
+from llmir.cli.main import cli
 
 COMMANDS = (
     "analyze llama3.1-8b",

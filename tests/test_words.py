@@ -9,9 +9,8 @@ import click
 import pytest
 
 import llmir
-from llmir.cli import COMMANDS
-from llmir.cli.command import as_options
-from llmir.errors import InputError
+from llmir.base.errors import InputError
+from llmir.cli.command import COMMANDS, as_options
 from tests.commands import Run, runner
 
 

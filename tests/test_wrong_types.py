@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir import convert, hw
-from llmir.build import Builder
-from llmir.errors import LlmirError
-from llmir.graph import Program
-from llmir.op import OPS
-from llmir.ops import make
-from llmir.pipeline import PASSES, Pass, is_pass
+from llmir.base import arguments as convert
+from llmir.base.errors import LlmirError
+from llmir.hw import library
+from llmir.ir.core.op import OPS
+from llmir.ir.core.program import Program
+from llmir.ir.ops import make
+from llmir.ir.tools.build import Builder
+from llmir.ir.tools.pipeline import PASSES, Pass, is_pass
 
 from . import answer_calls, plot_calls  # noqa: F401  (add to these)
 from .public_calls import CALLS, COUNT, EXPERTS, GIVEN_BACK, PROGRAM, fresh
@@ -71,7 +72,9 @@ def passed_over(name: str, argument: str, value: object) -> bool:
 def public() -> Iterator[tuple[str, set[str]]]:
     """What callers can call, and the names of its arguments; of `hw` its functions."""
     things = {name: getattr(llmir, name) for name in llmir.__all__}
-    things |= {f"hw.{name}": thing for name in hw.__all__ if inspect.isfunction(thing := getattr(hw, name))}
+    things |= {
+        f"hw.{name}": thing for name in library.__all__ if inspect.isfunction(thing := getattr(library, name))
+    }
     for name, thing in things.items():
         if callable(thing):
             yield name, GIVEN_BACK[name] if name in GIVEN_BACK else {*inspect.signature(thing).parameters}

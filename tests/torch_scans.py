@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from llmir.dim import Binding
-from llmir.graph import Instance, Program
+from llmir.ir.core.program import Instance, Program
+from llmir.ir.sizes.binding import Binding
 
 Sizes = Mapping[str, int]
 CHUNK_FIELDS = ("chunk_size", "mamba_chunk_size")

@@ -11,23 +11,29 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from llmir import hw
-from llmir.dim import Binding, Dim, Mixed, Number, maximum, minimum, monomials
-from llmir.hw import Device
+from llmir.backends.kernels.base import Kernel
+from llmir.backends.kernels.call import Call, calls
+from llmir.backends.kernels.eager_attention import fused
+from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.kernels.network import Network, across
+from llmir.backends.work.basis import BETWEEN_NODES, CALIBRATED, Basis
+from llmir.backends.work.limit import BOUNDS
+from llmir.backends.work.nodes import boxed, split
+from llmir.backends.work.rows import Row
+from llmir.base.array_namespace import Number
 from llmir.hw.calibration import LIBRARIES
+from llmir.hw.device import Device
+from llmir.hw.engine import Engine
+from llmir.ir.sizes.atoms import maximum, minimum
+from llmir.ir.sizes.binding import Binding, Mixed
+from llmir.ir.sizes.polynomial import Dim, monomials
 
 from . import transfer
-from .basis import BETWEEN_NODES, CALIBRATED, Basis
 from .calibration import Fit, engines, first, nearest, owner
 from .ideal import Ideal
-from .kernels import Call, Host, Kernel, Network, across, calls
-from .kernels.unfused import fused
-from .limit import BOUNDS
-from .nodes import boxed, split
+from .op_time import Model, Price, Roofline
 from .part import Part
-from .price import Model, Price, Roofline
 from .relatives import on_own_chip
-from .rows import Row
 from .stand_in import stand_in, within
 
 _POINTS = 512  # of which a price keeps what it found: a product reads B·T alone, and contexts go by
@@ -314,7 +320,7 @@ class Calibrated(Model):
     engine: str | None = None
     host: Host | None = None
     host_error: float | None = None
-    runs: hw.Engine | None = None
+    runs: Engine | None = None
 
     name = "calibrated"
 

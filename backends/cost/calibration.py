@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from llmir import hw
-from llmir.dataclass import dataclass
-from llmir.errors import HardwareError
-from llmir.hw import Device, Fitted
-from llmir.hw.calibration import DATED
-from llmir.names import suggest
+from llmir.backends.kernels.base import KERNELS, Kernel
+from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.kernels.gemm import Gemm
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError
+from llmir.base.names import suggest
+from llmir.hw import library
+from llmir.hw.calibration import DATED, Fitted
+from llmir.hw.device import Device
 
-from .kernels import KERNELS, Gemm, Host, Kernel
 from .relatives import by_nearness, kernels_of
 from .transfer import ALIKE, PRODUCTS, Reached, carried, computes, reached
 
@@ -109,7 +111,7 @@ def _reach(device: Device, other: Device) -> Reached:
     home = next((d for d in by_nearness(device) if d.vendor == device.vendor and d.calibration), None)
     if device.vendor == other.vendor or home is None:
         return ALIKE
-    home = hw.load(home.measured_as) if home.measured_as else home
+    home = library.load(home.measured_as) if home.measured_as else home
     shares: list[tuple[Reached, Reached]] = []
     for family in PRODUCTS:
         fits = _of(home, family, None), _of(other, family, None)

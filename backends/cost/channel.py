@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from llmir.build import Builder
-from llmir.convert import text
-from llmir.dataclass import dataclass
-from llmir.dim import Binding, Number
-from llmir.errors import InputError
-from llmir.graph import Program
-from llmir.hw import Link
+from llmir.backends.work.basis import CALIBRATED, EFFICIENCY, ROOFLINE, Basis
+from llmir.backends.work.network import network_of
+from llmir.backends.work.rows import rows
+from llmir.base.arguments import text
+from llmir.base.array_namespace import Number
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.hw.link import Link
 from llmir.hw.schema import stated
-from llmir.mesh import Mesh
-from llmir.tensor import parse_tensor
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import parse_tensor
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.tools.build import Builder
 
-from .basis import CALIBRATED, EFFICIENCY, ROOFLINE, Basis
-from .derated import Efficiency, derated
 from .ideal import Ideal
-from .network import network_of
-from .price import Model, Price
-from .rows import rows
+from .op_time import Model, Price
+from .roofline import Efficiency, derated
 
 HOST, NETWORK = "host", "network"
 # Copies of pinned memory reach this share of a link to the host: 25.1 of 32 GB/s on an A100, 52.8 of 64 on an

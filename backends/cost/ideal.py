@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmir.dataclass import dataclass
-from llmir.hw import Device
-from llmir.ragged import to_ports
+from llmir.backends.work.limit import Limit
+from llmir.backends.work.network import exchange
+from llmir.backends.work.nodes import boxed, split
+from llmir.backends.work.rows import Row
+from llmir.base.dataclass import dataclass
+from llmir.hw.device import Device
+from llmir.ir.sizes.ragged import to_ports
 
-from .limit import Limit
-from .names import cost_model
-from .network import exchange
-from .nodes import boxed, split
-from .price import Model, Roofline
-from .rows import Row
+from .op_time import Model, Roofline
+from .registry import cost_model
 
 
 @cost_model("ideal")

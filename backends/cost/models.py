@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from llmir import hw
-from llmir.convert import choice
-from llmir.errors import HardwareError, InputError
-from llmir.frozen import FrozenDict
-from llmir.hw import Device
+from llmir.backends.kernels.base import KERNELS
+from llmir.backends.kernels.engine_cpu import Host
+from llmir.base.arguments import choice
+from llmir.base.errors import HardwareError, InputError
+from llmir.base.values import FrozenDict
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.hw.engine import Engine
 
 from .calibrated import Calibrated
 from .calibration import engines, first, host, known, owner
-from .derated import Efficiency
 from .ideal import Ideal
-from .kernels import KERNELS, Host
-from .names import COSTS, cost_model
+from .op_time import Model
 from .own import CostModel, own
-from .price import Model
+from .registry import COSTS, cost_model
+from .roofline import Efficiency
 
 OURS = ("ideal", "calibrated")  # which are given once for a device
 
@@ -61,7 +63,7 @@ def model(
     return _calibrated(device, engine)
 
 
-def run_by(device: Device, engine: str) -> tuple[str, hw.Engine | None]:
+def run_by(device: Device, engine: str) -> tuple[str, Engine | None]:
     """Whose kernels come first, and what runs them, if that is known: vllm of `vllm@0.12`, and vllm 0.12.
 
     HardwareError for an engine that is neither calibrated nor bundled, nor a file.
@@ -69,12 +71,12 @@ def run_by(device: Device, engine: str) -> tuple[str, hw.Engine | None]:
     name, at, version = engine.partition("@")
     own = device.calibration.engines if device.calibration else ()
     if name in own or name in engines(device):  # an engine, or one of its kernels
-        if bundled := next((n for n in (name, owner(name)) if n in hw.engines()), None):
-            return name, hw.engine(bundled + at + version)
+        if bundled := next((n for n in (name, owner(name)) if n in library.engines()), None):
+            return name, library.engine(bundled + at + version)
         if at:
             raise HardwareError(f"engine {engine!r}: no version of {name} is known; leave @{version} out")
         return name, None
-    profile = hw.engine(engine, engines(device))
+    profile = library.engine(engine, engines(device))
     return profile.kernels or engine, profile
 
 
@@ -104,7 +106,7 @@ def _usual(device: Device) -> Calibrated:
 
 
 @lru_cache(maxsize=256)
-def _run(device: Device, engine: str | None, name: str, profile: hw.Engine | None) -> Calibrated:
+def _run(device: Device, engine: str | None, name: str, profile: Engine | None) -> Calibrated:
     """By what an engine's file says, and not by its name, under which another may lie next time."""
     known(device)
     own = host(device, engine)

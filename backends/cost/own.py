@@ -22,22 +22,23 @@ from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 
-from llmir.convert import shown
-from llmir.dataclass import dataclass
-from llmir.dim import Binding, Number
-from llmir.errors import InputError, LlmirError
-from llmir.hw import Device
+from llmir.backends.work.basis import Basis
+from llmir.backends.work.rows import Row
+from llmir.base.arguments import shown
+from llmir.base.array_namespace import Number
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError, LlmirError
+from llmir.hw.device import Device
+from llmir.ir.sizes.binding import Binding
 
-from .basis import Basis
 from .ideal import Ideal
-from .price import Model, Price, Roofline
-from .rows import Row
+from .op_time import Model, Price, Roofline
 
 
 class CostModel(Protocol):
     """What `analyze(cost=…)` takes beside names: an object with `price`; its class is its name.
 
-    Registered by a name, with `llmir.backends.cost.cost_model`, it is called with the device.
+    Registered by a name, with `llmir.backends.cost.registry.cost_model`, it is called with the device.
     """
 
     def price(self, row: Row) -> Callable[[Binding], Number] | Price:

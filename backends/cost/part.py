@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmir.dim import Binding, Dim, Number
+from llmir.backends.work.basis import Basis
+from llmir.base.array_namespace import Number
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Dim
 
-from .basis import Basis
-from .price import Price
+from .op_time import Price
 
 
 @dataclass(frozen=True)

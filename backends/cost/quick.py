@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from llmir.hw import Device
+from llmir.hw.device import Device
 
 from .calibrated import Calibrated
 from .calibration import Fit

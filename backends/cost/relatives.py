@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import takewhile
 
-from llmir import hw
-from llmir.hw import Device
+from llmir.hw import library
+from llmir.hw.device import Device
 from llmir.hw.transfer import OTHER_MEMORY, OTHER_SM, OTHER_VENDOR, SAME_DIE, SAME_SM
 
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
@@ -60,7 +60,7 @@ def relatives(device: Device) -> tuple[Device, ...]:
     """The measured bundled GPUs other than this one, the nearest first; a device that is no GPU has none."""
     if (device.multiprocessors or 0) < FEWEST:
         return ()
-    others = (hw.load(name) for name in hw.measured() if name != device.measured_as)
+    others = (library.load(name) for name in library.measured() if name != device.measured_as)
     return tuple(sorted(others, key=lambda other: nearness(device, other)))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .kernels import Call, CollectiveShape, StreamShape
-from .rows import Row
+from llmir.backends.kernels.call import Call
+from llmir.backends.kernels.collective import CollectiveShape
+from llmir.backends.kernels.stream import StreamShape
+from llmir.backends.work.rows import Row
 
 
 def stand_in(row: Row) -> Call:

@@ -23,12 +23,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from llmir import hw
-from llmir.dim import maximum, minimum
-from llmir.hw import Device, transfer
+from llmir.backends.kernels.base import KERNELS, Kernel, Travel, parameters
+from llmir.backends.kernels.gemm import Gemm, GemmShape
+from llmir.hw import library, transfer
+from llmir.hw.device import Device
+from llmir.ir.sizes.atoms import maximum, minimum
 
-from .kernels import KERNELS, Gemm, GemmShape, Kernel, parameters
-from .kernels.base import Travel
 from .relatives import relation
 
 
@@ -112,7 +112,7 @@ def measured_with(device: Device, family: str) -> Device | None:
     """
     if device.own_calibration or not device.measured_as:
         return None
-    home = hw.load(device.measured_as)
+    home = library.load(device.measured_as)
     if KERNELS[family].group == "collectives":
         pairs = ((link, device.links.get(name)) for name, link in home.links.items())
         return home if any(there and here.Bps != there.Bps for here, there in pairs) else None

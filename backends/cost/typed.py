@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from llmir import hw
-from llmir.hw import Device
+from llmir.backends.tape.outside import Outside
+from llmir.base.array_namespace import SCALARS
+from llmir.hw import library
+from llmir.hw.device import Device
 from llmir.hw.transfer import SAME_DIE, SAME_SM
-from llmir.namespace import SCALARS
 
 from .relatives import kernels_of, relation
-from .tape import Outside
 
 TERA, GIGA = 1e12, 1e9
 
@@ -85,7 +85,7 @@ class Kin(NamedTuple):
 def kin(device: Device) -> Kin | None:
     """The one whose kernels a device takes, if its rates decide how near the two are."""
     own = device.own_calibration is None and device.calibration is not None
-    other = hw.load(device.measured_as) if own else kernels_of(device)
+    other = library.load(device.measured_as) if own else kernels_of(device)
     if other is None or relation(device, other) not in (SAME_DIE, SAME_SM):
         return None
     alike = other.matrix_peak("bf16")[0] / (other.multiprocessors or 1) * (device.multiprocessors or 1)

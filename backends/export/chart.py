@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from math import log
 from typing import TYPE_CHECKING
 
-from llmir.backends.export import units
 from llmir.backends.search.plan import Plans
+
+from . import units
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.analysis.conserve import Conservation, Total
-from llmir.backends.export import facts, table, units
+from llmir.backends.compare.conservation import Conservation, Total
+
+from . import table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,7 +19,7 @@ def shown(held: Conservation) -> RenderableType:
     """The sums, what is replicated by name, and the verdict."""
     named, at = str(held.after.parallelism), held.at.symbols
     step = f"batch {at['B']:,}, {at['T']:,} new tokens each, {at['C'] or 'none'} cached"
-    step = facts.images(at["B"], held.after.patches) if held.after.patches else step
+    step = wording.images(at["B"], held.after.patches) if held.after.patches else step
     sums = ("unsharded", "+ replicated", "+ uneven", "= all ranks", "a rank")
     totals = table.columns(("", *sums), sums)
     for what, total in held.totals.items():

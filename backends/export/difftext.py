@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmir.backends.analysis.diff import FIGURES, Change, WorkloadDiff
-from llmir.backends.export import diffview, jsonio
-from llmir.views import exporter
+from llmir.backends.compare.diff import FIGURES, Change, WorkloadDiff
+from llmir.base.formats import exporter
+
+from . import diff as diffview
+from . import json
 
 
 @exporter("md", ".md", of=WorkloadDiff)
 def to_markdown(diff: WorkloadDiff) -> str:
     """Two workloads to read."""
-    parts = ["# Difference\n", jsonio.to_markdown(("", ""), diffview.head(diff))]
-    parts.append(jsonio.to_markdown(diffview.ANSWERS, diffview.answers(diff), range(1, 5)))
+    parts = ["# Difference\n", json.to_markdown(("", ""), diffview.head(diff))]
+    parts.append(json.to_markdown(diffview.ANSWERS, diffview.answers(diff), range(1, 5)))
     for name, step in diff.phases:
         title = diffview.titled(diff, name, step)
         parts += [
             f"## {title[:1].upper()}{title[1:]}\n",
-            jsonio.to_markdown(*diffview.flat(step)),
-            f"{jsonio.md(diffview.memory(step))}.\n",
+            json.to_markdown(*diffview.flat(step)),
+            f"{json.md(diffview.memory(step))}.\n",
         ]
     return "\n".join([*parts, f"{' '.join(diffview.LEGEND)}\n"])
 
@@ -27,7 +29,7 @@ def to_markdown(diff: WorkloadDiff) -> str:
 @exporter("csv", ".csv", of=WorkloadDiff)
 def to_csv(diff: WorkloadDiff) -> str:
     """One line for each change of each phase, and a total for each phase."""
-    return jsonio.to_csv(to_rows(diff))
+    return json.to_csv(to_rows(diff))
 
 
 def to_rows(diff: WorkloadDiff) -> list[dict[str, Any]]:

@@ -6,15 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmir.backends.analysis.emission import STEP, Emission, Steps
-from llmir.backends.cost import BOUNDS
-from llmir.backends.cost.rows import AMOUNTS
-from llmir.backends.cost.tape import Function
-from llmir.backends.cost.tape.languages import called, whole
-from llmir.backends.export import facts
-from llmir.backends.export.dialects import JS, PY, Dialect
-from llmir.convert import MOST, choice
-from llmir.graph import Program
+from llmir.backends.request.emission import STEP, Emission, Steps
+from llmir.backends.tape.languages import called, whole
+from llmir.backends.tape.record import Function
+from llmir.backends.work.limit import BOUNDS
+from llmir.backends.work.rows import AMOUNTS
+from llmir.base.arguments import MOST, choice
+from llmir.ir.core.program import Program
+
+from . import wording
+from .source_code import JS, PY, Dialect
 
 DIALECTS: Mapping[str, Dialect] = {"js": JS, "py": PY}
 
@@ -63,7 +64,7 @@ def _amounts(phase: str, amounts: Function, dialect: Dialect, calls: Mapping[Fun
 
 def _head(emission: Emission, version: str) -> Iterator[str]:
     program = emission.program
-    yield f"Prices of {facts.plain(program.name)} on {facts.plain(emission.model.device.name)}"
+    yield f"Prices of {wording.plain(program.name)} on {wording.plain(emission.model.device.name)}"
     yield f"by llmir {version}, {emission.model.name}"
     yield "SPDX-License-Identifier: Apache-2.0"
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.analysis.explanation import Amount, Explanation, Kernel, Route
-from llmir.backends.export import facts, table, units
-from llmir.dim import ATOMS
+from llmir.backends.compare.explanation import Amount, Explanation, Kernel, Route
+from llmir.ir.sizes.atoms import ATOMS
+
+from . import table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,7 +71,7 @@ def _overhead(e: Explanation) -> RenderableType:
 def _text(text: str, style: str = "") -> RenderableType:
     from rich.text import Text
 
-    return Text(facts.plain(text), style=style)
+    return Text(wording.plain(text), style=style)
 
 
 def _indented(table: RenderableType, left: int = 2) -> RenderableType:

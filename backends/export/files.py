@@ -7,9 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from llmir import convert
-from llmir.errors import OutputError
-from llmir.names import plain
+from llmir.base import arguments
+from llmir.base.errors import OutputError
+from llmir.base.names import plain
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -17,7 +17,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
     `OutputError` if it cannot be written, `InputError` if it is no path.
     """
-    path = convert.path("path", path)
+    path = arguments.path("path", path)
     shown = plain(os.fspath(path), limit=1000)
     try:
         target = Path(os.path.realpath(path))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmir.backends.export import units
-from llmir.backends.export.sections import Section, sectioned
-from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
+from llmir.backends.simulate.simulated_replicas import SimulatedReplicas
 
+from . import units
+from .sections import Section, sectioned
 from .simulation import simulation
 
 COLUMNS = ("replica", "requests", "busy", "decoding", "blocks", "prefix hits", "TTFT", "TTFT p99")

@@ -11,16 +11,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmir import convert
-from llmir.backends.export.files import check_writable
-from llmir.backends.export.parts import FORMATS, Format
 from llmir.backends.search.part import Part
 from llmir.backends.search.refusal import all_of
 from llmir.backends.search.workers import LOST
-from llmir.dataclass import dataclass
-from llmir.errors import InputError, OutputError
-from llmir.names import plain
-from llmir.views import Pairs
+from llmir.base import arguments
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError, OutputError
+from llmir.base.formats import Pairs
+from llmir.base.names import plain
+
+from .files import check_writable
+from .parts import FORMATS, Format
 
 _PART = re.compile(r"\d{5,}-([0-9a-f]{32})(-lost)?\.(?:csv|jsonl|parquet|arrow)")
 
@@ -81,10 +82,10 @@ class Folder:
 
         OutputError for what cannot be written.
         """
-        convert.path("path", path)
+        arguments.path("path", path)
         said = os.fspath(path)  # a Path has no / at its end
         if form is not None:
-            convert.choice("format", form, tuple(FORMATS))
+            arguments.choice("format", form, tuple(FORMATS))
         if said.endswith(("/", os.sep)) or os.path.isdir(said):
             return cls(Path(said), form or "parquet", None, said)
         suffix = os.path.splitext(said)[1].lower()

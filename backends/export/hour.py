@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from llmir.backends.export import units
 from llmir.backends.search.hour import Hour
 from llmir.backends.search.plan import Plans, PooledCandidate
-from llmir.errors import InputError
+from llmir.base.errors import InputError
+
+from . import units
 
 
 def hour(plans: Plans) -> list[str]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.timeline import STREAM
-from llmir.backends.export import facts
-from llmir.backends.export.kineto import Event, complete, counter, meta
-from llmir.backends.simulation.load import Array
-from llmir.backends.simulation.simulated_pools import SimulatedPools
-from llmir.backends.simulation.simulation import Simulation
+from llmir.backends.simulate.load import Array
+from llmir.backends.simulate.result import Simulation
+from llmir.backends.simulate.simulated_pools import SimulatedPools
+from llmir.backends.step.timeline import STREAM
+
+from . import wording
+from .timeline import Event, complete, counter, meta
 
 
 def served(found: Simulation) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def served(found: Simulation) -> dict[str, Any]:
     names = _names(found)
     return {
         "schemaVersion": 1,
-        "predicted": f"by llmir, {facts.cost_model(job.prefill)}; nothing of this was recorded",
+        "predicted": f"by llmir, {wording.cost_model(job.prefill)}; nothing of this was recorded",
         "model": job.program.name,
         "displayTimeUnit": "ms",
         "traceEvents": [

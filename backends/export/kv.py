@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from llmir.backends.analysis.kv import CacheTransfer
-from llmir.backends.export import units
-from llmir.backends.export.sections import Section, sectioned
+from llmir.backends.memory.transfer import CacheTransfer
+
+from . import units
+from .sections import Section, sectioned
 
 
 def lines(found: CacheTransfer) -> list[tuple[str, str]]:

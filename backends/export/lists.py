@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.export import table
-from llmir.backends.export.rows import Rows
-from llmir.errors import InputError
-from llmir.names import suggest
-from llmir.op import OPS
-from llmir.ops import describe as described
-from llmir.pipeline import PASSES, describe
+from llmir.base.errors import InputError
+from llmir.base.names import suggest
+from llmir.ir.core.op import OPS
+from llmir.ir.ops import describe as described
+from llmir.ir.tools.pipeline import PASSES, describe
+
+from . import table
+from .rows import Rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmir.backends.analysis.memory_sum import MemorySum
-from llmir.backends.export import facts, table, units
+from llmir.backends.memory.memory_sum import MemorySum
+
+from . import table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +28,7 @@ def shown(of: MemorySum) -> RenderableType:
     from rich.text import Text
 
     by = f", as {of.engine} holds it" if of.engine else ""
-    title = Text(facts.plain(f"memory of a rank: {of.model} on {of.device}{by}"), style="bold")
+    title = Text(wording.plain(f"memory of a rank: {of.model} on {of.device}{by}"), style="bold")
     rows = table.columns(["", "GiB", ""], ["GiB"], [""])
     for row in lines(of):
         table.add(rows, row, styles=["bold"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.analysis.weights import weights
-from llmir.backends.export import table, units
-from llmir.backends.export.rows import Rows
-from llmir.backends.export.weights import table as of_weights
-from llmir.graph import Program
+from llmir.backends.step.facts import weights
+from llmir.ir.core.program import Program
+
+from . import table, units
+from .rows import Rows
+from .weights import table as of_weights
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

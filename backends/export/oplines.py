@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from llmir.backends.analysis.costs import OVERHEAD, OpCost
-from llmir.backends.analysis.report import Report
-from llmir.backends.cost import TRAFFIC
-from llmir.backends.export import units
-from llmir.backends.export.facts import percent_off, plain
-from llmir.dim import Number
+from llmir.backends.step.costs import OVERHEAD, OpCost
+from llmir.backends.step.report import Report
+from llmir.backends.work.rows import TRAFFIC
+from llmir.base.array_namespace import Number
+
+from . import units
+from .wording import percent_off, plain
 
 _NONE = "–"
 

@@ -11,10 +11,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmir.backends.export import jsonio
 from llmir.backends.search.part import BLOCK, Part
 from llmir.backends.search.sweep import Sweep, schema
-from llmir.errors import InputError
+from llmir.base.errors import InputError
+
+from . import json as jsonio
 
 LINES = 1 << 13  # that are text in memory at once
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.analysis.precision import precision
-from llmir.backends.export import facts, jsonio, spending, table, units
-from llmir.backends.export.chart import chart
-from llmir.backends.export.hour import contradiction, hour
 from llmir.backends.search.limit import USUAL, Limit
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.structure import Structure
 from llmir.backends.search.trial import UNIT
 from llmir.backends.search.why import Beyond, Why, beyond, decode
-from llmir.backends.simulation.router import ROUTERS
-from llmir.views import exporter
+from llmir.backends.simulate.router import ROUTERS
+from llmir.backends.step.precision import precision
+from llmir.base.formats import exporter
+
+from . import json, spending, table, units, wording
+from .chart import chart
+from .hour import contradiction, hour
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -162,7 +163,7 @@ def assumed(plans: Plans) -> list[str]:
     errors = []
     for device, candidate in {c.structure.device.name: c for c in plans.shown}.items():
         step = decode(candidate)
-        errors.append(f"{device} {facts.short_basis(step)}{facts.within(step.error)}")
+        errors.append(f"{device} {wording.short_basis(step)}{wording.within(step.error)}")
     if errors:
         lines.append(f"times: {'; '.join(errors)}")
     lines += dict.fromkeys(note for each in plans.shown for note in decode(each).plan.notes)
@@ -345,7 +346,7 @@ def _rows(plans: Plans) -> list[dict[str, Any]]:
 @exporter("csv", ".csv", of=Plans)
 def to_csv(plans: Plans) -> str:
     """A line for each plan that was simulated, in SI units."""
-    return jsonio.to_csv(_rows(plans))
+    return json.to_csv(_rows(plans))
 
 
 def _told(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[str, str]]]:
@@ -361,9 +362,9 @@ def _told(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[st
 def to_markdown(plans: Plans) -> str:
     """A report to read."""
     lines, rows, whys = _told(plans)
-    parts = ["\n\n".join(map(jsonio.md, lines)) + "\n"]
+    parts = ["\n\n".join(map(json.md, lines)) + "\n"]
     if rows:
-        parts += [jsonio.to_markdown(headings(plans), rows, NUMBERS), jsonio.to_markdown(("", "why"), whys)]
+        parts += [json.to_markdown(headings(plans), rows, NUMBERS), json.to_markdown(("", "why"), whys)]
     return "\n".join(parts)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from llmir.backends.export import units
-from llmir.backends.export.sections import Section, sectioned
-from llmir.backends.simulation.simulated_pools import SimulatedPools
-from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
+from llmir.backends.simulate.simulated_pools import SimulatedPools
+from llmir.backends.simulate.simulated_replicas import SimulatedReplicas
 
+from . import units
+from .sections import Section, sectioned
 from .simulation import simulation
 
 READERS = ("prefill", "requests", "busy", "blocks", "waiting", "waiting p99")

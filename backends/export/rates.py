@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.export import facts, table, units
-from llmir.backends.export import simulation as words
-from llmir.backends.simulation.replications import RATES, Rates, Replications
-from llmir.backends.simulation.simulation import Simulation, Spread
+from llmir.backends.simulate.replications import RATES, Rates, Replications
+from llmir.backends.simulate.result import Simulation, Spread
+
+from . import simulation as words
+from . import table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -64,4 +65,4 @@ def rates(found: Rates) -> Group:
         table.add(shown, (units.digits(row["rate"]), *said, units.digits(row["output_tokens_per_s"]), state))
     stable = sum(row["largest_rate"] for row in rows(found)) / len(found.runs)
     head = [*asked(found), ("load", f"{units.digits(stable)} requests/s can be served at most")]
-    return table.stack(table.pairs([(name, facts.plain(text)) for name, text in head]), "", shown)
+    return table.stack(table.pairs([(name, wording.plain(text)) for name, text in head]), "", shown)

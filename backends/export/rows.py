@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.export import jsonio, table
-from llmir.dataclass import dataclass
-from llmir.frozen import Figures
-from llmir.views import Shown, exporter
+from llmir.base.dataclass import dataclass
+from llmir.base.formats import Shown, exporter
+from llmir.base.values import Figures
+
+from . import json, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,13 +36,13 @@ def shown(rows: Rows) -> RenderableType:
 @exporter("json", ".json", of=Rows)
 def to_json(rows: Rows) -> str:
     """A list of objects, or what there is instead."""
-    return jsonio.to_json(rows.rows if rows.data is None else rows.data)
+    return json.to_json(rows.rows if rows.data is None else rows.data)
 
 
 @exporter("csv", ".csv", of=Rows)
 def to_csv(rows: Rows) -> str:
     """A line for each."""
-    return jsonio.to_csv(rows.rows)
+    return json.to_csv(rows.rows)
 
 
 @exporter("md", ".md", of=Rows)
@@ -50,4 +51,4 @@ def to_markdown(rows: Rows) -> str:
     first = rows.rows[0]
     cells = [["" if v is None else v for v in row.values()] for row in rows.rows]
     numeric = [i for i, v in enumerate(first.values()) if isinstance(v, int | float)]
-    return jsonio.to_markdown(list(first), cells, numeric)
+    return json.to_markdown(list(first), cells, numeric)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmir.backends.export import jsonio, table
-from llmir.views import exporter
+from llmir.base.formats import exporter
+
+from . import json, table
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -41,7 +42,7 @@ def sectioned(of: type) -> Callable[[Sections], Sections]:
 
         @exporter("md", ".md", of=of)
         def markdown(found: Any) -> str:
-            return "\n".join(jsonio.to_markdown(s.headings, s.rows, s.numeric) for s in sections(found))
+            return "\n".join(json.to_markdown(s.headings, s.rows, s.numeric) for s in sections(found))
 
         @exporter("html", ".html", of=of)
         def html(found: Any) -> str:

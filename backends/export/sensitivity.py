@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmir.backends.analysis.sensitivity import Gain, Sensitivity
-from llmir.backends.export import facts, table, units
+from llmir.backends.compare.sensitivity import Gain, Sensitivity
+
+from . import table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +22,7 @@ def shown(of: Sensitivity) -> RenderableType:
 
     what = f"what {100 * of.more:g}% more of each resource saves"
     time = ", ".join(f"{name} {units.time(seconds)}" for name, seconds in of.time_s.items())
-    title = Text(facts.plain(f"{of.model} on {of.device}, {of.cost_model}: {what}"), style="bold")
+    title = Text(wording.plain(f"{of.model} on {of.device}, {of.cost_model}: {what}"), style="bold")
     numeric, where = ["now", *of.time_s], "most of it in"
     rows = table.columns(["resource", *numeric, where], numeric, [where])
     for gain in of.gains:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from llmir.backends.export import facts, jsonio, spending, table, units
-from llmir.backends.serving.service import Service
-from llmir.views import exporter
+from llmir.backends.request.service import Service
+from llmir.base.formats import exporter
+
+from . import json, spending, table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -27,14 +28,14 @@ def headings(service: Service) -> tuple[str, str, str]:
 def compared(service: Service) -> list[tuple[str, str, str]]:
     """A row a figure: what it is, of the batch, and of the loop."""
     loop, ranks = service.loop, service.program.devices
-    first = facts.within(service.prefill.error)
+    first = wording.within(service.prefill.error)
     batch = units.time(service.ttft_s) + first
-    if facts.reads(service) > 1 and service.batch > 1:
+    if wording.reads(service) > 1 and service.batch > 1:
         batch += f", mean {units.time(service.ttft_mean_s)}"
     rows = [("TTFT, first token", batch, units.time(loop.ttft_s) + first)]
     if service.tpot_s is not None and service.decode and loop.tpot_s is not None:
-        later = units.time(service.tpot_s) + facts.within(service.decode.error)
-        served = units.time(loop.tpot_s) + facts.within(loop.error)
+        later = units.time(service.tpot_s) + wording.within(service.decode.error)
+        served = units.time(loop.tpot_s) + wording.within(loop.error)
         rows.append(("TPOT, later tokens", later, served))
     each = f", {units.digits(loop.output_tokens_per_s / ranks)} a device" if ranks > 1 else ""
     rates = units.digits(service.output_tokens_per_s), units.digits(loop.output_tokens_per_s)
@@ -65,7 +66,7 @@ def steps(service: Service) -> str:
     if loop.chunk:
         by = f", by {loop.job.budget_by}" if loop.job.budget_by else ""
         most = f"of {loop.chunk:,} tokens at most on each rank{by}"
-    reads = facts.reads(service)
+    reads = wording.reads(service)
     alone = f"all prompts in {f'{reads:,} such steps' if reads > 1 else 'one step'}, then decodes"
     return f"steps {most}: {how}; of the one batch {alone}"
 
@@ -101,7 +102,11 @@ def service(service: Service) -> Group:
     parts: list[RenderableType] = [answers, ""]
     if terms := why(service):
         parts += [Text(_title(service), style="bold"), _bars(terms)]
-    parts += [f"{facts.plain(steps(service))}. {arrivals(service)}", "", table.pairs(facts.memory(service))]
+    parts += [
+        f"{wording.plain(steps(service))}. {arrivals(service)}",
+        "",
+        table.pairs(wording.memory(service)),
+    ]
     return table.answered(service, *parts)
 
 
@@ -129,10 +134,10 @@ def service_markdown(service: Service) -> str:
     """A report to read."""
     terms = [(time, what, units.percent(share)) for time, what, share in why(service)]
     parts = [
-        jsonio.workload_markdown(service),
+        json.workload_markdown(service),
         "## Closed loop\n",
-        jsonio.to_markdown(headings(service), compared(service)),
-        *([jsonio.to_markdown(("ms a token", "of", "share"), terms, (0, 2))] if terms else []),
+        json.to_markdown(headings(service), compared(service)),
+        *([json.to_markdown(("ms a token", "of", "share"), terms, (0, 2))] if terms else []),
         f"{steps(service).capitalize()}. {arrivals(service)}\n",
     ]
     return "\n".join(parts)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmir.backends.export import facts, jsonio, spending, table, units
-from llmir.backends.export.sections import Section, sectioned
-from llmir.backends.simulation.load import Array
-from llmir.backends.simulation.replications import RATES, Replications
-from llmir.backends.simulation.simulation import QUANTILES, Simulation, Spread
-from llmir.views import exporter
+from llmir.backends.simulate.load import Array
+from llmir.backends.simulate.replications import RATES, Replications
+from llmir.backends.simulate.result import QUANTILES, Simulation, Spread
+from llmir.base.formats import exporter
+
+from . import json, spending, table, units, wording
+from .sections import Section, sectioned
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -70,7 +71,7 @@ def asked(found: Simulation) -> list[tuple[str, str]]:
     states = f", {room.state:,} of which hold the states of each sequence" if room.state else ""
     limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
     return [
-        *(pair for pair in facts.head(found.job) if pair[0] in kept),
+        *(pair for pair in wording.head(found.job) if pair[0] in kept),
         ("requests", f"{len(load):,}{comes(found)}, {', '.join(lengths)} tokens on average"),
         ("load", _state(found)),
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
@@ -168,7 +169,7 @@ def simulation_csv(found: Simulation) -> str:
     single = {name: getattr(found, name) for name in ("rate", *RATES)} | found.spending._asdict()
     none = dict.fromkeys(Spread._fields)
     rows += [{"figure": name, **none, "mean": x} for name, x in single.items() if x is not None]
-    return jsonio.to_csv(rows)
+    return json.to_csv(rows)
 
 
 def requests_csv(found: Simulation) -> str:
@@ -246,4 +247,4 @@ def replications_csv(found: Replications) -> str:
         for name, stats in each.items()
         for stat, interval in stats.items()
     ]
-    return jsonio.to_csv(rows)
+    return json.to_csv(rows)

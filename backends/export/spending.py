@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llmir.backends.analysis.spending import Spending, spending
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import units
-from llmir.hw import Device
+from llmir.backends.request.spending import Spending, spending
+from llmir.backends.request.workload import Workload
+from llmir.hw.device import Device
 from llmir.hw.spent import Spent, spent
+
+from . import units
 
 AT_MOST = "at most, as if boards drew the limit of their power all the time"
 

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.export import facts, jsonio, spending, table, units
 from llmir.backends.search.axes import POINTS
 from llmir.backends.search.figures import SHARES
 from llmir.backends.search.sweep import Sweep
-from llmir.views import exporter
+from llmir.base.formats import exporter
+
+from . import json as jsonio
+from . import spending, table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,7 +90,7 @@ def shown(sweep: Sweep) -> RenderableType:
     head = table.pairs(
         [*_head(sweep), *alike, *([("energy", spending.AT_MOST)] if "energy_j_per_token" in spent else [])]
     )
-    return table.stack(Text(facts.plain(sweep.model), style="bold"), head, "", columns, "", *words)
+    return table.stack(Text(wording.plain(sweep.model), style="bold"), head, "", columns, "", *words)
 
 
 def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:

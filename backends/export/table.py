@@ -9,11 +9,12 @@ from html import escape
 from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import facts, oplines, units
-from llmir.backends.export.oplines import HEADINGS, NUMERIC, OpLine
-from llmir.views import Pairs, Shown, exporter
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.report import Report
+from llmir.base.formats import Pairs, Shown, exporter
+
+from . import oplines, units, wording
+from .oplines import HEADINGS, NUMERIC, OpLine
 
 if TYPE_CHECKING:
     from rich.console import Group, JustifyMethod, RenderableType
@@ -124,7 +125,7 @@ def columns(
     for heading in headings:
         justify: JustifyMethod = "right" if heading in right else "left"
         kept = heading not in wrapped
-        table.add_column(Text(facts.plain(heading)), justify=justify, no_wrap=kept, overflow="fold")
+        table.add_column(Text(wording.plain(heading)), justify=justify, no_wrap=kept, overflow="fold")
     return table
 
 
@@ -140,7 +141,7 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
     from rich.text import Text
 
     of_each = chain(styles, repeat(""))
-    table.add_row(*(Text(facts.plain(c), style=next(of_each)) for c in cells), style=style)
+    table.add_row(*(Text(wording.plain(c), style=next(of_each)) for c in cells), style=style)
 
 
 def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
@@ -180,7 +181,7 @@ def sections(headings: Sequence[str], lines: Sequence[list[str]], keys: int) -> 
 @printed(of=Workload)
 def workload(workload: Workload) -> Group:
     """The whole report of a workload: what, how fast, does it fit, and where the time goes."""
-    return answered(workload, pairs(facts.result(workload)))
+    return answered(workload, pairs(wording.result(workload)))
 
 
 def answered(workload: Workload, *answers: RenderableType) -> Group:
@@ -188,10 +189,10 @@ def answered(workload: Workload, *answers: RenderableType) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    steps = facts.phases(workload)
-    parts: list[RenderableType] = [pairs(facts.head(workload)), "", *answers, "", _steps(steps)]
+    steps = wording.phases(workload)
+    parts: list[RenderableType] = [pairs(wording.head(workload)), "", *answers, "", _steps(steps)]
     for name, report in steps:
-        title = Text(facts.phase_title(workload, name, report), style="bold")
+        title = Text(wording.phase_title(workload, name, report), style="bold")
         parts += ["", title, *_step(report)]
     parts += ["", *oplines.remarks(workload.prefill)]
     return Group(*parts)
@@ -203,14 +204,14 @@ def report(report: Report) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    title = Text(f"{facts.subject(report)}: {facts.step_title(report)}", style="bold")
+    title = Text(f"{wording.subject(report)}: {wording.step_title(report)}", style="bold")
     if report.shape:
         names = ("figure", "least", "most")
         shown = columns(names, names[1:])
-        for row in facts.ranges(report):
+        for row in wording.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    figures = pairs([*facts.pricing(report), *facts.step_lines(report)])
+    figures = pairs([*wording.pricing(report), *wording.step_lines(report)])
     return Group(title, "", figures, "", *_step(report), "", *oplines.remarks(report))
 
 
@@ -221,9 +222,9 @@ def lines(result: Pairs) -> Table:
 
 
 def _steps(steps: list[tuple[str, Report]]) -> Table:
-    titles = [facts.TITLES[name] for name, _ in steps]
+    titles = [wording.TITLES[name] for name, _ in steps]
     table = columns(["", *titles], prose=titles)
-    for row in facts.compared(report for _, report in steps):
+    for row in wording.compared(report for _, report in steps):
         add(table, row, styles=["bold"])
     return table
 
@@ -276,11 +277,11 @@ def _step(report: Report) -> Iterator[RenderableType]:
 @exporter("html", ".html", of=Report)
 def report_html(report: Report) -> str:
     """One step as HTML; on a grid, its ranges."""
-    title = f"{facts.subject(report)}: {facts.step_title(report)}"
+    title = f"{wording.subject(report)}: {wording.step_title(report)}"
     if report.shape:
-        table = html(("figure", "least", "most"), facts.ranges(report))
+        table = html(("figure", "least", "most"), wording.ranges(report))
         return caption(f"{title}, grid {report.shape}") + table
-    figures = [*facts.pricing(report), *facts.step_lines(report)]
+    figures = [*wording.pricing(report), *wording.step_lines(report)]
     parts = [caption(title), html(("", ""), figures), *_ops_html(report)]
     return "".join((*parts, *(caption(line, "small") for line in oplines.remarks(report))))
 
@@ -288,12 +289,12 @@ def report_html(report: Report) -> str:
 @exporter("html", ".html", of=Workload)
 def workload_html(workload: Workload) -> str:
     """A workload as HTML."""
-    parts = [caption(facts.subject(workload))]
-    parts.append(html(("", ""), [*facts.head(workload), *facts.result(workload)]))
-    for name, report in facts.phases(workload):
+    parts = [caption(wording.subject(workload))]
+    parts.append(html(("", ""), [*wording.head(workload), *wording.result(workload)]))
+    for name, report in wording.phases(workload):
         parts += [
-            caption(facts.phase_title(workload, name, report)),
-            html(("", ""), facts.step_lines(report)),
+            caption(wording.phase_title(workload, name, report)),
+            html(("", ""), wording.step_lines(report)),
             *_ops_html(report),
         ]
     return "".join((*parts, *(caption(line, "small") for line in oplines.remarks(workload.prefill))))
@@ -315,7 +316,7 @@ def _ops_html(report: Report) -> Iterator[str]:
 
 def caption(text: str, tag: str = "b") -> str:
     """A line above a table, as HTML."""
-    return f"<p><{tag}>{escape(facts.plain(text))}</{tag}></p>"
+    return f"<p><{tag}>{escape(wording.plain(text))}</{tag}></p>"
 
 
 def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmir.backends.analysis.weights import weights
-from llmir.backends.export import units
-from llmir.backends.export.table import add, columns
-from llmir.graph import Program
+from llmir.backends.step.facts import weights
+from llmir.ir.core.program import Program
+
+from . import units
+from .table import add, columns
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.interpret.program import asked, interpret
-from llmir.backends.interpret.ranks import Spread
-from llmir.backends.interpret.small import small
-from llmir.convert import integer, number
-from llmir.dataclass import dataclass
-from llmir.dim import Binding
-from llmir.graph import Node, Program
-from llmir.op import Array
-from llmir.tensor import Tensor
-from llmir.views import Pairs
+from llmir.base.arguments import integer, number
+from llmir.base.dataclass import dataclass
+from llmir.base.formats import Pairs
+from llmir.ir.core.graph import Node
+from llmir.ir.core.op import Array
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.binding import Binding
+
+from .program import asked, interpret
+from .ranks import Spread
+from .small import small
 
 TOLERANCE = 1e-9  # of float64, after the few hundred sums in a row that a model is
 _MOST = 1000  # sequences or tokens, beyond which numpy takes minutes

@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.interpret.ranks import Ranks, Spread
-from llmir.convert import array
-from llmir.dataclass import dataclass
-from llmir.dim import Binding, T, grown
-from llmir.errors import InputError
-from llmir.frozen import read_only
-from llmir.graph import Graph, Node, Program, Value
-from llmir.layers import Layers
-from llmir.op import Array, Loop, Meeting, Op, Place
-from llmir.ops.rounding import rounded
-from llmir.tensor import Tensor
+from llmir.base.arguments import array
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.base.values import read_only
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.layers import Layers
+from llmir.ir.core.op import Array, Loop, Meeting, Op, Place
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.ops.rounding import rounded
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import T, grown
+
+from .ranks import Ranks, Spread
 
 Weights = Callable[[str, Tensor], Array]
 

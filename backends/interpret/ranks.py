@@ -10,11 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
-from llmir.dataclass import dataclass
-from llmir.mesh import Mesh
-from llmir.op import Array, Meeting, Op
-from llmir.ops.collective import flat
-from llmir.tensor import Placement, Tensor
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.op import Array, Meeting, Op
+from llmir.ir.core.tensor import Placement, Tensor
+from llmir.ir.ops.collective import flat
 
 Spread = list[Array]
 

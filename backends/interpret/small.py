@@ -13,15 +13,17 @@ from itertools import count
 from math import lcm
 from typing import Any
 
-from llmir.bodies import inner_first
-from llmir.dim import Dim, Min, Size, T
-from llmir.errors import InputError, VerifyError
-from llmir.graph import Graph, Node, Program
-from llmir.masks import mask
-from llmir.op import Op, infer
-from llmir.routing import law
-from llmir.tensor import Tensor
-from llmir.verify import verify
+from llmir.base.errors import InputError, VerifyError
+from llmir.ir.core.graph import Graph, Node
+from llmir.ir.core.masks import mask
+from llmir.ir.core.op import Op, infer
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.atoms import Min
+from llmir.ir.sizes.polynomial import Dim, Size, T
+from llmir.ir.sizes.routing_laws import law
+from llmir.ir.tools.bodies import inner_first
+from llmir.ir.tools.verify import verify
 
 KEPT = 8  # lengths up to here stay: experts of a token, heads of a group
 WINDOW = 3  # keys that a query sees in a window, at most

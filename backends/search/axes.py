@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from llmir import convert
-from llmir.errors import InputError
-from llmir.names import suggest
+from llmir.base import arguments
+from llmir.base.errors import InputError
+from llmir.base.names import suggest
 
 Value = int | str | None
 
@@ -47,7 +47,7 @@ def axis(name: str, said: object, called: str = "") -> tuple[Value, ...]:
         parts = (
             [said]
             if said is None or isinstance(said, int)
-            else convert.items(called, said, "values", most=MOST)
+            else arguments.items(called, said, "values", most=MOST)
         )
     least = {**COUNTS, **POINTS}.get(name)
     found: dict[Value, None] = {}
@@ -68,14 +68,14 @@ def _name(name: str, value: object) -> str | None:
         return None
     if isinstance(value, str) and not value:
         raise InputError(f"{name}: a value is empty")
-    return convert.text(name, value)
+    return arguments.text(name, value)
 
 
 def _counts(name: str, value: object, least: int) -> Iterable[int]:
     if not isinstance(value, str):
-        return [convert.integer(name, value, least)]
+        return [arguments.integer(name, value, least)]
     if found := _COUNT.fullmatch(value):
-        return [convert.integer(name, _sized(found[1], found[2]), least)]
+        return [arguments.integer(name, _sized(found[1], found[2]), least)]
     found = _RANGE.fullmatch(value)
     if not found:
         expected = "expected a number, or a range such as 1:8, 0:100:25 or 1:1024:x2"
@@ -83,8 +83,8 @@ def _counts(name: str, value: object, least: int) -> Iterable[int]:
     first, last = _sized(found[1], found[2]), _sized(found[3], found[4])
     if last < first:
         raise InputError(f"{name}: {value} is reversed, {first:,} is above {last:,}")
-    convert.integer(name, first, least)
-    convert.integer(name, last, least)
+    arguments.integer(name, first, least)
+    arguments.integer(name, last, least)
     return _times(name, value, first, last, int(found[5])) if found[5] else _steps(name, value, found)
 
 

@@ -7,20 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends import cost
-from llmir.backends.analysis import costs
-from llmir.backends.analysis.asked import checked, running
-from llmir.backends.analysis.code import SIZES, Code
-from llmir.backends.analysis.costs import Kind, Priced
-from llmir.backends.analysis.parts import LATE
-from llmir.backends.analysis.plan import Plan, plan
-from llmir.backends.analysis.timing import Overhead, Timing
-from llmir.backends.cost import BOUNDS, Model
-from llmir.backends.cost.tape import Function
-from llmir.backends.cost.tape.record import Symbol
-from llmir.dim import Binding, Number
-from llmir.frozen import Array
-from llmir.graph import Program
+from llmir.backends.cost import models
+from llmir.backends.cost.op_time import Model
+from llmir.backends.step import costs
+from llmir.backends.step.costs import Kind, Priced
+from llmir.backends.step.evaluate import Plan, plan
+from llmir.backends.step.functions import SIZES, Code
+from llmir.backends.step.parts import LATE
+from llmir.backends.step.sizes import checked, running
+from llmir.backends.step.timing import Overhead, Timing
+from llmir.backends.tape.record import Function, Symbol
+from llmir.backends.work.limit import BOUNDS
+from llmir.base.array_namespace import Number
+from llmir.base.values import Array
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
 
 WORK = ("flops", "read_bytes", "write_bytes", "comm_bytes")
 BYTES = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
@@ -65,7 +66,7 @@ def _figures(steps: Plan, at: Binding) -> tuple[Number, ...]:
     """Those of `_OUTPUTS`, at a point, on a grid, or of symbols."""
     seconds = steps.priced(at)
     timing = Timing(seconds.whole, steps.program.micro_batches)
-    ideal = plan(steps.program, cost.model(steps.model.device, "ideal")).timing(at)
+    ideal = plan(steps.program, models.model(steps.model.device, "ideal")).timing(at)
     runs, parts = steps.runs(at), steps.program.micro_batches
     priced = [(kind, Priced.of(kind.price, runs if kind.pads else at, at)) for kind in steps.kinds]
     # Sums of what contexts do not decide come first, as those are computed once for a batch.

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.caches import policy
-from llmir.backends.analysis.liveness import reserved
-from llmir.backends.analysis.workload import LONGEST, Workload
-from llmir.backends.cost import Model
-from llmir.dim import Binding, Size, falls
-from llmir.errors import InputError
-from llmir.frozen import Array
-from llmir.graph import Program
+from llmir.backends.cost.op_time import Model
+from llmir.backends.memory.caches import policy
+from llmir.backends.memory.liveness import reserved
+from llmir.backends.request.workload import LONGEST, Workload
+from llmir.base.errors import InputError
+from llmir.base.values import Array
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size, falls
 
 KEPT = 64  # lengths, whose pools are
 

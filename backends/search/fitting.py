@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from llmir.errors import LlmirError
-from llmir.garbage import uncollected
+from llmir.base.errors import LlmirError
+from llmir.base.gc_pause import uncollected
 
-from .closed import BATCHES, Points, Times, joined, points, times
 from .refusal import Refusal, crowded, too_long, unfit
 from .structure import Structure, room
+from .structures import BATCHES, Points, Times, joined, points, times
 from .traffic import Traffic
 
 CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own

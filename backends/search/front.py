@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmir.frozen import Array
+from llmir.base.values import Array
 
 DIGITS = 10  # to which figures are compared: beyond, they differ by how they were added up
 

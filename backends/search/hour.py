@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.simulation.limits import FEW, GROWTH, growth
-from llmir.backends.simulation.pools import Pools
-from llmir.backends.simulation.profile import Profile
-from llmir.backends.simulation.router import ROUTERS
-from llmir.backends.simulation.simulation import Simulation, Spread, spread
-from llmir.dataclass import dataclass
-from llmir.frozen import Array, Figures
+from llmir.backends.simulate.limits import FEW, GROWTH, growth
+from llmir.backends.simulate.pools import Pools
+from llmir.backends.simulate.profile import Profile
+from llmir.backends.simulate.result import Simulation, Spread, spread
+from llmir.backends.simulate.router import ROUTERS
+from llmir.base.dataclass import dataclass
+from llmir.base.values import Array, Figures
 
 from .plan import Candidate, PooledCandidate
 from .traffic import MOST, SECONDS, TOGETHER

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from llmir import plugins
-from llmir.graph import Program
-from llmir.pipeline import Pass
-from llmir.text import print_program
+from llmir.base import registry
+from llmir.ir.core.program import Program
+from llmir.ir.tools.pipeline import Pass
+from llmir.ir.tools.text import print_program
 
 
 def key(*parts: object) -> str:
@@ -22,7 +22,7 @@ def key(*parts: object) -> str:
 
     The files of llmir, its devices and calibrations among them, and of plugins that are loaded, count too.
     """
-    found = sha256(_digest(plugins.files()))
+    found = sha256(_digest(registry.files()))
     for part in parts:
         found.update(_bytes(part))
         found.update(b"\0")
@@ -49,6 +49,6 @@ def _digest(more: Iterable[str]) -> bytes:
 
 
 def _own() -> list[str]:
-    folder = Path(plugins.__file__).parent
+    folder = Path(registry.__file__).parent
     files = (os.path.join(at, f) for at, _, names in os.walk(folder, followlinks=True) for f in names)
     return sorted(f for f in files if f.endswith((".py", ".yaml")))

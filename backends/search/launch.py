@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import Any, NamedTuple
 
-from llmir.backends.simulation.engine import capacity
-from llmir.convert import choice
-from llmir.errors import InputError
+from llmir.backends.simulate.engine import capacity
+from llmir.base.arguments import choice
+from llmir.base.errors import InputError
+from llmir.hw.engine import Engine
 from llmir.hw.releases import number
-from llmir.hw.versions import Engine
 
 from .launch_drafts import TOLD, Drafted, written
 from .plan import Candidate

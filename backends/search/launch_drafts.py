@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from llmir.backends.analysis.speculation import LAYER, LOOKUP, MODEL
+from llmir.backends.request.speculation import LAYER, LOOKUP, MODEL
 
 
 class Drafted(NamedTuple):

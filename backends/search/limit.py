@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir import convert
-from llmir.errors import InputError
-from llmir.frozen import Array
+from llmir.base import arguments
+from llmir.base.errors import InputError
+from llmir.base.values import Array
 
 USUAL = "p99"  # of requests, where a limit does not say of what it is
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -39,12 +39,12 @@ def limit(name: str, said: object) -> Limit:
     if isinstance(said, Limit):
         return said
     if not isinstance(said, str):
-        return Limit(convert.number(name, said, above=True))
+        return Limit(arguments.number(name, said, above=True))
     found = _LIMIT.fullmatch(said.strip())
     if not found:
         expected = "a time such as 30ms, or of a statistic, such as p50:30ms or mean:0.5s"
-        convert.refuse(name, said, expected)
+        arguments.refuse(name, said, expected)
     of, digits, unit = found.groups()
     if unit not in _UNITS:
         raise InputError(f"{name}: {said.strip()[:40]} has no unit; say {digits}ms or {digits}s")
-    return Limit(convert.number(name, float(digits) * _UNITS[unit], above=True), of or USUAL)
+    return Limit(arguments.number(name, float(digits) * _UNITS[unit], above=True), of or USUAL)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost import Model
-from llmir.backends.cost.names import whose
-from llmir.errors import LlmirError
-from llmir.frozen import Array
-from llmir.graph import Program
+from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.registry import whose
+from llmir.base.errors import LlmirError
+from llmir.base.values import Array
 from llmir.hw.spent import spent
+from llmir.ir.core.program import Program
 
 from .axes import POINTS, Value
 from .figures import BYTES, SHARES, WORK, Figures

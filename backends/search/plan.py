@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmir.dataclass import dataclass
-from llmir.errors import InputError
-from llmir.frozen import Array, Figures
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.base.formats import Paged, Result
+from llmir.base.values import Array, Figures
 from llmir.hw.spent import Spent, spent
-from llmir.views import Paged, Result
 
-from .closed import Points
 from .front import front
 from .refusal import Refusal
 from .structure import Structure
+from .structures import Points
 from .traffic import Traffic
 from .trial import Trial
 
 if TYPE_CHECKING:
-    from llmir.backends.simulation.drafts import Drafts
-    from llmir.backends.simulation.pools import Pools
-    from llmir.backends.simulation.profile import Profile
+    from llmir.backends.simulate.drafts import Drafts
+    from llmir.backends.simulate.pools import Pools
+    from llmir.backends.simulate.profile import Profile
 
     from .hour import Hour
     from .why import Why

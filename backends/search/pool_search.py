@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.simulation.limits import saturated
-from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.pools import Pools
-from llmir.backends.simulation.profile import Profile
-from llmir.backends.simulation.router import ROUTERS
-from llmir.backends.simulation.routers import Random
-from llmir.errors import LlmirError
+from llmir.backends.simulate.limits import saturated
+from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.pools import Pools
+from llmir.backends.simulate.profile import Profile
+from llmir.backends.simulate.router import ROUTERS
+from llmir.backends.simulate.routers import Random
+from llmir.base.errors import LlmirError
 
 from .plan import PooledCandidate
 from .refusal import Refusal, too_many

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from llmir.backends.analysis.workload import Workload
-from llmir.errors import LlmirError
-from llmir.frozen import Array
+from llmir.backends.request.workload import Workload
+from llmir.base.errors import LlmirError
+from llmir.base.values import Array
 
 from .structure import Room, Structure
 from .traffic import Traffic

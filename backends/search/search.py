@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.simulation.profile import Profile
-from llmir.errors import LlmirError
+from llmir.backends.simulate.profile import Profile
+from llmir.base.errors import LlmirError
 
-from .closed import Points
 from .fewest import fewest
 from .fitting import fitting
 from .front import front
 from .plan import Candidate, Plans, PooledCandidate
 from .refusal import Refusal, too_many
 from .structure import Structure
+from .structures import Points
 from .traffic import SEEDS, Traffic
 from .trial import Replica, Run, Trial
 

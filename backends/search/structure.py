@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import Model
-from llmir.backends.simulation.drafts import Drafts
-from llmir.backends.simulation.engine import capacity, holds, policy
-from llmir.backends.simulation.policy import Policy
-from llmir.graph import Program
-from llmir.hw import Device
+from llmir.backends.cost.op_time import Model
+from llmir.backends.request.workload import Workload
+from llmir.backends.simulate.drafts import Drafts
+from llmir.backends.simulate.engine import capacity, holds, policy
+from llmir.backends.simulate.policy import Policy
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
 
 from .splits import Split
 

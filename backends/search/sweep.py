@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from llmir.errors import InputError
-from llmir.frozen import Array, Immutable
-from llmir.views import Paged, Result
+from llmir.base.errors import InputError
+from llmir.base.formats import Paged, Result
+from llmir.base.values import Array, Immutable
 
 from .axes import COUNTS, POINTS, Value
 from .part import FIGURES, NUMBERS, Part

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmir.backends.simulation.course import Course
-from llmir.backends.simulation.engine import check
-from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.pools import Pools
-from llmir.backends.simulation.router import FIRST, Router
-from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.servers import LATER, decode_server_of
-from llmir.frozen import Array
+from llmir.backends.simulate.course import Course
+from llmir.backends.simulate.engine import check
+from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.pools import Pools
+from llmir.backends.simulate.router import FIRST, Router
+from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.servers import LATER, decode_server_of
+from llmir.base.values import Array
 
 
 def tandem(pools: Pools, load: Load, servers: tuple[int, int], router: str = FIRST) -> tuple[Array, Array]:

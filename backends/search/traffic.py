@@ -6,11 +6,11 @@ from functools import cached_property
 
 import numpy as np
 
-from llmir.backends.simulation.drawn import drawn
-from llmir.backends.simulation.load import Load
-from llmir.backends.simulation.router import FIRST
-from llmir.dataclass import dataclass
-from llmir.frozen import Record
+from llmir.backends.simulate.drawn import drawn
+from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.router import FIRST
+from llmir.base.dataclass import dataclass
+from llmir.base.values import Record
 
 from .limit import Limit
 

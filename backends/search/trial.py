@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.simulation.course import Course
-from llmir.backends.simulation.engine import prices
-from llmir.backends.simulation.limits import saturated, within
-from llmir.backends.simulation.profile import Profile
-from llmir.backends.simulation.replications import STUDENT
-from llmir.backends.simulation.router import ROUTERS
-from llmir.backends.simulation.running_replicas import run_replicas
-from llmir.backends.simulation.serve import serve
-from llmir.backends.simulation.server import Server
-from llmir.backends.simulation.servers import server_of
-from llmir.backends.simulation.simulated_replicas import SimulatedReplicas
-from llmir.backends.simulation.simulation import Simulation, Spread, spread
-from llmir.frozen import Array
+from llmir.backends.simulate.course import Course
+from llmir.backends.simulate.engine import prices
+from llmir.backends.simulate.limits import saturated, within
+from llmir.backends.simulate.profile import Profile
+from llmir.backends.simulate.replications import STUDENT
+from llmir.backends.simulate.result import Simulation, Spread, spread
+from llmir.backends.simulate.router import ROUTERS
+from llmir.backends.simulate.running_replicas import run_replicas
+from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.server import Server
+from llmir.backends.simulate.servers import server_of
+from llmir.backends.simulate.simulated_replicas import SimulatedReplicas
+from llmir.base.values import Array
 
 from .limit import Limit
 from .structure import Structure

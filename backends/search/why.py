@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.analysis.costs import OVERHEAD
-from llmir.backends.analysis.report import Report
+from llmir.backends.step.costs import OVERHEAD
+from llmir.backends.step.report import Report
 
 from .plan import Candidate, Plans
 from .structure import Structure, room

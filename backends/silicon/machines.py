@@ -7,9 +7,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from llmir import hw
-from llmir.errors import InputError
-from llmir.hw import Device
+from llmir.base.errors import InputError
+from llmir.hw import library
+from llmir.hw.device import Device
 
 from .sources import FILE, known
 
@@ -66,7 +66,7 @@ class Machines:
         path = self.file(name)
         key = path.resolve() if path else name
         if key not in self.known:
-            self.known[key] = hw.load(path or machine(name))
+            self.known[key] = library.load(path or machine(name))
         return self.known[key]
 
     def file(self, name: str) -> Path | None:

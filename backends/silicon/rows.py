@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir import strict_csv
-from llmir.dataclass import dataclass
-from llmir.errors import InputError, UnreadableError
-from llmir.frozen import Figures
-from llmir.names import bounded, plain, suggest
+from llmir.base import strict_csv
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError, UnreadableError
+from llmir.base.names import bounded, plain, suggest
+from llmir.base.values import Figures
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

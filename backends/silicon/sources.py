@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir import strict_yaml
+from llmir.base import readers
 
 from .rows import Array, Table
 
@@ -30,7 +30,7 @@ FACTS: dict[str, object] = {
 @cache
 def known() -> dict[str, Any]:
     """The file."""
-    found: dict[str, Any] = strict_yaml.load(FILE.read_bytes())
+    found: dict[str, Any] = readers.load(FILE.read_bytes())
     return found
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer, Norms
-from ..mlps import Mlp, Routing
-from ..parts import all_but_every, attention, decoder, layers, slides, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mlp import Mlp, Routing
+from llmir.frontends.layers.parts import all_but_every, attention, decoder, layers, slides, window
+
 from .deepseek import experts
 
 _NORMS = ("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer, Norms
-from ..mixers import Rope
-from ..parts import attention, decoder, layers, mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Rope
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
 _ROPE = Rope(12e6, "llama3", (8.0, 1.0, 4.0, 8192.0))  # of a config that says nothing
 

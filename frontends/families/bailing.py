@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..mlps import Mlp, Routing
-from ..parts import attention, decoder, drafts
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.mlp import Mlp, Routing
+from llmir.frontends.layers.parts import attention, decoder, drafts
+
 from .deepseek import by_groups, experts, stack
 
 _NAMES = Names("model.word_embeddings")

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer, Norms
-from ..mixers import Attention
-from ..mlps import Mlp, Moe, Routing
-from ..parts import (
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing
+from llmir.frontends.layers.parts import (
     all_but_every,
     attention,
     decoder,

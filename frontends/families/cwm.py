@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mixers import Rope
-from ..parts import attention, decoder, mlp, slides, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Rope
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.parts import attention, decoder, mlp, slides, window
 
 _ROPE = Rope(1e6, "llama3", (16.0, 1.0, 4.0, 8192.0))  # of a config that says nothing
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..latents import latent
-from ..layers import Layer, Norms, Sublayer
-from ..mixers import Indexer
-from ..mlps import Mlp, Moe, Routing
-from ..parts import check_chosen, decoder, draft, has_experts, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.latent_attention import Indexer
+from llmir.frontends.layers.latents import latent
+from llmir.frontends.layers.layer import Layer, Norms, Sublayer
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing
+from llmir.frontends.layers.parts import check_chosen, decoder, draft, has_experts, layers
 
 _EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")
 _V2, _V3 = (64, None, 1407, 2), (256, 8, 2048, 1)

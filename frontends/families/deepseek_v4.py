@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..compressed import compressed_attention
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Norms
-from ..mlps import Mlp, Moe, Routing, apart
-from ..parts import decoder, drafts, layers, mlp_kinds, paired
-from ..streams import streams
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention_config import compressed_attention
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Norms
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing, apart
+from llmir.frontends.layers.parts import decoder, drafts, layers, mlp_kinds, paired
+from llmir.frontends.layers.streams import streams
+
 from .deepseek import experts
 
 _SCORES = {"sqrtsoftplus": "sqrt_softplus", "sigmoid": "sigmoid"}

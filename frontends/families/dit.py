@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmir.dtype import dtype
-
-from ..config import Config
-from ..diffusion import Diffusion
-from ..family import family
-from ..mixers import Attention
-from ..mlps import Mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.diffusion import Diffusion
+from llmir.frontends.layers.mlp import Mlp
+from llmir.ir.core.dtype import dtype
 
 
 @family("DiTTransformer2DModel", "dit")

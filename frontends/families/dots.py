@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mlps import Mlp, Routing
-from ..parts import attention, decoder, slides, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Mlp, Routing
+from llmir.frontends.layers.parts import attention, decoder, slides, window
+
 from .deepseek import experts
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmir.dtype import FP32
-
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, either, interleaved, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, either, interleaved, layers
+from llmir.ir.core.dtype import FP32
 
 _CORRECTION = "mlp.moe_statics.e_score_correction_bias"
 _MIXER = {"positions_default": 131072, "kv_default": 4, "theta_default": 5e5}

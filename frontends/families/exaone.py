@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import BEHIND, Layer
-from ..mixers import Attention
-from ..mlps import Mlp
-from ..parts import all_but_every, attention, decoder, drafts, has_experts, mlp, slides, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import BEHIND, Layer
+from llmir.frontends.layers.mlp import Mlp
+from llmir.frontends.layers.parts import (
+    all_but_every,
+    attention,
+    decoder,
+    drafts,
+    has_experts,
+    mlp,
+    slides,
+    window,
+)
+
 from .deepseek import by_groups, experts
 
 

@@ -6,15 +6,25 @@ from dataclasses import replace
 from math import frexp, ldexp
 from typing import Any
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layer_input import LayerTable
-from ..layers import Layer, Norms, Whole
-from ..mixers import Rope
-from ..parts import activation, all_but_every, attention, decoder, heads, layers, mlp, slides, window
-from ..rope import ropes
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Rope
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer, Norms, Whole
+from llmir.frontends.layers.layer_input import LayerTable
+from llmir.frontends.layers.parts import (
+    activation,
+    all_but_every,
+    attention,
+    decoder,
+    heads,
+    layers,
+    mlp,
+    slides,
+    window,
+)
+from llmir.frontends.layers.rope import ropes
 
 SANDWICH = Norms(
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"

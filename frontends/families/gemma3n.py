@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..altup import Alternating, AltUp, Laurel
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layer_input import PerLayer
-from ..layers import Layer
-from ..lending import FULL, KINDS, SLIDING, lending
-from ..mlps import Mlp
-from ..parts import activation, attention, heads, kinds, layers, widths, window
-from ..rope import ropes
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.altup import Alternating, AltUp, Laurel
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.layer_input import PerLayer
+from llmir.frontends.layers.lending import FULL, KINDS, SLIDING, lending
+from llmir.frontends.layers.mlp import Mlp
+from llmir.frontends.layers.parts import activation, attention, heads, kinds, layers, widths, window
+from llmir.frontends.layers.rope import ropes
+
 from .gemma import SANDWICH, TANH, by_layer, cap
 
 

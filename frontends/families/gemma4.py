@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..global_heads import global_heads
-from ..layer_input import PerLayer
-from ..layers import Layer
-from ..lending import FULL, KINDS, SLIDING, lending
-from ..mixers import Attention
-from ..mlps import Mixture, Mlp, Moe, Routing
-from ..parts import activation, check_chosen, kinds, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.global_heads import global_heads
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.layer_input import PerLayer
+from llmir.frontends.layers.lending import FULL, KINDS, SLIDING, lending
+from llmir.frontends.layers.mlp import Mixture, Mlp, Moe, Routing
+from llmir.frontends.layers.parts import activation, check_chosen, kinds, layers
+
 from .gemma import SANDWICH, TANH, by_layer, cap
 
 _NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2")

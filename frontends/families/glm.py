@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer, Norms
-from ..mixers import Attention
-from ..parts import attention, decoder, interleaved, layers, mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.parts import attention, decoder, interleaved, layers, mlp
 
 _MERGED = ("gate_up_proj[0]", "gate_up_proj[1]", "down_proj")
 _EPS = 1.5625e-7

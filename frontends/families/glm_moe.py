@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..latents import latent
-from ..layers import Layer
-from ..mlps import Mlp
-from ..parts import attention, decoder, draft, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.latents import latent
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Mlp
+from llmir.frontends.layers.parts import attention, decoder, draft, layers
+
 from .deepseek import by_groups, by_type, experts, stack
 
 

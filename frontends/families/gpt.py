@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder, Learned, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..mixers import Attention, Rope
-from ..mlps import Mlp
-from ..parts import activation, attention, decoder, heads, layer_norm, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention, Rope
+from llmir.frontends.layers.decoder import Decoder, Learned, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mlp import Mlp
+from llmir.frontends.layers.parts import activation, attention, decoder, heads, layer_norm, layers
 
 _NAMES = Names("transformer.wte", "transformer.h.{layer}", "transformer.ln_f")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..parts import attention, decoder, kinds, layers, moe, window
-from ..rope import rope
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.parts import attention, decoder, kinds, layers, moe, window
+from llmir.frontends.layers.rope import rope
 
 _YARN = {
     **{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},

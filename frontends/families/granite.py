@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer, Norms
-from ..mixers import Attention
-from ..parts import attention, decoder, layers, mlp, slides, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.parts import attention, decoder, layers, mlp, slides, window
 
 
 def _scaled(

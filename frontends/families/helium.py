@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..parts import attention, decoder, interleaved, layers, mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.parts import attention, decoder, interleaved, layers, mlp
 
 
 @family("HeliumForCausalLM", "helium")

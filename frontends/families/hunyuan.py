@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmir.dtype import FP32
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention, Rope
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, has_experts, layers, mlp
+from llmir.ir.core.dtype import FP32
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mixers import Attention, Rope
-from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, has_experts, layers, mlp
 from .deepseek import experts
 
 

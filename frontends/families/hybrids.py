@@ -5,14 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..mixers import Attention, Mamba2, Sides
-from ..mlps import Mlp, Moe
-from ..parts import activation, attention, check_chosen, decoder, kinds, layers, mlp, paired
-from ..scans import channels, mamba2
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mamba import Mamba2
+from llmir.frontends.layers.mlp import Mlp, Moe
+from llmir.frontends.layers.parts import (
+    activation,
+    attention,
+    check_chosen,
+    decoder,
+    kinds,
+    layers,
+    mlp,
+    paired,
+)
+from llmir.frontends.layers.scans import channels, mamba2
+from llmir.frontends.layers.side import Sides
+
 from .granite_moe import shared, stacked
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")

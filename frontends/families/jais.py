@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..parts import activation, attention, decoder, layers, mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.parts import activation, attention, decoder, layers, mlp
 
 
 @family("Jais2ForCausalLM", "jais2")

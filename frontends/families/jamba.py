@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Norms
-from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, layers, paired
-from ..scans import mamba
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Norms
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, layers, paired
+from llmir.frontends.layers.scans import mamba
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
 _MODULE = "feed_forward"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..config import Config
-from ..decoder import Decoder
-from ..deltas import kimi_delta
-from ..family import family
-from ..latents import latent
-from ..layers import Sublayer
-from ..mlps import Mlp, apart
-from ..parts import decoder, has_experts, kinds, layers, paired
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.deltas import kimi_delta
+from llmir.frontends.layers.latents import latent
+from llmir.frontends.layers.layer import Sublayer
+from llmir.frontends.layers.mlp import Mlp, apart
+from llmir.frontends.layers.parts import decoder, has_experts, kinds, layers, paired
+
 from .deepseek import by_groups, experts
 
 _KINDS = ("linear_attention", "full_attention")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Norms, Sublayer
-from ..mixers import ShortConv
-from ..mlps import Mlp, Moe, Routing, apart
-from ..parts import attention, check_chosen, decoder, kinds, layers, paired
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.conv import ShortConv
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Norms, Sublayer
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing, apart
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, kinds, layers, paired
 
 _NORMS = Norms("operator_norm", before_mlp="ffn_norm")
 _MODULE, _MATRICES = "feed_forward", ("w1", "w3", "w2")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mixers import Attention
-from ..mixers.attention import Temper
-from ..mlps import Mlp, Routing
-from ..parts import attention, decoder, interleaved, kinds, layers, moe
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention, Temper
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Mlp, Routing
+from llmir.frontends.layers.parts import attention, decoder, interleaved, kinds, layers, moe
 
 _MODULE = "feed_forward"
 _STACKED = ("experts.gate_up_proj[0]^T", "experts.gate_up_proj[1]^T", "experts.down_proj^T")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 
-from ..config import Config
-from ..decoder import Names
-from ..family import family
-from ..fields import INERT, NEUTRAL
-from ..parts import activation
-from ..siglip import siglip
-from ..vision import Multimodal
+from llmir.frontends.config.family import family
+from llmir.frontends.config.fields import INERT, NEUTRAL
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Names
+from llmir.frontends.layers.parts import activation
+from llmir.frontends.layers.siglip import siglip
+from llmir.frontends.layers.vision import Multimodal
+
 from .qwen import qwen2
 
 _CLASS = "LlavaOnevisionForConditionalGeneration"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..mixers import Mamba, Mamba2
-from ..parts import activation, decoder, layers
-from ..scans import ALONE, channels, mamba, mamba2
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mamba import Mamba, Mamba2
+from llmir.frontends.layers.parts import activation, decoder, layers
+from llmir.frontends.layers.scans import ALONE, channels, mamba, mamba2
 
 _NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mixers import Attention
-from ..mlps import Mlp
-from ..parts import attention, decoder, has_experts, heads, kinds, layers, window
-from ..rope import ropes
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Mlp
+from llmir.frontends.layers.parts import attention, decoder, has_experts, heads, kinds, layers, window
+from llmir.frontends.layers.rope import ropes
+
 from .deepseek import by_groups, experts
 
 _KINDS = ("full_attention", "sliding_attention")

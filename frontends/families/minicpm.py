@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..latents import latent
-from ..layers import Layer
-from ..mixers import Attention, LatentAttention
-from ..parts import attention, decoder, layers, mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.latent_attention import LatentAttention
+from llmir.frontends.layers.latents import latent
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
 
 def _scaled(config: Config, architecture: str, mixer: Attention | LatentAttention, eps: float) -> Decoder:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from llmir.errors import UnsupportedError
-
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer, Sublayer
-from ..mixers import Lightning
-from ..mlps import Moe, Routing, apart
-from ..parts import attention, check_chosen, decoder, kinds, layers
+from llmir.base.errors import UnsupportedError
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer, Sublayer
+from llmir.frontends.layers.lightning import Lightning
+from llmir.frontends.layers.mlp import Moe, Routing, apart
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, kinds, layers
 
 _KINDS = ("linear_attention", "full_attention")
 _OLD = {"full_attn": "full_attention", "linear_attn": "linear_attention", "mlp": "mlp"}

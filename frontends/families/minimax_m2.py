@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mlps import Moe, Routing, apart
-from ..parts import attention, check_chosen, decoder, either, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Moe, Routing, apart
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, either, layers
 
 MODULE = "block_sparse_moe"
 # Of MiniMax-01, whose configs these continue; the class reads none of them.

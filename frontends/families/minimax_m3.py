@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..block_index import block_attention
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..mlps import Mlp, Moe
-from ..parts import attention, decoder, layers, mlp_kinds, paired
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.block_index import block_attention
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.mlp import Mlp, Moe
+from llmir.frontends.layers.parts import attention, decoder, layers, mlp_kinds, paired
+
 from .minimax_m2 import MODULE, experts
 
 _KINDS = ("dense", "sparse")

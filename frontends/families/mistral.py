@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..latents import latent
-from ..layers import Layer
-from ..mixers import Temper
-from ..mlps import Mlp, Routing, apart
-from ..parts import attention, decoder, layers, mlp, moe, slides, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Temper
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.latents import latent
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Mlp, Routing, apart
+from llmir.frontends.layers.parts import attention, decoder, layers, mlp, moe, slides, window
+
 from .deepseek import experts, stack
 
 _POSITIONS, _KV_HEADS = 131072, 8

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..fields import INERT, NEUTRAL
-from ..layers import Layer, Norms
-from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, decoder, layer_norm, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.fields import INERT, NEUTRAL
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing
+from llmir.frontends.layers.parts import attention, decoder, layer_norm, layers
 
 _NAMES = Names("transformer.wte", "transformer.blocks.{layer}", "transformer.norm_f")
 # Beside what is modelled; the class has the first of each, whatever the field says where it says null.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..letters import kinds_by_letter
-from ..mixers import Mamba2
-from ..mlps import Mlp, Moe, apart
-from ..parts import activation, attention, decoder, drafts
-from ..scans import PLAIN, mamba2
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.letters import kinds_by_letter
+from llmir.frontends.layers.mamba import Mamba2
+from llmir.frontends.layers.mlp import Mlp, Moe, apart
+from llmir.frontends.layers.parts import activation, attention, decoder, drafts
+from llmir.frontends.layers.scans import PLAIN, mamba2
+
 from .deepseek import by_groups, experts
 
 _NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..mlps import Mlp
-from ..parts import activation, attention, decoder, heads, layer_norm, layers, mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mlp import Mlp
+from llmir.frontends.layers.parts import activation, attention, decoder, heads, layer_norm, layers, mlp
 
 _WIDER = ("dense_h_to_4h", "dense_4h_to_h")
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import BEHIND, Layer
-from ..mixers import Attention
-from ..parts import all_but_every, attention, decoder, heads, layers, mlp, slides, window
-from ..rope import ropes
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import BEHIND, Layer
+from llmir.frontends.layers.parts import all_but_every, attention, decoder, heads, layers, mlp, slides, window
+from llmir.frontends.layers.rope import ropes
 
 
 @family("OlmoForCausalLM", "olmo")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..deltas import delta_net
-from ..family import family
-from ..layers import BEHIND, Layer
-from ..mixers import Attention
-from ..parts import attention, decoder, kinds, layers, mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.deltas import delta_net
+from llmir.frontends.layers.layer import BEHIND, Layer
+from llmir.frontends.layers.parts import attention, decoder, kinds, layers, mlp
 
 _KINDS = ("linear_attention", "full_attention")
 _EPS = 1e-5  # of the norm after a delta net, whatever the config says of others

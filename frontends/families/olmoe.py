@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import BEHIND, Layer, Norms
-from ..mlps import Moe, Routing
-from ..parts import attention, check_chosen, decoder, either, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import BEHIND, Layer, Norms
+from llmir.frontends.layers.mlp import Moe, Routing
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, either, layers
 
 
 def _layer(config: Config, experts: tuple[int, int, int], norms: Norms, **how: Any) -> Layer:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder, Learned, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..mlps import Mlp
-from ..parts import activation, attention, decoder, layers
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder, Learned, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mlp import Mlp
+from llmir.frontends.layers.parts import activation, attention, decoder, layers
 
 
 @family("OPTForCausalLM", "opt")

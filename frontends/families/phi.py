@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..parts import activation, attention, decoder, layer_norm, layers, mlp, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.parts import activation, attention, decoder, layer_norm, layers, mlp, window
 
 _POSITIONS = 4096
 

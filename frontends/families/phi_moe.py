@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mixers import Rope
-from ..mlps import Routing, apart
-from ..parts import attention, decoder, heads, layers, moe, window
-from ..rope import rope
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Rope
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Routing, apart
+from llmir.frontends.layers.parts import attention, decoder, heads, layers, moe, window
+from llmir.frontends.layers.rope import rope
 
 _POSITIONS, _THETA = 131072, 1e6
 

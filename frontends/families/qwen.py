@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..mixers import Attention
-from ..mlps import Mlp, Moe, Routing
-from ..parts import attention, check_chosen, decoder, either, layers, mlp, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, either, layers, mlp, window
 
 _POSITIONS = 32768
 _KV_HEADS = 4  # of Qwen3 MoE

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder
-from ..deltas import qwen_delta
-from ..family import family
-from ..layers import Layer, Sublayer
-from ..mixers import DeltaNet
-from ..mlps import Mlp, Moe
-from ..parts import attention, decoder, draft, kinds, layers, mlp, paired
-from ..rope import on_axes
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.deltas import qwen_delta
+from llmir.frontends.layers.layer import Layer, Sublayer
+from llmir.frontends.layers.linear_attention import DeltaNet
+from llmir.frontends.layers.mlp import Mlp, Moe
+from llmir.frontends.layers.parts import attention, decoder, draft, kinds, layers, mlp, paired
+from llmir.frontends.layers.rope import on_axes
+
 from .qwen import experts_of, mlps_of
 
 _KINDS = ("linear_attention", "full_attention")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..blocks import Norm
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..mlps import Mlp, Routing
-from ..parts import attention, decoder, drafts, heads, layers, mlp
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.blocks import Norm
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.mlp import Mlp, Routing
+from llmir.frontends.layers.parts import attention, decoder, drafts, heads, layers, mlp
+
 from .deepseek import experts, stack
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..decoder import Decoder
-from ..family import family
-from ..layers import Layer
-from ..parts import all_but_every, attention, decoder, layers, mlp, slides, window
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.layer import Layer
+from llmir.frontends.layers.parts import all_but_every, attention, decoder, layers, mlp, slides, window
 
 
 @family("SmolLM3ForCausalLM", "smollm3")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import cycle
 
-from ..config import Config
-from ..decoder import Decoder, Names
-from ..family import family
-from ..layers import Layer, Norms
-from ..parts import decoder, kinds
-from ..scans import channels, mamba2
-from ..shared_blocks import shared_blocks
+from llmir.frontends.config.family import family
+from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.layer import Layer, Norms
+from llmir.frontends.layers.parts import decoder, kinds
+from llmir.frontends.layers.scans import channels, mamba2
+from llmir.frontends.layers.state_config import shared_blocks
 
 _SPELLED = {
     "mamba_n_heads": "n_mamba_heads",

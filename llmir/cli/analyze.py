@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command
@@ -14,7 +14,7 @@ from .ending import line
 from .kinds import Milliseconds
 
 if TYPE_CHECKING:
-    from llmir.backends.analysis.workload import Workload
+    from llmir.backends.request.workload import Workload
 
 
 @command("analyze", "Time and memory of a request: prefill, decode, op by op.")
@@ -58,11 +58,11 @@ def analyze(**given: Any) -> int:
     llmir analyze qwen3-8b --draft-tokens 4 --acceptance 0.7
     llmir analyze qwen3-8b --batch 8 --beams 4
     """
-    from llmir.backends.analysis.workload import Workload
+    from llmir.backends.request.workload import Workload
 
     of: type = Workload
     if given["concurrency"] is not None:
-        from llmir.backends.serving.service import Service as of  # noqa: N813 (a variable)
+        from llmir.backends.request.service import Service as of  # noqa: N813 (a variable)
     form = output.choose(given["output_file"], given["form"], of)
     inputs.check_drafts(given)
     program = inputs.lowered(given)
@@ -84,8 +84,8 @@ def analyze(**given: Any) -> int:
 
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
     """The limits that the user set and the workload exceeds; of a closed loop, that and not the batch."""
-    from llmir.backends.export import facts, units
-    from llmir.backends.serving.service import Service
+    from llmir.backends.export import units, wording
+    from llmir.backends.request.service import Service
 
     found, of = [], job.loop if isinstance(job, Service) else job
     for name, seconds, limit in (("ttft", of.ttft_s, ttft_ms), ("tpot", of.tpot_s, tpot_ms)):
@@ -94,5 +94,5 @@ def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, requ
     if require_fit and not job.fits:
         peak, capacity = job.peak_bytes(job.batch), job.capacity_bytes
         sizes = f"the peak is {units.bytes(peak)}, {units.bytes(capacity)} may be used"
-        found.append(f"--require-fit: {facts.too_many(job) or sizes}")
+        found.append(f"--require-fit: {wording.too_many(job) or sizes}")
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from . import fits, options, output
 from .command import command
@@ -27,7 +27,7 @@ from .progress import bar
 @options.form("table", "json", "csv", "md", "html")
 @options.output(
     "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine. Or a folder: of all "
-    "that was fitted, laid out as llmir/hw; with --run, of the times too."
+    "that was fitted, laid out as hw; with --run, of the times too."
 )
 def calibrate(
     folder: str | None,
@@ -50,10 +50,10 @@ def calibrate(
     llmir calibrate --from measured --family gemm
     llmir calibrate --from measured --device h100-sxm -o h100-ours.yaml
     llmir calibrate --from measured --host --engine vllm -o our-vllm.yaml
-    llmir calibrate --from measured -o llmir/hw
+    llmir calibrate --from measured -o hw
     llmir calibrate --run --quick -o here
     """
-    from llmir import measured
+    from llmir.api import measure
 
     if run:
         given = {"--from": folder, "--engine": engine, "--host": host, "--family": family}
@@ -63,7 +63,7 @@ def calibrate(
             raise InputError("--run: -o must name the folder that the measured times go to")
         with bar() as progress:
             about: dict[str, Any] = {"hw": device, "seconds": seconds, "quick": quick, "progress": progress}
-            found = measured.measure(output_file, tell=output.note, **about)
+            found = measure.measure(output_file, tell=output.note, **about)
         fits.show(found, form or "table")
         line("wrote", output_file)
         return
@@ -74,7 +74,7 @@ def calibrate(
     if output_file is not None and Path(output_file).suffix:
         output.choose(output_file, None, {".yaml": "yaml", ".yml": "yaml"})
     asked: dict[str, Any] = {"hw": device, "engine": engine, "family": family, "host": host}
-    found = measured.calibrate(folder, tell=output.note, **asked)
+    found = measure.calibrate(folder, tell=output.note, **asked)
     texts = found.files(output_file) if output_file else {}
     fits.show(found, form or "table")
     _write(texts)

@@ -45,9 +45,9 @@ def check(**given: Any) -> int:
     llmir check ./my-model --index ./my-model --format json
     llmir check qwen3-235b-a22b --tp 8 --dp 2 --ep 16
     """
-    from llmir import api
-    from llmir.backends.analysis.conserve import Conservation
-    from llmir.frontends.weights import Comparison
+    from llmir.api import estimate
+    from llmir.backends.compare.conservation import Conservation
+    from llmir.frontends.checkpoints.weights import Comparison
 
     of = Conservation if given["index"] is None else Comparison
     form = output.choose(given["output_file"], given["form"], of)
@@ -55,11 +55,11 @@ def check(**given: Any) -> int:
         before, program = inputs.halves(given)
         if program.devices == 1:
             raise click.UsageError("say --index FILE, or more than one rank: --tp, --pp, --dp")
-        found = api.check(program, before, batch=given["batch"], new=given["prompt"])
+        found = estimate.check(program, before, batch=given["batch"], new=given["prompt"])
     else:
         _refuse_more(given)
         program = inputs.read(given["model"], lenient=given["lenient"])
-        found = api.check(program, given["index"])
+        found = estimate.check(program, given["index"])
     output.result(found, form, given["output_file"])
     output.note(*program.notes)
     return 0 if found.agrees else 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from llmir.errors import InputError
-from llmir.plugins import Kind, load_plugin
+from llmir.base.errors import InputError
+from llmir.base.registry import Kind, load_plugin
 
 COMMANDS: Kind[click.Command] = Kind("command", "llmir.cli")
 

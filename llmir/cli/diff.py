@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command
@@ -15,8 +15,8 @@ from .command import command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from llmir.backends.analysis.diff import StepDiff, WorkloadDiff
-    from llmir.pipeline import Step
+    from llmir.backends.compare.diff import StepDiff, WorkloadDiff
+    from llmir.ir.tools.pipeline import Step
 
 
 @command("diff", "What passes, another model or another device change, op by op.")
@@ -50,7 +50,7 @@ def diff(**given: Any) -> None:
     llmir diff llama3.1-70b --tp 8 --weights fp8 --kv fp8
     llmir diff qwen3-8b --engine vllm@0.12 --engine-after sglang --concurrency 32
     """
-    from llmir.backends.analysis.diff import WorkloadDiff
+    from llmir.backends.compare.diff import WorkloadDiff
 
     form = output.choose(given["output_file"], given["form"], WorkloadDiff)
     found = difference(given)
@@ -60,9 +60,9 @@ def diff(**given: Any) -> None:
 
 def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
     """What the options say of two sides, priced alike."""
-    from llmir import api
-    from llmir.backends.analysis.diff import WorkloadDiff
-    from llmir.pipeline import label
+    from llmir.api import estimate
+    from llmir.backends.compare.diff import WorkloadDiff
+    from llmir.ir.tools.pipeline import label
 
     models = given["model"], given["other"] or given["model"]
     pipelines = _pipelines(given, models)
@@ -86,7 +86,7 @@ def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
             raise InputError("--price: a step of images has no tokens to pay for, leave it out")
         device, *other = inputs.priced(given, device, *filter(None, [asked["hw_after"]]))
         asked["hw_after"] = other[0] if other else None
-    found = api.diff(programs[0], programs[1], device, **asked)
+    found = estimate.diff(programs[0], programs[1], device, **asked)
     if isinstance(found, WorkloadDiff):
         stated = [",".join(label(p) for p in passes if p) for passes in steps]
         found = replace(found, pipelines=(stated[0], stated[1]))
@@ -95,7 +95,7 @@ def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
 
 def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Sequence[Step]]:
     """The passes of either side."""
-    from llmir.pipeline import around
+    from llmir.ir.tools.pipeline import around
 
     engine = inputs.usual(given)
     two = any(given[name] is not None for name in ("other", "hw_after", "engine_after"))
@@ -115,6 +115,6 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
 
 def _later(given: dict[str, Any]) -> str:
     """The passes of the engine on the other side, if it has one of its own."""
-    from llmir.usual import pipeline_of
+    from llmir.api.usual import pipeline_of
 
     return pipeline_of(given["engine_after"]) if given["engine_after"] else ""

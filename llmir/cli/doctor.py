@@ -11,8 +11,8 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from llmir import plugins
-from llmir.errors import PluginWarning
+from llmir.base import registry
+from llmir.base.errors import PluginWarning
 
 from . import output
 from .command import command
@@ -75,7 +75,7 @@ def _plugins() -> list[Finding]:
     """Installed plugins; a broken one is not needed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PluginWarning)  # it is said here
-        known = plugins.installed()
+        known = registry.installed()
     return [("fails" if said else "ok", "plugin", said or name) for name, said in known.items()]
 
 
@@ -88,21 +88,22 @@ def _checked(check: Callable[[], Finding]) -> Finding:
 
 
 def _counts() -> Finding:
-    from llmir import api
-    from llmir.frontends.presets import PRESETS
+    from llmir.api import estimate
+    from llmir.frontends.models.presets import PRESETS
 
     published = PRESETS["Llama-3.1-8B"].parameters
-    counted = api.load("Llama-3.1-8B").parameters
+    counted = estimate.load("Llama-3.1-8B").parameters
     state = "ok" if counted == published else "BROKEN"
     return (state, "counts", f"Llama-3.1-8B has {counted:,} parameters, {published:,} are published")
 
 
 def _prices() -> Finding:
-    from llmir import DEFAULT_PIPELINE, api
+    from llmir.api import estimate
+    from llmir.api.usual import DEFAULT_PIPELINE
     from llmir.backends.export import units
 
-    program = api.run(api.load("Llama-3.1-8B"), DEFAULT_PIPELINE)
-    seconds = float(api.analyze(program, "h100-sxm", batch=1, new=1, context=2048, cost="ideal").time_s)
+    program = estimate.run(estimate.load("Llama-3.1-8B"), DEFAULT_PIPELINE)
+    seconds = float(estimate.analyze(program, "h100-sxm", batch=1, new=1, context=2048, cost="ideal").time_s)
     # A token reads all but the embedding once: 7.5 billion bf16 weights at 3.35 TB/s take 4.5 ms.
     state = "ok" if 4e-3 < seconds < 6e-3 else "BROKEN"
     return (state, "roofline", f"a token of Llama-3.1-8B on an H100 takes at least {units.time(seconds)}")

@@ -43,7 +43,7 @@ def draw(**given: Any) -> None:
     llmir draw llama3.1-8b --diff --batch 8 -o fused.svg
     llmir draw llama3.1-8b --diff --hw a100 --hw-after h100-sxm --phase decode
     """
-    from llmir.backends.analysis.workload import Workload
+    from llmir.backends.request.workload import Workload
 
     target = given["output_file"]
     if target == "-":

@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 import click
 
-from llmir.errors import LlmirError
-from llmir.plugins import blame
+from llmir.base.errors import LlmirError
+from llmir.base.registry import blame
 
 BAD_INPUT, OUR_BUG, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 

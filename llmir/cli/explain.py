@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from llmir.errors import InputError, LlmirError
+from llmir.base.errors import InputError, LlmirError
 
 from . import inputs, options, output
 from .command import command
@@ -45,9 +45,9 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
     llmir explain llama3.1-8b engine_overhead --phase decode --batch 8
     llmir explain llama3.1-8b memory --hw h100-sxm --max-model-len 8192
     """
-    from llmir import api
-    from llmir.backends.analysis.explanation import Explanation
-    from llmir.backends.analysis.memory_sum import MemorySum
+    from llmir.api import estimate
+    from llmir.backends.compare.explanation import Explanation
+    from llmir.backends.memory.memory_sum import MemorySum
 
     if given["model"] == MEMORY:
         raise InputError(f"the model comes first: llmir explain {given['op']} {MEMORY}")
@@ -62,7 +62,7 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
         output.result(job.memory, form, given["output_file"])
         return
     try:
-        explanation = api.explain(job, given["op"], phase=given["phase"])
+        explanation = estimate.explain(job, given["op"], phase=given["phase"])
     except InputError as error:
         hint = _hint(given) if str(error).startswith("unknown op") else ""
         raise InputError(f"{error}{hint}") from None
@@ -80,7 +80,7 @@ def _check(ctx: click.Context, idle: tuple[str, ...], op: str) -> None:
 
 def _hint(given: dict[str, Any]) -> str:
     """Where an op is that the passes have merged into another."""
-    from llmir.backends.analysis.explain import find
+    from llmir.backends.compare.explain import find
 
     try:
         find(inputs.read(given["model"], given["logits"], lenient=given["lenient"]), given["op"])

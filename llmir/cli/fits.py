@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from . import output
 
 if TYPE_CHECKING:
-    from llmir.backends.silicon.calibrate import Refit
+    from llmir.backends.silicon.calibrate.refit import Refit
 
 
 def show(found: Refit, form: str) -> None:

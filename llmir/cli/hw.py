@@ -24,6 +24,6 @@ def hw(name: str | None, form: str | None, output_file: str | None) -> None:
     llmir hw my-gpu.yaml --format json
     """
     form = output.choose(output_file, form)
-    from llmir import api
+    from llmir.api import estimate
 
-    output.result(api.devices(name), form, output_file)
+    output.result(estimate.devices(name), form, output_file)

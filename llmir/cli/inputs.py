@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError, LlmirError, ParseError, PassError
+from llmir.base.errors import InputError, LlmirError, ParseError, PassError
 
 if TYPE_CHECKING:
-    from llmir import Pass, Program
-    from llmir.backends.analysis.workload import Workload
-    from llmir.deployment import Deployment
-    from llmir.hw import Device, Engine
-    from llmir.pipeline import Step
+    from llmir.api.deployment import Deployment
+    from llmir.backends.request.workload import Workload
+    from llmir.hw.device import Device
+    from llmir.hw.engine import Engine
+    from llmir.ir.core.program import Program
+    from llmir.ir.tools.pipeline import Pass, Step
 
 PRICING = ("cost", "engine", "efficiency")
 LIMITS = ("memory_utilization", "max_model_len", "max_num_seqs", "max_batched_tokens")
@@ -22,11 +23,11 @@ LIMITS = ("memory_utilization", "max_model_len", "max_num_seqs", "max_batched_to
 
 def read(model: str, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
     """The program of a model's name or config, or of an `.ir` file (`-` is stdin)."""
-    from llmir import api
+    from llmir.api import estimate
 
     if logits and is_ir(model):
         raise InputError(f"--logits: {model} is IR already, which says what lm_head runs on")
-    return _stdin() if model == "-" else api.load(model, logits, lenient=lenient, draft=draft)
+    return _stdin() if model == "-" else estimate.load(model, logits, lenient=lenient, draft=draft)
 
 
 def is_ir(model: str) -> bool:
@@ -35,7 +36,7 @@ def is_ir(model: str) -> bool:
 
 
 def _stdin() -> Program:
-    from llmir.text import BUDGET, read_program
+    from llmir.ir.tools.text import BUDGET, read_program
 
     try:
         return read_program(sys.stdin.buffer.read(BUDGET.bytes + 1))
@@ -48,7 +49,7 @@ def usual(given: Mapping[str, Any]) -> str:
 
     Options that ask for what is not there are an error later.
     """
-    from llmir.usual import pipeline_of, priced_pipeline
+    from llmir.api.usual import pipeline_of, priced_pipeline
 
     if not {*PRICING, "hw", "cluster"} <= given.keys():
         return pipeline_of()
@@ -61,7 +62,7 @@ def usual(given: Mapping[str, Any]) -> str:
 
 def passes(model: str, attention: str, pipeline: str | None, mla: str | None = None, usual: str = "") -> str:
     """The pipeline that the options ask for, by default the `usual`; IR is taken as it is."""
-    from llmir.tensor import split_commas
+    from llmir.ir.core.tensor import split_commas
 
     if pipeline is not None:
         for option in ("--attention eager",) * (attention == "eager") + (f"--mla {mla}",) * bool(mla):
@@ -91,10 +92,10 @@ def lowered(given: Mapping[str, Any]) -> Program:
 
 def passed(program: Program, steps: Iterable[Step], written: bool) -> Program:
     """A program after a pipeline, which errors name if the user has `written` it; else they name the pass."""
-    from llmir import api
+    from llmir.api import estimate
 
     try:
-        return api.run(program, list(steps))
+        return estimate.run(program, list(steps))
     except PassError as error:
         if not written and isinstance(error.__cause__, PassError):
             raise error.__cause__ from None
@@ -103,13 +104,13 @@ def passed(program: Program, steps: Iterable[Step], written: bool) -> Program:
 
 def _asked(program: Program, given: Mapping[str, Any]) -> str:
     """The pipeline; `InputError` if attention is asked for in a form that it cannot have."""
-    from llmir import api
+    from llmir.api import estimate
 
     mla = given["mla"]
     steps = passes(given["model"], given["attention"], given["pipeline"], mla, usual(given))
-    if mla and api.run(program, "absorb-mla") is program:
+    if mla and estimate.run(program, "absorb-mla") is program:
         raise InputError(f"--mla {mla}: {program.name} has no latent attention")
-    if given["attention"] == "eager" and api.run(program, "fuse-attention") == program:
+    if given["attention"] == "eager" and estimate.run(program, "fuse-attention") == program:
         raise InputError(f"--attention eager: {program.name} has no attention to leave unfused")
     return steps
 
@@ -130,7 +131,7 @@ def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
 
 def deployment(given: Mapping[str, Any]) -> Deployment:
     """The types and ranks that the options ask for; `InputError` for types that are empty."""
-    from llmir.deployment import Deployment
+    from llmir.api.deployment import Deployment
     from llmir.passes.modules import plan_file
 
     for name in ("weights", "activations", "kv", "collectives", "plan"):
@@ -156,8 +157,8 @@ def _prompts(given: Mapping[str, Any]) -> list[Pass]:
 
 def _runs(given: Mapping[str, Any]) -> Engine | None:
     """The engine that prices, where it decides how tokens go to experts."""
-    from llmir.backends.cost import model
-    from llmir.hw import load
+    from llmir.backends.cost.models import model
+    from llmir.hw.library import load
 
     if min(given["dp"], given["ep"]) == 1 or "engine" not in given or given.get("dispatch") is not None:
         return None
@@ -170,42 +171,42 @@ def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
 
     `InputError` for both, or a network that no program needs; `HardwareError` for a cluster that is none.
     """
-    from llmir import hw
+    from llmir.hw import library
 
     name, cluster, network = given["hw"], given["cluster"], given["network"]
     if cluster is not None and name is not None:
         raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
-    found = ("h100-sxm" if name is None else str(name)) if cluster is None else hw.cluster(str(cluster))
+    found = ("h100-sxm" if name is None else str(name)) if cluster is None else library.cluster(str(cluster))
     return found if network is None else joined(found, str(network), *programs)
 
 
 def priced(given: Mapping[str, Any], *devices: str | Device) -> list[Any]:
     """The devices at what `--price` says an hour of them costs; as they are without one."""
-    from llmir import hw
+    from llmir.hw import library
 
-    return hw.priced(devices, given["price"]) if given.get("price") else list(devices)
+    return library.priced(devices, given["price"]) if given.get("price") else list(devices)
 
 
 def linked(given: Mapping[str, Any], *programs: Program) -> str | Device:
     """`hardware` of a command whose `--link` may be the network, which programs need not reach."""
-    from llmir import hw
+    from llmir.hw import library
 
     if given["link"] == "network" and given["network"] is not None:
-        return hw.join(hardware({**given, "network": None}), str(given["network"]))
+        return library.join(hardware({**given, "network": None}), str(given["network"]))
     found = hardware(given, *programs)
     if given["link"] == "network":
-        node = hw.load(found).node
+        node = library.load(found).node
         if node is None or node.network is None:
-            name = hw.load(found).name
+            name = library.load(found).name
             raise InputError(f"--link network: {name} is in no nodes; say --network or --cluster")
     return found
 
 
 def joined(device: str | Device, network: str, *programs: Program) -> Device:
     """The device with nodes that a network joins; `InputError` where one node holds all ranks."""
-    from llmir import hw
+    from llmir.hw import library
 
-    found = hw.join(device, network)
+    found = library.join(device, network)
     most = max(program.devices for program in programs)
     if found.node and most <= found.node.devices:
         node = f"one node of {found.node.devices} devices holds all {most} ranks"
@@ -215,14 +216,14 @@ def joined(device: str | Device, network: str, *programs: Program) -> Device:
 
 def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     """What a command's options ask of a program, on their device."""
-    from llmir import api
-    from llmir.beamed import beam_search
+    from llmir.api import estimate
+    from llmir.api.beamed import beam_search
 
     users, tpot_ms = given.get("concurrency"), given.get("max_tpot")
     if users is not None and given["batch"] != 1:
         raise InputError(f"--concurrency {users}: says how many requests there are, leave --batch out")
     (device,) = priced(given, hardware(given, program))
-    job = api.workload(
+    job = estimate.workload(
         program,
         device,
         **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
@@ -237,7 +238,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     if given.get("beams") is not None:
         return beam_search(job, given["beams"])
     of = drafts(given)
-    return api.speculate(job, **of) if of else job
+    return estimate.speculate(job, **of) if of else job
 
 
 def check_drafts(given: Mapping[str, Any]) -> None:

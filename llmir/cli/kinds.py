@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 if TYPE_CHECKING:
     _Kind = click.ParamType[Any]
@@ -25,7 +25,7 @@ _SIZE = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)", re.ASCII | re.I
 
 def spelled(text: str) -> Any:
     """The value that a text spells."""
-    from llmir.convert import read  # here and below: help needs no numpy
+    from llmir.base.arguments import read  # here and below: help needs no numpy
 
     return read(text.strip())
 
@@ -46,7 +46,7 @@ class Count(_Kind):
 
     def check(self, name: str, value: Any) -> Any:
         """The value as the API takes it."""
-        from llmir.convert import integer
+        from llmir.base.arguments import integer
 
         return integer(name, value, 1)
 
@@ -59,7 +59,7 @@ class Whole(Count):
 
     def check(self, name: str, value: Any) -> Any:
         """An int."""
-        from llmir.convert import MOST, integer
+        from llmir.base.arguments import MOST, integer
 
         whole = isinstance(value, float) and value.is_integer()
         least = -MOST if self.least is None else self.least
@@ -75,7 +75,7 @@ class Number(Count):
 
     def check(self, name: str, value: Any) -> float:
         """A float."""
-        from llmir.convert import number
+        from llmir.base.arguments import number
 
         return number(name, value, self.least or 0.0, self.most, above=self.least is None)
 
@@ -97,7 +97,7 @@ class Milliseconds(Number):
     def read(self, name: str, text: str) -> Any:
         """Milliseconds."""
         if text.strip().endswith("s"):
-            from llmir.limited import seconds
+            from llmir.api.capacity import seconds
 
             return (seconds(name, text) or 0.0) * 1e3
         return spelled(text)
@@ -111,7 +111,7 @@ class Field(Count):
 
     def check(self, name: str, value: Any) -> Any:
         """As the class checks it."""
-        from llmir.convert import stated
+        from llmir.base.arguments import stated
 
         (field,) = (f for f in fields(self.kind()) if f.name == self.field)
         return stated(name, value, field.type, field.metadata, InputError)
@@ -172,7 +172,7 @@ def of_pass(name: str, option: str, kind: type[Field] = Field, shown: str = "N")
     """What an option of a pass takes."""
 
     def find() -> Any:
-        from llmir.pipeline import PASSES
+        from llmir.ir.tools.pipeline import PASSES
 
         return PASSES[name]
 
@@ -183,7 +183,7 @@ def of_workload(field: str, kind: type[Field] = Field, shown: str = "N") -> Fiel
     """What a field of a workload takes."""
 
     def find() -> type:
-        from llmir.backends.analysis.workload import Workload
+        from llmir.backends.request.workload import Workload
 
         return Workload
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command
@@ -45,8 +45,8 @@ def kv(**given: Any) -> None:
     llmir kv llama3.1-70b --tp 8 --prompt 32768 --link network --cluster dgx-h100
     llmir kv llama-2-7b --prompt 512 --hw rtx3090 --link 13.1GBps
     """
-    from llmir import kv as moved
-    from llmir.backends.analysis.kv import CacheTransfer
+    from llmir.api.transferred import kv as moved
+    from llmir.backends.memory.transfer import CacheTransfer
 
     context = click.get_current_context()
     for name in IDLE:

@@ -35,7 +35,7 @@ class Time(Count):
 
     def check(self, name: str, value: Any) -> Any:
         """With its unit, before the model is loaded."""
-        from llmir.limited import seconds
+        from llmir.api.capacity import seconds
 
         return seconds(name, value)
 
@@ -77,9 +77,9 @@ def largest(**given: Any) -> int:
     llmir max qwen3-32b --hw h200 --tp 2 --weights fp8 --prompt 8000
     llmir max llama3.1-70b --tp 8 --engine sglang --max-tpot 30ms --price h100=2
     """
-    from llmir import largest as find
-    from llmir.backends.export.largest import misses
-    from llmir.backends.serving.largest import Largest
+    from llmir.api.capacity import largest as find
+    from llmir.backends.export.capacity import misses
+    from llmir.backends.request.largest import Largest
 
     form = output.choose(given["output_file"], given["form"], Largest)
     program = inputs.lowered(given)

@@ -49,12 +49,12 @@ def opt(
     llmir opt llama3.1-8b -p fuse,./mine.py:epilogue
     cat llama.ir | llmir opt - -p dce
     """
-    from llmir import api
-    from llmir.graph import Program
+    from llmir.api import estimate
+    from llmir.ir.core.program import Program
 
     form = output.choose(output_file, None, Program)
 
-    program = api.run(
+    program = estimate.run(
         inputs.read(model, logits, lenient=lenient, draft=draft), inputs.around(given, pipeline)
     )
     output.result(program, form, output_file)

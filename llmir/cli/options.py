@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from llmir.dispatch import FORMS
-from llmir.errors import InputError
+from llmir.base.errors import InputError
+from llmir.ir.core.dispatch_modes import FORMS
 
 from .kinds import Bytes, Count, Number, Prices, Shares, Stages, of_pass, of_workload
 
@@ -57,8 +57,8 @@ class Beams(Count):
 
     def check(self, name: str, value: Any) -> int:
         """As the API checks it."""
-        from llmir.convert import integer
-        from llmir.ops.beams import MOST
+        from llmir.base.arguments import integer
+        from llmir.ir.ops.beam_search import MOST
 
         return integer(name, value, 1, MOST)
 

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from .ending import echo, line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from llmir.views import Shown
+    from llmir.base.formats import Shown
 
 
 BINARY = ("parquet", "arrow", "png", "pdf")
@@ -34,15 +34,15 @@ def choose(
     A file's suffix decides; `option` must not say otherwise, and decides where there is none. On stdout it
     is `form`, or what `print` shows. `of` is the class of the result (None: some rows), or formats by suffix.
     """
-    from llmir import views
+    from llmir.base import formats
 
     kind = _rows() if of is None else of
     if isinstance(kind, Mapping):
         found = _suffixed(str(output), form, kind.get, lambda: kind, option)
         _plotted(str(output), found)
         return found
-    if form and not views.has_format(form, kind, picture=picture):
-        known = ", ".join(views.formats(kind, picture=picture))
+    if form and not formats.has_format(form, kind, picture=picture):
+        known = ", ".join(formats.formats(kind, picture=picture))
         raise InputError(f"--format: expected one of {known}, got {form!r}")
     if output is None or output == "-":
         chosen = form or kind.prints
@@ -51,9 +51,9 @@ def choose(
         return chosen
 
     def find(suffix: str) -> str | None:
-        return views.format_of(suffix, kind, picture=picture, form=form)
+        return formats.format_of(suffix, kind, picture=picture, form=form)
 
-    found = _suffixed(output, form, find, lambda: views.suffixes(kind, picture=picture), option)
+    found = _suffixed(output, form, find, lambda: formats.suffixes(kind, picture=picture), option)
     if not picture:
         _plotted(output, found)
     return found
@@ -61,7 +61,7 @@ def choose(
 
 def _plotted(output: str, form: str) -> None:
     """`InputError` for a plot that nothing can draw."""
-    from llmir.backends.export.plot import FORMATS, check
+    from llmir.backends.export.charts.plot import FORMATS, check
 
     if form in FORMATS.values():
         check(f"-o {output}")
@@ -101,7 +101,7 @@ def file_name(model: str, suffix: str) -> str:
 
 def result(thing: Shown, form: str, output: str | None = None, **options: Any) -> None:
     """Print a result in a format, with colours where a terminal shows them, or write it to a file."""
-    from llmir.backends.export.webpage import written
+    from llmir.backends.export.page.webpage import written
 
     stdout = output is None or output == "-"
     if form == "table":

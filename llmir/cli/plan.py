@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command
@@ -26,8 +26,8 @@ class Devices(Count):
 
     def check(self, name: str, value: Any) -> int:
         """As the API checks it."""
-        from llmir.convert import integer
-        from llmir.planned import DEVICES
+        from llmir.api.plan import DEVICES
+        from llmir.base.arguments import integer
 
         return integer(name, value, 1, DEVICES)
 
@@ -119,11 +119,11 @@ def plan(**given: Any) -> int:
     llmir plan llama3.1-8b --rate 100 --prompt lognormal:512,0.6 --max-ttft p50:1s
     llmir plan qwen3-32b --rate 20 --gpus 32 --max-tpot 30ms -o plan.html
     """
+    from llmir.api.plan import plan as search
     from llmir.backends.export import plan as words
     from llmir.backends.search.launch import LAUNCHERS, launch
     from llmir.backends.search.plan import Plans
-    from llmir.convert import choice
-    from llmir.planned import plan as search
+    from llmir.base.arguments import choice
 
     if given["rate"] is None:
         raise InputError("--rate: say how many requests come in a second")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command
 from .ending import echo
 
 if TYPE_CHECKING:
-    from llmir.backends.analysis.workload import Workload
+    from llmir.backends.request.workload import Workload
 
 KINDS = ("roofline", "distributions", "memory", "batch", "context")
 HEIGHTS = {"roofline": 6.2, "memory": 4.8}
@@ -53,7 +53,7 @@ def plot(**given: Any) -> None:
     Of other figures: llmir plan … -o front.png, llmir sweep … -o grid.png,
     llmir serve-sim … -o serving.png, llmir serve-sim --rates 2,4,8 -o late.png
     """
-    from llmir.backends.export.plot import FORMATS, check
+    from llmir.backends.export.charts.plot import FORMATS, check
 
     kind, target = given["kind"], given["output_file"]
     if kind not in KINDS:
@@ -69,8 +69,8 @@ def plot(**given: Any) -> None:
     target = target or output.file_name(f"{program.name}-{kind}", ".png")
     form = output.choose(target, None, FORMATS)
     job = inputs.workload(program, given)
+    from llmir.backends.export.charts.files import drawn_by
     from llmir.backends.export.files import write
-    from llmir.backends.export.pictures import drawn_by
 
     write(target, drawn_by(_plot(kind, job, given), form, _height(kind, job, given)))
     echo(os.fspath(target))
@@ -88,7 +88,7 @@ def _acting(given: Mapping[str, Any]) -> None:
 
 def _plot(kind: str, job: Workload, given: Mapping[str, Any]) -> Callable[[Any], Any]:
     """What draws it in the axes that it is given."""
-    from llmir import plotted
+    from llmir.api import draw
 
     data: Any = job
     if (phase := given["phase"]) != "both":
@@ -96,14 +96,14 @@ def _plot(kind: str, job: Workload, given: Mapping[str, Any]) -> Callable[[Any],
             raise InputError(f"--phase {phase}: this workload has {' and '.join(job.steps)}")
         data = job.steps[phase]
     how = {} if given["by"] is None else {"by": given["by"]}
-    return lambda ax: getattr(plotted, f"plot_{kind}")(data, ax, **how)
+    return lambda ax: getattr(draw, f"plot_{kind}")(data, ax, **how)
 
 
 def _height(kind: str, job: Workload, given: Mapping[str, Any]) -> float:
     """Inches of the page."""
     if kind != "distributions":
         return HEIGHTS.get(kind, 5.2)
-    from llmir.backends.export.plot.distributions import height
+    from llmir.backends.export.charts.distributions import height
 
     steps = job.steps if given["phase"] == "both" else {given["phase"]: job.steps[given["phase"]]}
     return height(job.program, steps, given["by"] or "block")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from .kinds import Number, spelled
 
 if TYPE_CHECKING:
-    from llmir import Program
-    from llmir.backends.simulation.replications import Rates as Runs
+    from llmir.backends.simulate.replications import Rates as Runs
+    from llmir.ir.core.program import Program
 
 ALONE = ("rate", "closed", "trace", "requests_out", "steps_out", "trace_out", "price")
 
@@ -41,7 +41,7 @@ def alone(given: Mapping[str, Any]) -> None:
 
 def simulated(given: Mapping[str, Any], program: Program, device: Any, asked: Mapping[str, Any]) -> Runs:
     """Runs at each rate."""
-    from llmir.simulated import at_rates
+    from llmir.api.serve import at_rates
 
     how = {**asked, "seed": asked["seed"] or 0}
     return at_rates(program, device, given["rates"], given["replications"], **how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from .command import command
 from .kinds import Whole
@@ -44,7 +44,7 @@ def serve(port: int, opens: bool, host: str, token: str | None) -> None:
     llmir serve --host 0.0.0.0 --token "$(openssl rand -hex 16)"
     """
     try:
-        from llmir.served import listening
+        from llmir.server import listener
     except ModuleNotFoundError as error:
         raise InputError(f"serve needs {error.name}: pip install llmir[serve]") from None
-    listening.serve(host, port, token, opens=opens)
+    listener.serve(host, port, token, opens=opens)

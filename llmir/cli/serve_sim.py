@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from . import inputs, options, output, rates
 from .command import command
@@ -34,7 +34,7 @@ class Lengths(Count):
 
     def check(self, name: str, value: Any) -> Any:
         """Its numbers, before the model is loaded."""
-        from llmir.backends.simulation.lengths import lengths
+        from llmir.backends.simulate.lengths import lengths
 
         lengths(name, value)
         return value
@@ -162,11 +162,12 @@ def serve_sim(**given: Any) -> None:
     llmir serve-sim llama3.1-8b --rate 10 --draft-tokens 4 --acceptance 0.7
     llmir serve-sim llama3.1-8b --rates 2,6,10,14,18 -o latencies.html
     """
-    from llmir import replicate, simulate, trace
+    from llmir.api.save import trace
+    from llmir.api.serve import replicate, simulate
     from llmir.backends.export import simulation as tables
     from llmir.backends.export.files import write
-    from llmir.backends.simulation.replications import Rates, Replications
-    from llmir.backends.simulation.simulation import Simulation
+    from llmir.backends.simulate.replications import Rates, Replications
+    from llmir.backends.simulate.result import Simulation
 
     files = [given[name] for name in FILES if given[name] is not None]
     if twice := next((name for i, name in enumerate(files) if name in files[:i]), None):
@@ -216,7 +217,7 @@ def serve_sim(**given: Any) -> None:
 
 def _single(given: Mapping[str, Any]) -> None:
     """InputError for files of one run where there are several, or that cannot be written."""
-    from llmir.backends.export.kineto import check_target
+    from llmir.backends.export.timeline import check_target
 
     times = given["replications"]
     for name in ("requests_out", "steps_out", "trace_out"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command
@@ -85,10 +85,10 @@ def sweep(**given: Any) -> None:
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.csv
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.html
     """
+    from llmir.api.sweep import sweep, sweep_to
     from llmir.backends.search.axes import axis
     from llmir.backends.search.refusal import all_of
     from llmir.backends.search.sweep import Sweep
-    from llmir.swept import sweep, sweep_to
 
     file, form = given["output_file"], given["form"]
     pieces = _in_pieces(file, form)

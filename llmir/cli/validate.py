@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from llmir.errors import InputError
-from llmir.names import spans
+from llmir.base.errors import InputError
+from llmir.base.names import spans
 
 from . import inputs, options, output
 from .command import command
 from .kinds import Count
 
 if TYPE_CHECKING:
-    from llmir.backends.silicon.validate import Validation
+    from llmir.backends.silicon.validate.rows import Validation
 
 _OWN = ("files", "by", "cost", "without", "folds", "plot", "form", "output_file", "model", "hw")
 _SAID = 5  # unreadable rows that are named one by one
@@ -75,16 +75,16 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
     llmir validate chat.csv --model llama2-7b --hw rtx3090 --tp 2 -o predicted.csv
     """
     form = output.choose(given["output_file"], given["form"])
-    from llmir import measured
-    from llmir.backends.silicon.validate import BY
+    from llmir.api import measure
+    from llmir.backends.silicon.validate.rows import BY
 
     by = [k.strip() for k in given["by"].split(",")] if given["by"] else list(BY)
     _check_keys(by)
     if given["plot"]:
-        from llmir.backends.export import plots
+        from llmir.backends.export.charts import validation
 
-        folder = plots.check(given["plot"])
-    found = measured.validate(
+        folder = validation.check(given["plot"])
+    found = measure.validate(
         *given["files"],
         **_chat(ctx, given),
         **{name: given[name] for name in ("cost", "without", "folds")},
@@ -99,7 +99,7 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _check_keys(by: list[str]) -> None:
-    from llmir.backends.silicon.validate import Validation
+    from llmir.backends.silicon.validate.rows import Validation
 
     Validation("").groups(by)
 
@@ -121,26 +121,26 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _emit(found: Validation, by: list[str], form: str, target: str | None, logs: tuple[str, ...]) -> None:
-    from llmir.backends.export import jsonio
+    from llmir.backends.export import json
     from llmir.backends.silicon.validate import chat, show
 
     if form == "json":
-        output.emit(jsonio.to_json(show.to_dict(found, by)), target)
+        output.emit(json.to_json(show.to_dict(found, by)), target)
     elif form == "csv":
         rows = [row for log in logs for row in chat.beside(Path(log), found.rows)]
         if found.amounts and not found.rows:
             rows = show.to_dict(found, by)["amounts"]
-        output.emit(jsonio.to_csv(rows or show.every_row(found)), target)
+        output.emit(json.to_csv(rows or show.every_row(found)), target)
         if target not in (None, "-"):
             output.emit_table(show.shown(found, by))
     elif form == "md":
         lines = show.group_lines(found, by)
         right = range(len(by), len(by) + len(show.HEADINGS))
         parts = [f"{show.scope(found)}, cost model {found.cost_model}.\n"]
-        parts.append(jsonio.to_markdown([*by, *show.HEADINGS], lines, right))
+        parts.append(json.to_markdown([*by, *show.HEADINGS], lines, right))
         for headings, cells in show.more(found):
             numbers = [n for n, heading in enumerate(headings) if heading in show.NUMBERS]
-            parts.append(jsonio.to_markdown(headings, cells, numbers))
+            parts.append(json.to_markdown(headings, cells, numbers))
         output.emit("\n".join(parts), target)
     else:
         output.emit_rows(show.every_row(found), form, target, show.shown(found, by))

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from typing import Any, NamedTuple
 
-from llmir.errors import LlmirError
+from llmir.base.errors import LlmirError
 
 from .reader import BrokenError, Reader
 

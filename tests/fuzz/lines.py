@@ -12,8 +12,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 
-from llmir.cli import cli
-from llmir.errors import InputError
+from llmir.base.errors import InputError
+from llmir.cli.main import cli
 from tests.commands import TINY
 
 from .reader import BrokenError, file, reader

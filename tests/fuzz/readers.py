@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import llmir
-from llmir import hw
-from llmir.backends.simulation.trace import trace
-from llmir.frontends import presets
-from llmir.frontends.weights import expected
-from llmir.graph import Program
+from llmir.backends.simulate.trace import trace
+from llmir.frontends.checkpoints.weights import expected
+from llmir.frontends.models import presets
+from llmir.hw import library
+from llmir.ir.core.program import Program
+from llmir.ir.tools.text import read_program
 from llmir.passes.modules import plan_file
 from llmir.passes.quantize import Quantize
-from llmir.text import read_program
 from tests.commands import TINY
 
 from .reader import ROOT, BrokenError, file, reader
@@ -69,7 +69,7 @@ def read_config(data: bytes) -> None:
 @reader(".yaml", lambda: [DEVICE, *_files(HW / "devices", "*.yaml"), *_files(HW / "clusters", "*.yaml")])
 def read_device(data: bytes) -> None:
     """A device's file, up to times on it and its own page."""
-    device = hw.load(file(data, "device.yaml"))
+    device = library.load(file(data, "device.yaml"))
     llmir.devices(device)
     llmir.workload(_tiny(), device, batch=2, prompt=16, generate=4)
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
-from llmir.dataclass import dataclass
+from llmir.base.dataclass import dataclass
 
 from .label import Paint, label, quoted, table
 

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable
 from functools import lru_cache
 
-from llmir.dataclass import dataclass
+from llmir.base.dataclass import dataclass
 
 FONT = "Helvetica,Arial,sans-serif"
 INK, MUTED, FAINT = "#0f172a", "#64748b", "#e2e8f0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
-from llmir.dataclass import dataclass
+from llmir.base.dataclass import dataclass
 
 from .canvas import Area, Point
 

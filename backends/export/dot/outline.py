@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
 
 import networkx as nx
 
-from llmir.backends.analysis.costs import OVERHEAD, OpCost
-from llmir.backends.analysis.report import Report
-from llmir.backends.export import facts
-from llmir.graph import Node, Program
-from llmir.layers import Layers
-from llmir.tensor import Tensor
+from llmir.backends.export import wording
+from llmir.backends.step.costs import OVERHEAD, OpCost
+from llmir.backends.step.report import Report
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.graph import Node
+from llmir.ir.core.layers import Layers
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
 
 from .scope import Scope, scopes
 from .sections import Box, Held, Section, folded, gathered, grouped, over_stages
@@ -223,7 +225,7 @@ def _note(report: Report, row: OpCost) -> str:
     """What an overhead is made of."""
     if row.bound != OVERHEAD:
         return "waits for other stages"
-    parts = facts.overhead_parts(report) if len(report.stages) == 1 else []
+    parts = wording.overhead_parts(report) if len(report.stages) == 1 else []
     return " · ".join(parts)
 
 

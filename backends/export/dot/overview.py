@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.workload import Workload
 from llmir.backends.export import units
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.report import Report
 
-from .box import tile_of, tip, two
 from .canvas import Frame, Tile
-from .column import Column, draw_columns
+from .columns import Column, draw_columns
 from .label import INK, MUTED, PAINT, bar, fit, font, left, right, table, width, wrapped
+from .labels import tile_of, tip, two
 from .lanes import Wire
 from .outline import Stage
 from .page import SECTION

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from llmir.backends.analysis import precision
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.export import facts, units
-from llmir.graph import APART
+from llmir.backends.export import units, wording
+from llmir.backends.request.workload import Workload
+from llmir.backends.step import precision
+from llmir.backends.step.report import Report
+from llmir.ir.core.program import APART
 
-from .box import one, tile_of, two
 from .canvas import Canvas, Tile
 from .label import FONT, INK, MUTED, PAINT, Paint, fit, font, left, table, width, wrapped
+from .labels import one, tile_of, two
 from .outline import Outline, pattern
 
 GRAPH = {
@@ -132,7 +132,7 @@ def panel_head(outline: Outline, id: str, inner: float, note: str = "") -> Tile:
 
 def panel_lines(outline: Outline) -> list[str]:
     """How many stages and micro-batches there are, if several, and what shares are of if not of the step."""
-    lines = [f"{name} of {value}" for name, value in facts.pipeline_lines(outline.report)[:1]]
+    lines = [f"{name} of {value}" for name, value in wording.pipeline_lines(outline.report)[:1]]
     if len(outline.report.stages) > 1:
         lines.append(f"shares of all stages together, {units.time(outline.whole_s)}")
     if any(b.total_s < 0 for b in outline.boxes):
@@ -144,9 +144,9 @@ def panel_lines(outline: Outline) -> list[str]:
 def step_words(report: Report) -> tuple[str, str]:
     """The name of a step's phase, and its sizes."""
     if report.beside:
-        return "STEP", facts.step_title(report)
+        return "STEP", wording.step_title(report)
     if report.phase in APART:
-        return report.phase.upper(), facts.step_title(report)
+        return report.phase.upper(), wording.step_title(report)
     program = report.program
     batch, new, context = int(report.batch), int(report.new), int(report.context)
     if not {"architecture", "layers"} & program.facts.keys():
@@ -162,20 +162,20 @@ def where(job: Report | Workload) -> str:
     """The devices, the split and the types of a picture's title."""
     words = [word.upper() for word in job.program.parallelism.words("=")]
     words += precision.words(job.program)
-    return facts.devices(job.program, job.device) + (f" ({', '.join(words)})" if words else "")
+    return wording.devices(job.program, job.device) + (f" ({', '.join(words)})" if words else "")
 
 
 def _facts(job: Report | Workload) -> tuple[str, str, bool]:
     """A line of times, a line of memory, and whether it fits."""
     if isinstance(job, Workload):
         peak, capacity, fits = float(job.peak_bytes(job.batch)), job.capacity_bytes, job.fits
-        times = [" ".join(row) for row in facts.rates(job)]
+        times = [" ".join(row) for row in wording.rates(job)]
     else:
         peak, capacity = float(job.peak_memory_bytes), float(job.device.capacity_bytes)
         fits, times = peak <= capacity, [f"step {units.time(float(job.time_s))}"]
     step = job.prefill if isinstance(job, Workload) else job
     if step.cost_model != "ideal":
-        times.append(facts.short_basis(step))
+        times.append(wording.short_basis(step))
     memory = f"peak memory {units.bytes(peak)} of {units.bytes(capacity)}{'' if fits else ': does not fit'}"
     return " · ".join(times), memory, fits
 

@@ -11,23 +11,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmir.backends.analysis.diff import StepDiff, WorkloadDiff
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.workload import Workload
+from llmir.backends.compare.diff import StepDiff, WorkloadDiff
 from llmir.backends.export.files import check_writable, write
-from llmir.convert import choice
-from llmir.errors import InputError, OutputError
-from llmir.names import plain
-from llmir.views import exported, exporter, format_of, suffixes
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.report import Report
+from llmir.base.arguments import choice
+from llmir.base.errors import InputError, OutputError
+from llmir.base.formats import exported, exporter, format_of, suffixes
+from llmir.base.names import plain
 
-from . import column, overview, sides
+from . import columns, diff, overview
 from .outline import Outline, outline
 
 PHASES = ("encode", "prefill", "decode", "draft", "both")
 LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Any]] = {
     "overview": overview.draw,
-    "layer": column.draw,
-    "full": partial(column.draw, full=True),
+    "layer": columns.draw,
+    "full": partial(columns.draw, full=True),
 }
 
 
@@ -70,7 +70,7 @@ def _graph(job: Job, level: str, phase: str) -> Any:
     if isinstance(job, (StepDiff, WorkloadDiff)):
         if level != "layer":
             raise InputError(f"level: {level}: a difference is drawn op by op; leave it out")
-        return sides.draw(job, choice("phase", phase, PHASES))
+        return diff.draw(job, choice("phase", phase, PHASES))
     reports = _steps(job, phase)
     panels = [outline(r, f"p{i}_", unrolled=level == "full") for i, r in enumerate(reports)]
     if not all(o.sections for o in panels):

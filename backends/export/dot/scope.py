@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field
 
-from llmir.dataclass import dataclass
-from llmir.graph import Graph, Node, Program, Value
-from llmir.layers import Layers
-from llmir.op import Loop
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.layers import Layers
+from llmir.ir.core.op import Loop
+from llmir.ir.core.program import Program
 
 
 @dataclass(eq=False)

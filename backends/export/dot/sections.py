@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from math import prod
 
-from llmir.backends.analysis.costs import OpCost
-from llmir.op import Op
-from llmir.tensor import Tensor
+from llmir.backends.step.costs import OpCost
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.op import Op
+from llmir.ir.core.tensor import Tensor
 
 
 @dataclass(frozen=True)

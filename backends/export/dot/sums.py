@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llmir.backends.export import facts, units
+from llmir.backends.export import units, wording
 
-from .box import one, tile_of
 from .canvas import Tile
 from .label import FAINT, INK, MUTED, PAINT, PLAIN, Paint, fit, font, left, right, table, width
+from .labels import one, tile_of
 from .outline import Outline, Stage
 
 _DARK = Paint("#ffffff", "#475569", INK)
@@ -114,9 +114,9 @@ def step_tile(outline: Outline, id: str, inner: float) -> Tile:
     report = outline.report
     time = float(report.time_s)
     terms = step_terms(outline)
-    title = f"step {units.time(time)}{facts.within(report.error)} = {'sum' if len(terms) > 1 else 'all'} of"
+    title = f"step {units.time(time)}{wording.within(report.error)} = {'sum' if len(terms) > 1 else 'all'} of"
     below = ["first micro-batch, then the others"] if len(report.stages) > 1 else []
-    below += [f"{name} {value}" for name, value in facts.pipeline_lines(report)[1:]]
+    below += [f"{name} {value}" for name, value in wording.pipeline_lines(report)[1:]]
     return sum_tile(
         id, title, terms, max(time, *(t.value for t in terms)) if terms else time, units.time, inner, below
     )

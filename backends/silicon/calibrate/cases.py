@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.cost.calibration import nearest
-from llmir.backends.cost.kernels import KERNELS, Kernel, parameters
-from llmir.backends.silicon.bounds import bound
+from llmir.backends.kernels.base import KERNELS, Kernel, parameters
 from llmir.backends.silicon.folds import Errors, errors, group_folds
 from llmir.backends.silicon.machines import Machines, named
 from llmir.backends.silicon.rows import Array, Table
-from llmir.backends.silicon.tables import Kernels, Points
-from llmir.dataclass import dataclass
-from llmir.errors import HardwareError, InputError
-from llmir.hw import Device, Fitted
-from llmir.names import plain, spans
+from llmir.backends.silicon.tables.table import Kernels, Points
+from llmir.backends.silicon.validate.bounds import bound
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError, InputError
+from llmir.base.names import plain, spans
+from llmir.hw.calibration import Fitted
+from llmir.hw.device import Device
 
 from .clock import Clock, clock, families_of
 from .compiled import Compiled

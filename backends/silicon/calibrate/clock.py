@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost import Ideal, Row, rows
 from llmir.backends.cost.calibration import own
-from llmir.backends.cost.kernels import KERNELS, Call, Kernel, across, calls, stacked
-from llmir.backends.cost.nodes import boxed
+from llmir.backends.cost.ideal import Ideal
 from llmir.backends.cost.stand_in import stand_in, within
+from llmir.backends.kernels.base import KERNELS, Kernel, stacked
+from llmir.backends.kernels.call import Call, calls
+from llmir.backends.kernels.network import across
 from llmir.backends.silicon.rows import Array
-from llmir.backends.silicon.tables import Points
-from llmir.dataclass import dataclass
-from llmir.hw import Device
-from llmir.namespace import ARRAYS
+from llmir.backends.silicon.tables.table import Points
+from llmir.backends.work.nodes import boxed
+from llmir.backends.work.rows import Row, rows
+from llmir.base.array_namespace import ARRAYS
+from llmir.base.dataclass import dataclass
+from llmir.hw.device import Device
 
 
 @dataclass(frozen=True, eq=False)

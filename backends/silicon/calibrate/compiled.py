@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.kernels import Kernel, Shape, parameters
-from llmir.backends.cost.tape import Function, Tape, blocks, scalar
+from llmir.backends.kernels.base import Kernel, Shape, parameters
 from llmir.backends.silicon.rows import Array
-from llmir.hw import Device
-from llmir.namespace import SCALARS
+from llmir.backends.tape import numpy, python
+from llmir.backends.tape.record import Function, Tape
+from llmir.base.array_namespace import SCALARS
+from llmir.hw.device import Device
 
 from .clock import Clock, Term
 
@@ -66,8 +67,8 @@ def compiled(term: Term, kind: type[Kernel], chosen: Mapping[str, float], device
     of_shapes, rest = whole.parted(inputs.values(), "s")
     of_parameters, mixed = rest.parted([n for n in rest.inputs.values() if n not in inputs.values()], "q")
     given = dict(zip(of_shapes.inputs, columns.values(), strict=True))
-    given |= dict(zip(of_shapes.outputs, blocks.compiled(of_shapes)(*given.values()), strict=True))
-    alone, run = scalar.compiled(of_parameters), blocks.compiled(mixed, BLOCK)
+    given |= dict(zip(of_shapes.outputs, numpy.compiled(of_shapes)(*given.values()), strict=True))
+    alone, run = python.compiled(of_parameters), numpy.compiled(mixed, BLOCK)
 
     def times(kernel: Kernel) -> Array:
         known = dict(zip(of_parameters.outputs, alone(*(getattr(kernel, n) for n in names)), strict=True))

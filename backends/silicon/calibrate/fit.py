@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.kernels import Kernel, parameters
+from llmir.backends.kernels.base import Kernel, parameters
 from llmir.backends.silicon.rows import Array
-from llmir.errors import InputError
+from llmir.base.errors import InputError
 
 # Residuals beyond a tenth count by their size, not its square: engines differ by 8% on the same product.
 SOFT = 0.1

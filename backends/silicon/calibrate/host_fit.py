@@ -7,14 +7,16 @@ from functools import cache
 
 import numpy as np
 
-from llmir import hw
-from llmir.backends.cost.kernels import KERNELS, Host, stacked
+from llmir.backends.kernels.base import KERNELS, stacked
+from llmir.backends.kernels.engine_cpu import Host
 from llmir.backends.silicon.rows import Array
+from llmir.hw import library
+from llmir.hw.engine import HOSTS
 
 from .fit import fit
 from .runs import Run
 
-_OF = hw.load("h100-sxm")  # of a device a host asks nothing
+_OF = library.load("h100-sxm")  # of a device a host asks nothing
 # A parameter e times that of the engine's range with most runs costs as much as 0.5% of every time.
 NEAR = 0.005
 # Runs of one model on one device are off together, by their kernels, by some 8%, and servers' parameters
@@ -25,8 +27,8 @@ COMMON = 0.05
 
 def family(engine: str, versions: Sequence[str]) -> str:
     """The family of hosts that a range of an engine's versions has."""
-    known = engine in hw.engines() and versions
-    return hw.engine(f"{engine}@{versions[-1]}").family if known else hw.versions.HOSTS[0]
+    known = engine in library.engines() and versions
+    return library.engine(f"{engine}@{versions[-1]}").family if known else HOSTS[0]
 
 
 def clock(runs: Sequence[Run]) -> Callable[[Host], Array]:

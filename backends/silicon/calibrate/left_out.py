@@ -6,20 +6,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmir import hw
-from llmir.backends.cost.kernels import KERNELS, Host
+from llmir.backends.kernels.base import KERNELS
+from llmir.backends.kernels.engine_cpu import Host
 from llmir.backends.silicon.folds import group_folds
-from llmir.backends.silicon.validate import Layout, Validation, validate
-from llmir.backends.silicon.validate.judged import Judged
-from llmir.backends.silicon.validate.pricing import Pricing
-from llmir.convert import choice
-from llmir.errors import InputError
-from llmir.frozen import FrozenDict
-from llmir.hw import Device
-from llmir.hw.versions import distance
+from llmir.backends.silicon.validate.estimates import Pricing
+from llmir.backends.silicon.validate.requests import Layout
+from llmir.backends.silicon.validate.rows import Judged, Validation
+from llmir.backends.silicon.validate.run import validate
+from llmir.base.arguments import choice
+from llmir.base.errors import InputError
+from llmir.base.values import FrozenDict
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.hw.engine import distance
 
+from .engine_cpu import Overheads, major, overheads
 from .host_fit import common, family
-from .hosts import Overheads, major, overheads
 from .runs import Build, Run, runs_of
 
 FOLDS = ("model", "device", "version", "tp")
@@ -87,4 +89,4 @@ def _nearest(engine: str, versions: tuple[str, ...], fitted: Sequence[Overheads]
     own = [host for host in fitted if host.engine == engine and major(host.versions) == major(versions)]
     if not versions or not own:
         return own[0] if own else None
-    return min(own, key=lambda host: distance(hw.engine(f"{engine}@{versions[-1]}"), host.versions[-1]))
+    return min(own, key=lambda host: distance(library.engine(f"{engine}@{versions[-1]}"), host.versions[-1]))

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from llmir.backends.cost.kernels import Host, parameters
 from llmir.backends.export import table
+from llmir.backends.kernels.base import parameters
+from llmir.backends.kernels.engine_cpu import Host
 from llmir.hw.calibration import digits
 
 from .refit import Refit

@@ -7,20 +7,20 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from llmir.backends.cost.kernels import KERNELS
 from llmir.backends.cost.relatives import nearness
+from llmir.backends.kernels.base import KERNELS
 from llmir.backends.silicon.folds import errors
 from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.rows import Table
-from llmir.backends.silicon.tables import Kernels
-from llmir.errors import InputError
-from llmir.frozen import FrozenDict, Immutable
-from llmir.hw import Calibration, Device, Fitted
-from llmir.hw.calibration import engine_yaml, rank, to_yaml
-from llmir.views import Shown
+from llmir.backends.silicon.tables.table import Kernels
+from llmir.base.errors import InputError
+from llmir.base.formats import Shown
+from llmir.base.values import FrozenDict, Immutable
+from llmir.hw.calibration import Calibration, Fitted, engine_yaml, rank, to_yaml
+from llmir.hw.device import Device
 
 from .cases import Case, cases
-from .hosts import Overheads
+from .engine_cpu import Overheads
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Refit(Immutable, Shown):
         )
 
     def files(self, target: str) -> dict[str, str]:
-        """What to write, by path: a YAML file of one device or one engine's host, or a folder as `llmir/hw`.
+        """What to write, by path: a YAML file of one device or one engine's host, or a folder as `hw`.
 
         InputError where a file would be of several.
         """
@@ -170,7 +170,7 @@ def kept(found: Sequence[Case]) -> list[Case]:
 
 
 def files(found: Sequence[Case], *, whole: bool) -> dict[str, str]:
-    """`calibrations/DEVICE/ENGINE.yaml`, as `llmir/hw` has them, of bundled devices.
+    """`calibrations/DEVICE/ENGINE.yaml`, as `hw` has them, of bundled devices.
 
     Where these are not the `whole` of what there is to fit, they are laid over what the device has.
     """

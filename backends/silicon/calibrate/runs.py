@@ -11,27 +11,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir import hw
-from llmir.backends.analysis.asked import phase_of
-from llmir.backends.analysis.plan import Plan, late, plan
-from llmir.backends.analysis.report import Report
-from llmir.backends.analysis.together import Together, together
-from llmir.backends.analysis.workload import LONGEST, Workload
-from llmir.backends.cost import Calibrated, Model
-from llmir.backends.cost.kernels import RunShape, StepShape
+from llmir.backends.cost.calibrated import Calibrated
+from llmir.backends.cost.op_time import Model
 from llmir.backends.cost.relatives import on_own_chip
-from llmir.backends.serving import loop
-from llmir.backends.serving.closed import ClosedLoop
+from llmir.backends.kernels.engine_cpu import RunShape, StepShape
+from llmir.backends.request import loop
+from llmir.backends.request.closed_loop import ClosedLoop
+from llmir.backends.request.workload import LONGEST, Workload
+from llmir.backends.silicon.closed_loop import Played, playable
 from llmir.backends.silicon.machines import Machines
-from llmir.backends.silicon.played import Played, playable
-from llmir.backends.silicon.tables import load
-from llmir.backends.silicon.validate.pricing import IDEAL, Pricing, captured, priced_by
+from llmir.backends.silicon.tables.table import load
+from llmir.backends.silicon.validate.estimates import IDEAL, Pricing, captured, priced_by
 from llmir.backends.silicon.validate.requests import Layout, Request, request
-from llmir.backends.simulation.prices import Chunks
-from llmir.dim import Binding, Mixed
-from llmir.errors import InputError, LlmirError
-from llmir.graph import Program
-from llmir.hw import Device
+from llmir.backends.simulate.prices import Chunks
+from llmir.backends.step.evaluate import Plan, late, plan
+from llmir.backends.step.report import Report
+from llmir.backends.step.sizes import phase_of
+from llmir.backends.step.together import Together, together
+from llmir.base.errors import InputError, LlmirError
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding, Mixed
 
 TABLES = "e2e*.csv"  # the tables of whole models in a folder
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop", "serving_max_throughput")
@@ -95,7 +96,7 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
                 continue
             engine = asked.layout.engine
             name = engine.partition("@")[0]
-            versions = hw.engine(engine).versions if name in hw.engines() else ()
+            versions = library.engine(engine).versions if name in library.engines() else ()
             program, layout = build(asked.layout), asked.layout
             for metric, seconds in asked.figures.items():
                 if asked.serving and metric == "ttft":  # a front and a client, which are no host's
@@ -219,5 +220,5 @@ def step_shape(made: Plan, at: Binding) -> StepShape:
 @cache
 def _model(device: Device, engine: str) -> Calibrated:
     name, own = engine.partition("@")[0], device.calibration.engines if device.calibration else {}
-    runs = hw.engine(engine) if name in hw.engines() else None
+    runs = library.engine(engine) if name in library.engines() else None
     return Calibrated(device, name if name in own else None, runs=runs)

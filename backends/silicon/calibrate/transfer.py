@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from llmir.backends.cost.calibration import basis, lent, owner
-from llmir.backends.cost.kernels import KERNELS
 from llmir.backends.cost.relatives import relation
+from llmir.backends.kernels.base import KERNELS
 from llmir.backends.silicon.rows import Array
-from llmir.dataclass import dataclass
-from llmir.hw import Device
+from llmir.base.dataclass import dataclass
 from llmir.hw.calibration import DATED, LIBRARIES
+from llmir.hw.device import Device
 from llmir.hw.transfer import ENGINE, OTHER_SM, OTHER_VENDOR, RELATIONS, SAME_DIE, SAME_SM
 
 from .cases import Case

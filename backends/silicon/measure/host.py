@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from llmir.errors import HardwareError
-from llmir.hw import Device
+from llmir.base.errors import HardwareError
+from llmir.hw.device import Device
 
-from .eager import Eager
+from .kernels import Eager
 
 BYTES = 256 * 2**20  # of a copy: no cache holds it, and a start of some µs does not count
 

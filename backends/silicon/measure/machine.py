@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from llmir.dataclass import dataclass
-from llmir.dtype import spelled
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import spelled
 
 # Of a row's `framework` the part before the dash is the engine's name.
 FRAMEWORK = "eager"

@@ -8,8 +8,8 @@ from itertools import product as each
 
 import numpy as np
 
-from llmir.dataclass import dataclass
-from llmir.dtype import spelled
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import spelled
 
 from .machine import PEAKS, Point, attention, product, stream
 

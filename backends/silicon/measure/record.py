@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmir.backends.export.files import write as write_file
-from llmir.backends.export.jsonio import to_csv
+from llmir.backends.export.json import to_csv
 
 from .machine import Machine, Point
 

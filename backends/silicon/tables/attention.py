@@ -9,11 +9,11 @@ import numpy as np
 
 from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.backends.silicon.sources import known
-from llmir.build import Builder
-from llmir.errors import InputError
-from llmir.frozen import FrozenDict
-from llmir.graph import Program
-from llmir.hw import Device
+from llmir.base.errors import InputError
+from llmir.base.values import FrozenDict
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
 
 from .table import MORE, WHOSE, Kernels, columns
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import nan
 
-from llmir.backends.analysis.workload import LONGEST
+from llmir.backends.request.workload import LONGEST
 from llmir.backends.silicon.rows import Column
-from llmir.frozen import FrozenDict
+from llmir.base.values import FrozenDict
 
 from .table import Format
 

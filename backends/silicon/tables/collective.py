@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.silicon.rows import Array, Column, Table
-from llmir.build import Builder
-from llmir.dim import Dim
-from llmir.errors import InputError
-from llmir.graph import Program
-from llmir.hw import Device
-from llmir.mesh import Mesh
-from llmir.ragged import sent
-from llmir.routing import CHANCE
-from llmir.tensor import parse_tensor
+from llmir.base.errors import InputError
+from llmir.hw.device import Device
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import parse_tensor
+from llmir.ir.sizes.polynomial import Dim
+from llmir.ir.sizes.ragged import sent
+from llmir.ir.sizes.routing import CHANCE
+from llmir.ir.tools.build import Builder
 
 from .table import MORE, WHOSE, Kernels, columns
 

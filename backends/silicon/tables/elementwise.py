@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.silicon.rows import Array, Table
-from llmir.build import Builder
-from llmir.errors import InputError
-from llmir.graph import Program, Value
-from llmir.hw import Device
+from llmir.base.errors import InputError
+from llmir.hw.device import Device
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
 
 from .attention import TYPES
 from .table import MORE, WHOSE, Kernels, columns

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import nan
 from typing import ClassVar
 
-from llmir.backends.analysis.workload import LONGEST
+from llmir.backends.request.workload import LONGEST
 from llmir.backends.silicon.rows import Column
-from llmir.frozen import FrozenDict
+from llmir.base.values import FrozenDict
 
 from .table import Format
 

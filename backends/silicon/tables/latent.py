@@ -10,12 +10,13 @@ import numpy as np
 
 from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.backends.silicon.sources import known
-from llmir.build import Builder
-from llmir.errors import InputError
-from llmir.frozen import FrozenDict
-from llmir.graph import Program, Value
-from llmir.hw import Device
-from llmir.tensor import Tensor
+from llmir.base.errors import InputError
+from llmir.base.values import FrozenDict
+from llmir.hw.device import Device
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.tools.build import Builder
 
 from .attention import prompts
 from .gemm import WIDE, tensor

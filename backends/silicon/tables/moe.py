@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.silicon.rows import Array, Column, Table
-from llmir.build import Builder
-from llmir.dim import Busiest, Dim, Min, Size
-from llmir.errors import InputError
-from llmir.graph import Program, Value
-from llmir.hw import Device
-from llmir.mesh import ONE_DEVICE, mesh_of
-from llmir.routing import Arrived, law
+from llmir.base.errors import InputError
+from llmir.hw.device import Device
+from llmir.ir.core.graph import Value
+from llmir.ir.core.mesh import ONE_DEVICE, mesh_of
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.atoms import Busiest, Min
+from llmir.ir.sizes.even import Arrived
+from llmir.ir.sizes.polynomial import Dim, Size
+from llmir.ir.sizes.routing_laws import law
+from llmir.ir.tools.build import Builder
 
 from .gemm import PRODUCTS, tensor, wide_type
 from .table import MORE, WHOSE, Kernels, columns

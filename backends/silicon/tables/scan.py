@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.silicon.rows import Array, Column, Table
-from llmir.build import Builder
-from llmir.errors import InputError
-from llmir.graph import Program
-from llmir.hw import Device
-from llmir.ops.delta import GatedDelta
-from llmir.ops.scan import Scan, SsdScan
+from llmir.base.errors import InputError
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
+from llmir.ir.ops.delta import GatedDelta
+from llmir.ir.ops.scan import Scan, SsdScan
+from llmir.ir.tools.build import Builder
 
 from .table import MORE, WHOSE, Kernels, columns
 

@@ -13,20 +13,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from llmir import strict_csv
-from llmir.backends.analysis.plan import plan
-from llmir.backends.cost import Model, Price
+from llmir.backends.cost.op_time import Model, Price
 from llmir.backends.silicon.machines import engine
 from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, read
 from llmir.backends.silicon.sources import facts
-from llmir.dataclass import dataclass
-from llmir.dim import Binding
-from llmir.errors import InputError, LlmirError, UnreadableError
-from llmir.frozen import FrozenDict
-from llmir.graph import Program
-from llmir.hw import Device
-from llmir.names import plain
-from llmir.plugins import Kind
+from llmir.backends.step.evaluate import plan
+from llmir.base import strict_csv
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError, LlmirError, UnreadableError
+from llmir.base.names import plain
+from llmir.base.registry import Kind
+from llmir.base.values import FrozenDict
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
 
 FORMATS: Kind[Format] = Kind("measured table", "llmir.backends.silicon.tables")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 
 from llmir.backends.silicon.rows import Column
-from llmir.frozen import FrozenDict
+from llmir.base.values import FrozenDict
 
 from .table import Format
 

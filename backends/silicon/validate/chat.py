@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from llmir import strict_csv
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.silicon.bounds import MODEL
+from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.rows import Array, Table
-from llmir.backends.silicon.tables import header
 from llmir.backends.silicon.tables.chat import UNITS, timed
-from llmir.dataclass import dataclass
-from llmir.errors import InputError
-from llmir.graph import Program
-from llmir.hw import Device
+from llmir.backends.silicon.tables.table import header
+from llmir.base import strict_csv
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
 
-from .judged import Judged
-from .pricing import IDEAL, Pricing, of_step
+from .bounds import MODEL
+from .estimates import IDEAL, Pricing, of_step
+from .rows import Judged
 
 FAR = 30  # times as long as predicted: units that are mistaken for others are 1000 times off
 

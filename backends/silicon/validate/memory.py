@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir import hw
-from llmir.backends.analysis.pool import Pool, Room
-from llmir.backends.analysis.workload import Workload
-from llmir.backends.cost import model
+from llmir.backends.cost.models import model
+from llmir.backends.memory.kv_capacity import Pool, Room
+from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.folds import errors
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.tables.engine_memory import Memory, PeakMemory, Starts
-from llmir.errors import InputError
-from llmir.graph import Program
-from llmir.hw import Device
-from llmir.hw.sections.graphs import Graphs
-from llmir.hw.sections.memory import EngineMemory
+from llmir.base.errors import InputError
+from llmir.hw import library
+from llmir.hw.device import Device
+from llmir.hw.engine_sections import EngineMemory
+from llmir.hw.graphs import Graphs
+from llmir.ir.core.program import Program
 
 from .requests import Layout, plain_model, types
 
@@ -88,7 +88,7 @@ def start(t: Table, i: int, device: Device, build: Callable[[Layout], Program]) 
     cache = WIDE[dtype] if kv in ("", "auto") else kv
     name = str(t["engine"][i]).strip()
     name = f"vllm@{name}" if re.match(r"\d", name) else name
-    runs = hw.engine(name)
+    runs = library.engine(name)
     rule = runs.section(EngineMemory)
     if rule is None:
         raise InputError(f"what engine {runs.name} does with memory is not known")

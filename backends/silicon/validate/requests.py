@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from llmir.backends.analysis.chunks import ALL
+from llmir.backends.request.chunks import ALL
+from llmir.backends.silicon.closed_loop import Manner
 from llmir.backends.silicon.machines import at_version
-from llmir.backends.silicon.played import Manner
 from llmir.backends.silicon.rows import Table
 from llmir.backends.silicon.sources import known
-from llmir.errors import InputError
-from llmir.names import normalize, stored_as
+from llmir.base.errors import InputError
+from llmir.base.names import normalize, stored_as
 
 _DEGREE = re.compile(r"\b(TP|PP|EP)\b(?: *= *(\d+))?")
 KINDS = (

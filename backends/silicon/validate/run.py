@@ -12,28 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.analysis.workload import LONGEST
-from llmir.backends.cost import Model
-from llmir.backends.serving import loop
-from llmir.backends.serving.closed import ClosedLoop
-from llmir.backends.silicon import bounds
+from llmir.backends.cost.op_time import Model
+from llmir.backends.request import loop
+from llmir.backends.request.closed_loop import ClosedLoop
+from llmir.backends.request.workload import LONGEST
+from llmir.backends.silicon.closed_loop import Played, playable
 from llmir.backends.silicon.machines import Machines, engine, named
-from llmir.backends.silicon.played import Played, playable
 from llmir.backends.silicon.rows import Table
-from llmir.backends.silicon.tables import Kernels, Points, Refusal, load
 from llmir.backends.silicon.tables.chat import Chat as Chats
 from llmir.backends.silicon.tables.engine_memory import Memory, MemorySeries
-from llmir.dataclass import dataclass
-from llmir.errors import InputError, LlmirError
-from llmir.graph import Program
-from llmir.hw import Device
+from llmir.backends.silicon.tables.table import Kernels, Points, Refusal, load
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError, LlmirError
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
 
+from . import bounds
 from .chat import Chat, chat
-from .judged import LATENCY, Judged, Validation
+from .estimates import IDEAL, Pricing, Trust, of_step, trust
 from .memory import COMPARED, Amount
-from .pricing import IDEAL, Pricing, Trust, of_step, trust
+from .memory_series import series
 from .requests import Layout, Request, request
-from .series import series
+from .rows import LATENCY, Judged, Validation
 
 Build = Callable[[Layout], Program]
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all

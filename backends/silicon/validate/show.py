@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.export import plots, table, units
-from llmir.names import spans
+from llmir.backends.export import table, units
+from llmir.backends.export.charts import validation
+from llmir.base.names import spans
 
-from .judged import BY, Group, Judged, Validation
 from .memory import totals
+from .rows import BY, Group, Judged, Validation
 
 NUMBERS = ("rows", "within ±", "within twice ±")  # headings of numbers in the tables below the first
 HEADINGS = ("n", "MAPE", "median", "bias", "p90", "refused", "with refused")
@@ -146,7 +147,7 @@ def pictures(found: Validation, folder: Path) -> list[Path]:
     for (kind, metric), rows in kinds.items():
         measured, predicted = np.array([(r.measured_s, r.predicted_s) for r in rows]).T
         series = [f"{r.device}, {r.engine}" if r.engine else r.device for r in rows]
-        times = plots.Times(series, [r.row for r in rows], measured, predicted)
+        times = validation.Times(series, [r.row for r in rows], measured, predicted)
         name, title = re.sub(r"[^\w.-]+", "-", f"{kind}-{metric}"), f"{kind}, {metric}: {found.cost_model}"
-        written += plots.draw(folder, name, title, times, each=kind == "chat")
+        written += validation.draw(folder, name, title, times, each=kind == "chat")
     return written

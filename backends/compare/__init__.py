@@ -1,0 +1,1 @@
+"""Compare two programs, and explain one figure."""

@@ -1,0 +1,156 @@
+"""What more of a resource buys: a workload priced again with more, of the device, the kernels or the host.
+
+Rates are the device's, as its file names them; launches and the host take so much less time. What a kernel
+does not get more of stays as it is: on another device that is alike in all else, a block alone draws no more
+from a faster memory (`Kernel.moved`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from llmir.backends.cost.calibrated import Calibrated
+from llmir.backends.cost.ideal import Ideal
+from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.quick import QuickLaunch
+from llmir.backends.cost.roofline import Efficiency
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.report import Report
+from llmir.base.arguments import number
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.base.formats import Result
+from llmir.base.values import Figures
+from llmir.hw.device import Device
+
+MOST = 100.0  # times as much more; beyond, another device is meant
+HOST = ("step_us", "sequence_us", "kernel_us")
+
+
+@dataclass(frozen=True)
+class OpGain:
+    """What an op saves in a step of a phase, all its repeats together; below zero it takes longer."""
+
+    phase: str
+    op: str
+    time_s: float
+    saved_s: float
+
+
+@dataclass(frozen=True)
+class Gain(Figures):
+    """What more of one resource saves: of each phase's step, and of its ops, the most first.
+
+    `value` is what there is, in the units of the device's file; of `launch` and `host` there is none, they
+    take less time. `saved_s` are by phase.
+    """
+
+    resource: str
+    value: float | None
+    saved_s: Mapping[str, float]
+    ops: tuple[OpGain, ...]
+
+
+@dataclass(frozen=True)
+class Sensitivity(Figures, Result):
+    """What `more` of each resource saves, a share of what there is; those that save nothing are left out.
+
+    `time_s` are the seconds of a step of each phase as it is; of decode that is the last one.
+    """
+
+    model: str
+    device: str
+    cost_model: str
+    more: float
+    time_s: Mapping[str, float]
+    gains: tuple[Gain, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "model": self.model,
+            "device": self.device,
+            "cost_model": self.cost_model,
+            "more": self.more,
+            "time_s": dict(self.time_s),
+            "resources": [
+                {
+                    "resource": gain.resource,
+                    "value": gain.value,
+                    "saved_s": dict(gain.saved_s),
+                    "saved_share": {name: saved / self.time_s[name] for name, saved in gain.saved_s.items()},
+                    "ops": [vars(op) for op in gain.ops],
+                }
+                for gain in self.gains
+            ],
+        }
+
+
+def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
+    """What `more` of each resource saves of a workload's steps; InputError for a cost model of the user's."""
+    more, model = number("more", more, 0, MOST, above=True), job.model
+    if not isinstance(model, (Calibrated, Ideal, Efficiency)):
+        raise InputError(f"cost: {job.prefill.cost_model} is a model of yours; sensitivity takes llmir's own")
+    now = {name: step for name, step in job.steps.items() if step is not None}
+    gains = []
+    for resource, value, other in _models(model, 1 + more):
+        then = _with(job, other).steps
+        gain = _gain(resource, value, now, then)
+        if gain.ops:
+            gains.append(gain)
+    gains.sort(key=lambda gain: -max(gain.saved_s[name] / float(now[name].time_s) for name in now))
+    times = {name: float(step.time_s) for name, step in now.items()}
+    first = job.prefill
+    return Sensitivity(job.program.name, job.device.name, first.cost_model, more, times, tuple(gains))
+
+
+def _with(job: Workload, model: Model) -> Workload:
+    """The same requests by another model."""
+    own = {f.name: getattr(job, f.name) for f in fields(Workload)}
+    return Workload(**own | {"device": model.device, "model": model})
+
+
+def _gain(resource: str, value: float | None, now: Mapping[str, Report], then: Mapping[str, Report]) -> Gain:
+    saved = {name: float(step.time_s - then[name].time_s) for name, step in now.items()}
+    ops = []
+    for name, step in now.items():
+        for before, after in zip(step.ops, then[name].ops, strict=True):
+            if before.total_s != after.total_s:
+                less = float(before.total_s - after.total_s)
+                ops.append(OpGain(name, before.name, float(before.total_s), less))
+    return Gain(resource, value, saved, tuple(sorted(ops, key=lambda op: -op.saved_s)))
+
+
+def _models(model: Model, times: float) -> Iterator[tuple[str, float | None, Model]]:
+    """Each resource, how much there is, and the model that has so many times as much."""
+    kind: Any = model
+    for resource, value, device in raised(model.device, times):
+        yield resource, value, replace(kind, device=device)
+    if isinstance(model, Calibrated):
+        held = {f.name: getattr(model, f.name) for f in fields(Calibrated)}
+        yield "launch", None, QuickLaunch(**held, times=times)
+        if host := model.host:
+            quick = replace(host, **{name: getattr(host, name) / times for name in HOST})
+            yield "host", None, replace(model, host=quick)
+
+
+def raised(device: Device, times: float) -> Iterator[tuple[str, float, Device]]:
+    """Each rate of a device by the name in its file, in the units there, and the device with more of it."""
+    for group, key in (("matrix_flops", "matrix_tflops"), ("vector_flops", "vector_tflops")):
+        rates: Mapping[str, float] = getattr(device, group)
+        for name, rate in rates.items():
+            more: dict[str, Any] = {group: {**rates, name: rate * times}}
+            yield f"{key}.{name}", rate / 1e12, replace(device, **more)
+    yield "memory_GBps", device.memory_Bps / 1e9, replace(device, memory_Bps=device.memory_Bps * times)
+    for name, link in device.links.items():
+        wide = replace(link, Bps=link.Bps * times)
+        yield f"links.{name}.GBps", link.Bps / 1e9, replace(device, links={**device.links, name: wide})
+        quick = replace(link, latency_s=link.latency_s / times)
+        if link.latency_s:
+            links = {**device.links, name: quick}
+            yield f"links.{name}.latency_us", link.latency_s * 1e6, replace(device, links=links)
+    if (node := device.node) and (network := node.network):
+        wide = replace(network, Bps=network.Bps * times)
+        yield "network.GBps", network.Bps / 1e9, replace(device, node=replace(node, network=wide))

@@ -1,0 +1,134 @@
+"""Many prices as one: those of one kernel are evaluated together, each of its sizes as a column of theirs.
+
+A kernel takes arrays wherever it takes numbers, since fits stack measured rows; so prices that differ in
+numbers alone are one price of columns. Nothing here knows a kernel, an op or a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.kernels.base import Shape
+from llmir.backends.kernels.call import Call
+from llmir.backends.work.limit import Limit
+from llmir.ir.sizes.atoms import Atom
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Dim, Size
+
+from .calibrated import Fastest, Measured
+from .op_time import Price, Roofline
+from .part import Part
+
+Array = Any  # of float64
+_MADE_OF_NUMBERS = (Measured, Fastest, Part, Roofline, Limit, Call, Shape)
+_NUMBERS, _WORDS = (int, float, Dim), (str, bool, type(None))
+
+
+class Several(Binding):
+    """The sizes of several programs at the same points; those of prices that stack are of one each."""
+
+    each: tuple[Binding, ...]
+
+    def __init__(self, each: Sequence[Binding]) -> None:
+        super().__init__()
+        self._keep(each[0].symbols, {})
+        vars(self).update(each=tuple(each))
+
+
+@dataclass(frozen=True, eq=False)
+class Column(Atom):
+    """Sizes one after the other, each by the binding of that number, along an axis before the points'."""
+
+    sizes_of: tuple[tuple[int, Size], ...]
+
+    @cached_property
+    def _first(self) -> dict[tuple[int, Size], int]:
+        """Sizes that differ, each with its number."""
+        return {pair: i for i, pair in enumerate(dict.fromkeys(self.sizes_of))}
+
+    @cached_property
+    def _places(self) -> list[int]:
+        return [self._first[pair] for pair in self.sizes_of]
+
+    def at(self, value: Any) -> Array:
+        """The value of each."""
+        values = [value.each[which](size) for which, size in self._first]
+        found = np.empty((len(values), *np.broadcast_shapes((1,) * len(value.shape), *map(np.shape, values))))
+        for i, one in enumerate(values):
+            found[i] = one
+        return found[self._places]
+
+
+class Stack:
+    """Prices that are evaluated together, each with the number of a binding, for points of so many axes."""
+
+    def __init__(self, prices: Sequence[tuple[int, Price]], axes: int) -> None:
+        groups: dict[object, tuple[list[int], list[list[Size]]]] = {}
+        for i, (_, price) in enumerate(prices):
+            numbers: list[Size] = []
+            places, found = groups.setdefault(_kind(price, numbers), ([], []))
+            places.append(i)
+            found.append(numbers)
+        self.axes, self.groups = axes, []
+        for places, each in groups.values():
+            which = [prices[i][0] for i in places]
+            self.groups.append((places, _of(prices[places[0]][1], _columns(which, each, axes))))
+
+    def each(self, seconds: Callable[[Price], Sequence[Any]]) -> Iterator[tuple[list[int], list[Array]]]:
+        """The numbers of some prices, and what `seconds` says of these: arrays, of a row each."""
+        for places, price in self.groups:
+            shaped = (np.asarray(value, dtype=np.float64) for value in seconds(price))
+            yield places, [_rows(value, len(places), self.axes) for value in shaped]
+
+
+def _rows(value: Array, count: int, axes: int) -> Array:
+    """With a row for each price, and as many axes more as points have."""
+    value = value.reshape((1,) * (axes + 1 - value.ndim) + value.shape)
+    return np.broadcast_to(value, (count, *value.shape[1:]))
+
+
+def _kind(value: Any, numbers: list[Size]) -> object:
+    """What is the same in prices that stack; what may differ is added to `numbers`."""
+    kind: Any = type(value)
+    if kind in _NUMBERS:
+        numbers.append(value)
+        return None
+    if kind in _WORDS:
+        return value
+    if kind is tuple:
+        return tuple([_kind(part, numbers) for part in value])
+    names = _names(kind)
+    return (kind, *[_kind(getattr(value, name), numbers) for name in names]) if names else id(value)
+
+
+def _columns(which: Sequence[int], numbers: Sequence[Sequence[Size]], axes: int) -> Iterator[Any]:
+    """Each number of the prices: one where it is the same in all, else a column of theirs."""
+    for values in zip(*numbers, strict=True):
+        if any(isinstance(value, Dim) for value in values):
+            yield Dim((((Column(tuple(zip(which, values, strict=True))),), 1),))
+        elif all(value == values[0] for value in values):
+            yield values[0]
+        else:
+            yield np.array(values, dtype=np.float64).reshape(-1, *(1,) * axes)
+
+
+def _of(value: Any, numbers: Iterator[Any]) -> Any:
+    """The first of the prices, with columns for numbers."""
+    kind: Any = type(value)
+    if kind in _NUMBERS:
+        return next(numbers)
+    if kind is tuple:
+        return tuple(_of(part, numbers) for part in value)
+    names = () if kind in _WORDS else _names(kind)
+    return kind(**{name: _of(getattr(value, name), numbers) for name in names}) if names else value
+
+
+@lru_cache(maxsize=256)
+def _names(kind: Any) -> tuple[str, ...]:
+    """The fields of what is made of numbers, and none of anything else."""
+    return tuple(f.name for f in fields(kind)) if issubclass(kind, _MADE_OF_NUMBERS) else ()

@@ -1,0 +1,159 @@
+"""The price of an op: its time at any point, what bounds it, how far off that may be; and what makes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import ClassVar, Protocol
+
+from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.work.basis import ROOFLINE, Basis
+from llmir.backends.work.limit import BOUNDS, Limit
+from llmir.backends.work.rows import Row
+from llmir.base.array_namespace import Number
+from llmir.hw.device import Device
+from llmir.hw.engine import Engine
+from llmir.ir.sizes.atoms import maximum
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size
+
+
+class Price(Protocol):
+    """What a cost model makes of an op. Equal prices are equal at every point, and hash alike.
+
+    It may say, as `sizes`, all that it asks a binding for: many points at which those are few are then quick.
+    Where it takes sequences of several kinds `apart`, a step takes the sum of what each kind takes.
+    """
+
+    apart: ClassVar[bool] = False
+
+    @property
+    def basis(self) -> Basis:
+        """What the time is made of."""
+
+    @property
+    def error(self) -> float | None:
+        """The mean relative error that is known of such times; None of a bound."""
+        return None
+
+    @property
+    def lent(self) -> float:
+        """How much of the error is of borrowing: with that at home, the root of the sum of squares."""
+        return 0.0
+
+    @property
+    def beyond(self) -> float:
+        """How much of that again is not in the error of whole runs that hosts were fitted to."""
+        return 0.0
+
+    def which(self, at: Binding) -> Number:
+        """The place of the price that holds there, where several make up this one; -1 of all together."""
+        return 0
+
+    def held(self, which: Number) -> Price:
+        """The price that holds where `which` says so; itself where that is now one and now another."""
+        return self
+
+    def of(self, at: Binding) -> Price:
+        """The price that holds there."""
+        return self.held(self.which(at))
+
+    @abstractmethod
+    def time(self, at: Binding) -> Number:
+        """Seconds of one execution."""
+
+    @abstractmethod
+    def due(self, at: Binding) -> tuple[Number, Number]:
+        """Seconds, and what they are due to, as its place in `BOUNDS`; arrays on a grid."""
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """Seconds alone, and in a graph of kernels, which hides this share of the launch if that is known."""
+        time = self.time(at)
+        return time, time
+
+    @abstractmethod
+    def least(self, at: Binding) -> Number:
+        """Seconds of the roofline, below which no time goes."""
+
+
+@dataclass(frozen=True)
+class Roofline(Price):
+    """The largest of some limits: a lower bound, from the datasheet alone."""
+
+    limits: tuple[Limit, ...]
+    basis: Basis = ROOFLINE
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """What the limits are of."""
+        return tuple(limit.amount for limit in self.limits)
+
+    def times(self, at: Binding) -> list[Number]:
+        """Seconds by each limit."""
+        return [limit.time(at) for limit in self.limits]
+
+    def time(self, at: Binding) -> Number:
+        """The largest of the limits."""
+        return reduce(maximum, self.times(at))
+
+    def least(self, at: Binding) -> Number:
+        """The largest of the limits."""
+        return reduce(maximum, Roofline.times(self, at))
+
+    def due(self, at: Binding) -> tuple[Number, Number]:
+        """The largest, and what it is a limit of; the first of equals."""
+        time, *others = self.times(at)
+        bound, *bounds = (BOUNDS.index(limit.bound) for limit in self.limits)
+        for other, its in zip(others, bounds, strict=True):
+            bound, time = at.xp.where(other > time, its, bound), at.xp.maximum(time, other)
+        return time, bound
+
+
+class Model(ABC):
+    """A cost model on one device; models are told apart by identity, and `model` gives each once.
+
+    `engine` is the one that was asked for, of a model that knows engines; `host` what it adds to its kernels,
+    where that is known, and `host_error` the mean relative error of whole runs that it was not fitted to.
+    `runs` is the engine that the host is of, with its versions. The prices of a `symbolic` one take symbols.
+    Those of one that `asks` may depend on where a row stands: its name, its stage.
+    """
+
+    device: Device
+    name: str
+    engine: str | None = None
+    host: Host | None = None
+    host_error: float | None = None
+    runs: Engine | None = None
+    symbolic: ClassVar[bool] = True
+    asks: ClassVar[bool] = False
+
+    @abstractmethod
+    def price(self, row: Row) -> Price:
+        """What the model makes of an op."""
+
+    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
+        """The price of each row, one of those that differ in where they stand."""
+        known = _known(self)
+        if len(known) > _PRICES:
+            known.clear()
+        for row in rows:
+            if row.op not in known:
+                known[row.op] = row, _price(self, row.anywhere)
+        return tuple([known[row.op][1] for row in rows])
+
+
+_PRICES = 1 << 14  # of a model, that are found again by `Row.op`
+
+
+@lru_cache(maxsize=256)
+def _known(model: Model) -> dict[tuple[int, int], tuple[Row, Price]]:
+    """Prices of rows that are held, so that what tells them apart stays theirs."""
+    return {}
+
+
+@lru_cache(maxsize=1 << 12)
+def _price(model: Model, row: Row) -> Price:
+    """Of programs alike, such as those of a plan, most rows are equal."""
+    return model.price(row)

@@ -1,0 +1,27 @@
+"""The cost models by name; each registers itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from llmir.base.names import plain
+from llmir.base.registry import Kind
+from llmir.hw.device import Device
+
+Make = TypeVar("Make", bound=Callable[..., Any])
+
+COSTS: Kind[Callable[[Device], Any]] = Kind("cost model", "llmir.backends.cost")
+
+
+def cost_model(name: str) -> Callable[[Make], Make]:
+    """A decorator: the class or function, called with a device, gives its cost model of that name."""
+    return COSTS.register(name)
+
+
+def whose(model: Any) -> str:
+    """The name of a cost model, whose kernels it has, and the engine and version that runs them, if known."""
+    if model.name != "calibrated":
+        return plain(model.name)
+    host = model.runs or (model.engine if model.engine != model.kernels else "")
+    return f"calibrated, {model.kernels} kernels{f', host of {plain(str(host))}' if host else ''}"

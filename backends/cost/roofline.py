@@ -1,0 +1,101 @@
+"""The roofline with rates that the user says are reached, instead of the datasheet's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from llmir.backends.work.basis import EFFICIENCY, Basis
+from llmir.backends.work.limit import BOUNDS, Limit
+from llmir.backends.work.rows import Row
+from llmir.base.arguments import number
+from llmir.base.array_namespace import Number
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.base.names import suggest
+from llmir.base.values import Figures
+from llmir.hw.device import Device
+from llmir.hw.link import Link
+from llmir.ir.sizes.binding import Binding
+
+from .ideal import limits
+from .op_time import Model, Roofline
+
+UNITS = ("compute", "memory")
+LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
+
+
+@dataclass(frozen=True)
+class Derated(Roofline):
+    """The largest of the limits, each at the share of its rate that is `reached`, after `launch_s` an op."""
+
+    basis: Basis = EFFICIENCY
+    reached: tuple[Limit, ...] = ()
+    launch_s: float = 0.0
+
+    def times(self, at: Binding) -> list[Number]:
+        """Seconds by each limit, at its share."""
+        return [limit.time(at) for limit in self.reached]
+
+    def time(self, at: Binding) -> Number:
+        """The largest of the limits, after the launch."""
+        return super().time(at) + self.launch_s
+
+    def due(self, at: Binding) -> tuple[Number, Number]:
+        """Seconds, and their bound: overhead where the launch is half of them or more."""
+        busy, bound = super().due(at)
+        time = busy + self.launch_s
+        return time, at.xp.where(2 * self.launch_s >= time, BOUNDS.index("overhead"), bound)
+
+
+@dataclass(frozen=True, eq=False)
+class Efficiency(Figures, Model):
+    """The `efficiency` cost model: shares of the rates of compute, memory and links, and seconds a launch.
+
+    Links have the device's names for them, and `network` is between nodes.
+    """
+
+    device: Device
+    shares: Mapping[str, float]
+
+    name = "efficiency"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = (*UNITS, *self.device.links, "network")
+        for key, value in self.shares.items():
+            if key not in (*known, "launch"):
+                near = suggest(key, (*known, "launch"))
+                near = near or f"; expected {', '.join(known)}, or launch in seconds"
+                raise InputError(f"efficiency: there is no {key!r}{near}")
+            most = LARGEST_LAUNCH if key == "launch" else 1
+            number(f"efficiency: {key}", value, 0, most, above=key != "launch")
+
+    @property
+    def of_links(self) -> tuple[str, ...]:
+        """The links that it has shares of."""
+        return tuple(name for name in self.shares if name not in (*UNITS, "launch"))
+
+    def price(self, row: Row) -> Derated:
+        """The limits with the shares that their rates reach."""
+        bounds = limits(self.device, row)
+        reached = (
+            replace(x, rate=x.rate * self.shares.get(x.bound, 1)) if x.bound in UNITS else x
+            for x in limits(derated(self.device, self.shares), row)
+        )
+        return Derated(bounds, EFFICIENCY, tuple(reached), float(self.shares.get("launch", 0)))
+
+
+@lru_cache(maxsize=256)
+def derated(device: Device, shares: Mapping[str, float]) -> Device:
+    """The device with links at these shares of their rates."""
+
+    def reached(name: str, link: Link) -> Link:
+        return replace(link, Bps=link.Bps * shares.get(name, 1))
+
+    links = {name: reached(name, link) for name, link in device.links.items()}
+    node = device.node
+    if node and node.network:
+        node = replace(node, network=reached("network", node.network))
+    return replace(device, links=links, node=node)

@@ -1,0 +1,207 @@
+"""The bundled devices and clusters, and where each of their numbers comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from llmir.backends.cost.models import unmeasured
+from llmir.backends.cost.relatives import kernels_of, libraries_of, relation
+from llmir.hw import library, transfer
+from llmir.hw.device import Device
+
+from . import table, units, wording
+from .rows import Rows
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def devices() -> Rows:
+    """All that are bundled, a row each."""
+    rows = [_overview(n, library.load(n)) for n in (*library.names(), *library.clusters())]
+    return Rows(rows, _bundled(rows))
+
+
+def device(device: Device) -> Rows:
+    """One in full, a row for each number."""
+    rows = _numbers(device)
+    return Rows(rows, _device(device, rows))
+
+
+def _overview(name: str, device: Device) -> dict[str, Any]:
+    peaks = {f"{d}_flops": device.matrix_flops.get(d) for d in ("bf16", "fp16", "fp8", "int8", "fp4")}
+    node, kernels = device.node, kernels_of(device)
+    inside = device.link(node.devices)[1].Bps if node else None
+    return {
+        "name": name,
+        "kind": "cluster" if node else "device",
+        "vendor": device.vendor,
+        "architecture": device.architecture,
+        "isa": device.isa or None,
+        **peaks,
+        "vector_fp32_flops": device.vector_flops["fp32"],
+        "memory_bytes": device.memory_bytes,
+        "memory_bytes_per_s": device.memory_Bps,
+        "memory_kind": device.memory_kind or None,
+        "kernels_of": kernels.name if kernels else None,
+        "library_kernels_of": ", ".join(d.name for d in libraries_of(device)) or None,
+        "board_power_W": device.board_power_W,
+        "price_per_hour_usd": device.price_per_hour_usd,
+        "device": device.name,
+        "node_devices": node.devices if node else None,
+        "node_bytes_per_s": inside,
+        "network_bytes_per_s": node.network.Bps if node and node.network else None,
+    }
+
+
+def _bundled(rows: list[dict[str, Any]]) -> RenderableType:
+    devices = [row for row in rows if row["kind"] == "device"]
+    clusters = [row for row in rows if row["kind"] == "cluster"]
+    return table.stack(_devices(devices), "", _kernels(devices), "", _clusters(clusters))
+
+
+def _kernels(rows: list[dict[str, Any]]) -> RenderableType:
+    """Whose kernels a time is of: the few devices that were measured, and who borrows from each."""
+    shown = table.columns(("kernels of", "are taken for"))
+    for source in sorted({row["kernels_of"] for row in rows}, key=lambda name: name or "~"):
+        users = [row["name"] for row in rows if row["kernels_of"] == source]
+        for i, line in enumerate(wrap(", ".join(users), 60, break_on_hyphens=False)):
+            table.add(shown, ("" if i else source or "none, the roofline", line))
+    return table.stack(shown, *(["", said] if (said := _libraries(rows)) else []))
+
+
+def _libraries(rows: list[dict[str, Any]]) -> str:
+    """Who takes the kernels of a library before those, and where it was measured."""
+    lent = [row for row in rows if row["library_kernels_of"]]
+    users = ", ".join(row["name"] for row in lent)
+    measured = sorted({name for row in lent for name in row["library_kernels_of"].split(", ")})
+    where = ", ".join(measured)
+    return f"{users} take what aiter has, as measured on {where}, before those." if lent else ""
+
+
+def _clusters(rows: list[dict[str, Any]]) -> RenderableType:
+    def rate(value: float | None) -> str:
+        return f"{units.bytes(value)}/s" if value else "–"
+
+    headings = ("cluster", "a node", "inside a node", "between nodes")
+    shown = table.columns(headings, headings[2:])
+    for r in rows:
+        node = f"{r['node_devices']} × {r['device']}"
+        table.add(shown, (r["name"], node, rate(r["node_bytes_per_s"]), rate(r["network_bytes_per_s"])))
+    return table.stack(shown, "", "Bandwidths of one device in one direction; – for one node alone.")
+
+
+def _devices(rows: list[dict[str, Any]]) -> RenderableType:
+    peaks = [key for key in rows[0] if key.endswith("_flops")]
+    names = [key.removesuffix("_flops").removesuffix("_fp32") for key in peaks]
+    headings = ("device", *names, "memory", "bandwidth")
+    shown = table.columns(headings, headings[1:])
+    for r in rows:
+        rates = (units.digits(r[key] / 1e12) if r[key] else "–" for key in peaks)
+        memory = f"{units.digits(r['memory_bytes'] / 2**30)} GiB"
+        bandwidth = f"{units.bytes(r['memory_bytes_per_s'])}/s"
+        table.add(shown, (r["name"], *rates, memory, bandwidth))
+    legend = "Dense peaks: matrix unit by type, vector unit in fp32; TFLOP/s (int8: TOP/s)."
+    return table.stack(shown, "", legend)
+
+
+_JUDGED = "; mean error on shapes left out of the fit"
+
+# The last part of a number's path -> what a person calls it, and its SI unit; peaks have the dtype there.
+_NAMED = {
+    "memory_bytes": ("memory", "B"),
+    "physical_bytes": ("physical memory", "B"),
+    "memory_Bps": ("memory bandwidth", "B/s"),
+    "multiprocessors": ("multiprocessors", ""),
+    "l2_bytes": ("L2 cache", "B"),
+    "Bps": ("bandwidth", "B/s"),
+    "host_Bps": ("copies of the host", "B/s"),
+    "latency_s": ("latency", "s"),
+    "ranks": ("ranks", ""),
+    "devices": ("devices", ""),
+    "board_power_W": ("board power", "W"),
+    "price_per_hour_usd": ("price", "USD/h"),
+}
+
+
+def _numbers(device: Device) -> list[dict[str, Any]]:
+    """Every field that a source is stated for, in SI units."""
+    found = []
+    for path, source in device.sources.items():
+        value: Any = device
+        for part in path.split("."):
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        flops = path.startswith(("matrix_flops.", "vector_flops."))
+        unit = "FLOP/s" if flops else _NAMED.get(path.rsplit(".", 1)[-1], ("", ""))[1]
+        found.append({"field": path, "value": value, "unit": unit, "source": source})
+    return [*found, *_calibrated(device)]
+
+
+def _calibrated(device: Device) -> Iterator[dict[str, Any]]:
+    """How far off each calibrated family of kernels is, in the mean, on shapes it was not fitted to."""
+    for engine, families in device.calibration.engines.items() if device.calibration else ():
+        for family, fitted in families.items():
+            source = f"{fitted.origin}, {fitted.rows:,} rows{_JUDGED}"
+            path = f"calibration.{engine}.{family}"
+            yield {"field": path, "value": 100 * fitted.error, "unit": "%", "source": source}
+
+
+def _called(path: str) -> str:
+    """`matrix_flops.bf16` as `matrix bf16`, `links.nvlink.Bps` as `nvlink bandwidth`."""
+    *above, last = path.removeprefix("links.").removeprefix("calibration.").replace("_flops", "").split(".")
+    return " ".join([*above, _NAMED.get(last, (last,))[0]])
+
+
+def _human(value: Any, unit: str) -> str:
+    if unit == "FLOP/s":
+        return f"{units.flops(value)}/s"
+    if unit == "B/s":
+        return f"{units.bytes(value)}/s"
+    if unit == "B":
+        scale, symbol = (2**30, "GiB") if value >= 2**30 else (2**20, "MiB")
+        return f"{units.digits(value / scale)} {symbol}"
+    if unit == "s":
+        return units.time(value)
+    if unit == "%":
+        return f"± {value:.1f}%"
+    return f"{value:g} {unit}" if isinstance(value, float) else str(value)
+
+
+def _device(device: Device, rows: list[dict[str, Any]]) -> RenderableType:
+    kind = " ".join(filter(None, (device.vendor, device.architecture)))
+    made = ", ".join(filter(None, (kind, device.isa, device.memory_kind)))
+    made += f", {device.node.devices} in a {device.node.name}" if device.node else ""
+    title = f"{device.name} ({made})" if made else device.name
+    shown = table.columns(("", "value", "source"), ("value",), prose=("", "source"))
+    for row in rows:
+        if not isinstance(row["value"], str):
+            source = row["source"].removesuffix(_JUDGED)
+            table.add(shown, (_called(row["field"]), _human(row["value"], row["unit"]), source))
+    judged = [f"±{_JUDGED.replace('; ', ' is the ')}."] if device.calibration else []
+    return table.stack(wording.plain(title), "", shown, "", _whose(device), *judged)
+
+
+def _whose(device: Device) -> str:
+    """Whose kernels its times are of."""
+    kernels = kernels_of(device)
+    if kernels is None:
+        return f"Times are the roofline's: {unmeasured(device)}."
+    if kernels == device:
+        return "Times are measured on this device."
+    own = (
+        sorted({f for families in device.calibration.engines.values() for f in families})
+        if device.calibration
+        else []
+    )
+    said = [f"times of {', '.join(own)} are measured on this device"] if own else []
+    if lent := " and ".join(d.name for d in libraries_of(device) if d != device):
+        what = "those of what else" if own else "times of what"
+        said.append(f"{what} aiter has are borrowed from {lent}")
+    how = relation(device, kernels)
+    least, most = (round(100 * f(transfer.table()[how].values())) for f in (min, max))
+    off = f"{least}%" if least == most else f"{least} to {most}%"
+    others = "others" if said else "times"
+    said.append(f"{others} are borrowed from {kernels.name} ({how}), by which kernels are {off} more off.")
+    return "T" + "; ".join(said)[1:]

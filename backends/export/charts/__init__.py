@@ -1,0 +1,1 @@
+"""Charts of results by matplotlib, an optional dependency."""

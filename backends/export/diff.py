@@ -1,0 +1,275 @@
+"""A difference as people read it, in terminals and in notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from llmir.backends.compare.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
+from llmir.backends.request.workload import Workload
+from llmir.base.array_namespace import Number
+from llmir.base.formats import exporter
+
+from . import table, units, wording
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+
+HEADINGS = ("op", "before", "after", "change", "FLOPs", "read", "written")
+NUMERIC = HEADINGS[1:]
+ANSWERS = ("", "before", "after", "change", "relative")
+LEGEND = (
+    "Times of all repeats together, the largest change first.",
+    "FLOPs, read and written are changes too.",
+    "–: it is not there. =: it is as before.",
+)
+_SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -
+_WIDTH = 20  # of the names; the columns beside them are 60 wide at most
+
+
+def signed(pair: Pair, unit: Any) -> str:
+    """By how much a figure grew, with its sign."""
+    grown = pair.delta
+    if grown is None:
+        return "–"
+    return f"+{unit(grown)}" if grown > 0 else unit(grown) if grown else "="
+
+
+def share(pair: Pair) -> str:
+    """How much of the figure before that is.
+
+    >>> share(Pair(4, 1)), share(Pair(2, 2)), share(Pair(1, 1.5)), share(Pair(2, 9))
+    ('-75%', '=', '+50%', '4.50×')
+    """
+    grown = pair.delta
+    if not grown or not pair.before or pair.after is None:
+        return "=" if grown == 0 else ""
+    part = grown / pair.before
+    if part > 1:
+        return f"{units.digits(pair.after / pair.before)}×"
+    sign = "" if abs(part) < 0.001 else "+" if part > 0 else "-"
+    return f"{sign}{units.percent(abs(part))}"
+
+
+def names(parts: tuple[Part, ...]) -> str:
+    """The ops without their bodies."""
+    return ", ".join(p.name.rpartition(".")[2] for p in parts)
+
+
+def times(parts: tuple[Part, ...]) -> str:
+    """How often ops run; mostly one number."""
+    return "/".join(f"×{n}" for n in sorted({p.repeat for p in parts}))
+
+
+def body(bodies: tuple[str, ...], change: Change) -> tuple[str, str]:
+    """The bodies that repeat the ops of a change, and how often."""
+    shown = dict.fromkeys(times(side) for side in (change.before, change.after) if side)
+    first, *more = bodies
+    inside = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join(bodies)
+    often = " → ".join(shown)
+    return inside, "" if often == "×1" else often
+
+
+def ordered(step: StepDiff) -> list[tuple[tuple[str, str], list[Change]]]:
+    """The changes by bodies, the largest change of time first."""
+    found: dict[tuple[str, str], list[Change]] = {}
+    for bodies, change in sorted(folded(step.changes), key=lambda f: -abs(f[1].figure("time_s").delta)):
+        found.setdefault(body(bodies, change), []).append(change)
+    return list(found.items())
+
+
+def cells(change: Change) -> tuple[str, ...]:
+    """The figures of a change, as `HEADINGS` has them."""
+    time = change.figure("time_s")
+    shown = [
+        units.time(t) if parts else "–" for t, parts in zip(time, (change.before, change.after), strict=True)
+    ]
+    return (*shown, *_deltas(change.figure))
+
+
+def _deltas(figure: Any) -> Iterator[str]:
+    yield signed(figure("time_s"), units.time)
+    yield signed(figure("flops"), units.flops).removesuffix("FLOP")
+    yield signed(figure("read_bytes"), units.bytes)
+    yield signed(figure("write_bytes"), units.bytes)
+
+
+def same(step: StepDiff) -> tuple[str, ...]:
+    """The line of what is as it was."""
+    time = units.time(sum(float(p.time_s) for p in step.same))
+    ops = f"{len(step.same)} {'op' if len(step.same) == 1 else 'ops'} as before"
+    return (ops, time, time, *("=",) * 4)
+
+
+def total(step: StepDiff) -> tuple[str, ...]:
+    """The line of the whole steps."""
+    return ("total", *map(units.time, step.total("time_s")), *_deltas(step.total))
+
+
+def _figure(label: str, pair: Pair, unit: Any) -> tuple[str, ...]:
+    def shown(value: Number | None) -> str:
+        return "–" if value is None else unit(value)
+
+    return label, shown(pair.before), shown(pair.after), signed(pair, unit), share(pair)
+
+
+def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
+    """What a user sees of two workloads: before, after, by how much."""
+    rate = diff.total("output_tokens_per_s")
+    shown = {"output_tokens_per_s": units.digits, "in_flight": lambda n: f"{n:,}"}
+    served = [_figure(row.label, row.pair, shown.get(row.name, units.time)) for row in diff.served]
+    return [
+        _figure("TTFT", diff.total("ttft_s"), units.time),
+        _figure("TPOT (mean)", diff.total("tpot_s"), units.time),
+        _figure("end to end", diff.total("e2e_s"), units.time),
+        _figure("output tokens/s", rate, units.digits),
+        *(_figure(row.label, row.pair, units.digits) for row in diff.spent if any(row.pair)),
+        _figure("peak memory", diff.peak_memory_bytes, units.bytes),
+        _figure("largest batch", diff.total("max_batch"), lambda n: f"{n:,}"),
+        *served,
+    ]
+
+
+def head(diff: WorkloadDiff) -> list[tuple[str, str]]:
+    """What is compared."""
+    sides = (("before", diff.before), ("after", diff.after))
+    passes = [f", {p}" if p else ", no passes" for p in diff.pipelines or ()] or ["", ""]
+    on = [wording.subject(w) for _, w in sides]
+    loads = [_load(w) for _, w in sides]
+    shown = [(name, wording.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
+    basis = [("" if i else "basis", wording.plain(line)) for i, line in enumerate(diff.basis.words())]
+    return [*basis, *shown, ("workload", " → ".join(dict.fromkeys(loads)))]
+
+
+def _load(w: Workload) -> str:
+    """What is asked of a side, and the budget of its steps where it acts."""
+    sizes = [f"{name} {n:,}" for name, n in w.asked.items() if n and name != "chunk"]
+    return ", ".join((*sizes, *filter(None, [wording.chunked(w)])))
+
+
+def memory(step: StepDiff) -> str:
+    """What the whole steps hold at their fullest."""
+    peak, transient = step.total("peak_memory_bytes"), step.total("activation_peak_bytes")
+
+    def both(pair: Pair) -> str:
+        sizes = dict.fromkeys(map(units.bytes, pair))
+        return " → ".join(sizes) + (f" ({share(pair)})" if len(sizes) > 1 else "")
+
+    return f"peak memory {both(peak)}, of it activations {both(transient)}"
+
+
+def titled(diff: WorkloadDiff, name: str, step: StepDiff) -> str:
+    """What a phase does, in one of its steps."""
+    does = dict.fromkeys(wording.step_title(r) for r in (step.before, step.after))
+    of = ""
+    if name == "prefill" and (steps := wording.reads(diff.before)) > 1:
+        of = f", the largest of {steps:,} steps"
+    if name == "prefill" and wording.reads(diff.after) != wording.reads(diff.before):
+        of = ", a step of the smaller budget"
+    return f"{wording.TITLES[name]}{of}: {' → '.join(does)}"
+
+
+@table.printed(of=WorkloadDiff)
+def workload(diff: WorkloadDiff) -> Group:
+    """The whole difference: what it gives a user, and where it comes from."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [table.pairs(head(diff)), ""]
+    shown = table.columns(ANSWERS, ANSWERS[1:])
+    for row in answers(diff):
+        table.add(shown, row, styles=["bold"])
+    parts.append(shown)
+    for name, step in diff.phases:
+        parts += ["", Text(titled(diff, name, step), style="bold"), _table(step), memory(step)]
+    return Group(*parts, "", *LEGEND)
+
+
+@table.printed(of=StepDiff)
+def step(diff: StepDiff) -> Group:
+    """Two steps."""
+    from rich.console import Group
+    from rich.text import Text
+
+    basis = map(wording.plain, diff.basis.words())
+    return Group(*basis, Text(_sides(diff), style="bold"), "", _table(diff), memory(diff), "", *LEGEND)
+
+
+def _sides(step: StepDiff) -> str:
+    return " → ".join(
+        dict.fromkeys(f"{wording.subject(r)}, {wording.step_title(r)}" for r in (step.before, step.after))
+    )
+
+
+def _table(step: StepDiff) -> Table:
+    shown = table.columns(HEADINGS, NUMERIC)
+    for (inside, often), changes in ordered(step):
+        if inside or often:
+            table.add(shown, (f"{inside} {often}".strip(),), style="bold")
+        for change in changes:
+            _rows(shown, change, " " if inside else "")
+    if step.same:
+        table.add(shown, same(step), style="dim")
+    shown.add_section()
+    table.add(shown, total(step), style="bold")
+    return shown
+
+
+def _rows(shown: Table, change: Change, indent: str) -> None:
+    """A change, under it what was there before if other ops did its work."""
+    time = change.figure("time_s").delta or 0
+    style = "green" if time < 0 else "red" if time > 0 else ""
+    first, *further = _wrapped(names(change.after or change.before), _WIDTH)
+    table.add(shown, (indent + first, *cells(change)), styles=["", "", "", style])
+    for line in further:
+        table.add(shown, (indent + line,))
+    if change.before and change.after and change.what != "changed":
+        for i, line in enumerate(_wrapped(names(change.before), _WIDTH - 6)):
+            table.add(shown, (f"{indent}  {'was' if not i else '   '} {line}",), style="dim")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of names; a long one goes on after one of its `_`."""
+    return [line.translate(_SWAPPED) for line in wrap(text.translate(_SWAPPED), width)]
+
+
+def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]:
+    """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
+    rows = []
+    for (inside, often), changes in ordered(step):
+        for c in changes:
+            was = names(c.before) if c.what != "changed" else ""
+            now = names(c.after)
+            rows.append((now or was, inside, often, *cells(c), c.what, was if now else ""))
+    rows += [(name, "", "", *rest, "same", "") for name, *rest in (same(step),) if step.same]
+    name, *rest = total(step)
+    rows.append((name, "", "", *rest, "", ""))
+    return ("op", "in", "×", *NUMERIC, "what", "was"), rows, range(2, 3 + len(NUMERIC))
+
+
+@exporter("html", ".html", of=StepDiff)
+def step_html(step: StepDiff) -> str:
+    """One step as HTML."""
+    top = table.caption(_sides(step)) + table.caption(wording.plain(step.basis), "small")
+    return top + table.html(*flat(step)) + _below(memory(step), *LEGEND)
+
+
+def _below(*lines: str) -> str:
+    return "".join(table.caption(line, "small") for line in lines)
+
+
+@exporter("html", ".html", of=WorkloadDiff)
+def workload_html(diff: WorkloadDiff) -> str:
+    """Two workloads as HTML."""
+    sides = " → ".join(dict.fromkeys(map(wording.subject, (diff.before, diff.after))))
+    parts = [table.caption(sides), table.html(("", ""), head(diff))]
+    parts.append(table.html(ANSWERS, answers(diff), range(1, 5)))
+    for name, step in diff.phases:
+        parts += [
+            table.caption(titled(diff, name, step)),
+            table.html(*flat(step)),
+            _below(memory(step)),
+        ]
+    return "".join((*parts, _below(*LEGEND)))

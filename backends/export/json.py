@@ -1,0 +1,113 @@
+"""Reports as JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.report import Report
+from llmir.base import strict_csv
+from llmir.base.errors import InputError
+from llmir.base.formats import Result, exporter
+
+from . import oplines, wording
+
+
+def to_json(data: object) -> str:
+    """`data` as JSON text that any parser reads: no NaN, no infinities."""
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows with equal keys as CSV, under a line of those keys; None is empty, and no cell is a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = list(rows[0]) if rows else []
+    writer.writerow(map(strict_csv.inert, names))
+    writer.writerows([strict_csv.inert(row[name]) for name in names] for row in rows)
+    return text.getvalue()
+
+
+def to_markdown(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> str:
+    """A Markdown table; columns `right` hold numbers. Cells are text, whatever is in them."""
+    numeric = set(right)
+    lines = [[md(c) for c in row] for row in (headings, *rows)]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(headings))]
+    rule = ["-" * (w - 1) + ":" if i in numeric else "-" * w for i, w in enumerate(widths)]
+
+    def line(cells: Sequence[str]) -> str:
+        sized = enumerate(zip(cells, widths, strict=True))
+        return f"| {' | '.join(c.rjust(w) if i in numeric else c.ljust(w) for i, (c, w) in sized)} |"
+
+    return "\n".join([line(lines[0]), line(rule), *map(line, lines[1:])]) + "\n"
+
+
+def md(text: object) -> str:
+    """`text` as Markdown that shows it literally.
+
+    >>> print(md("[a](b) <b>*x*</b> q_proj | &"))
+    \\[a\\](b) \\<b>\\*x\\*\\</b> q_proj \\| \\&
+    """
+    kept = re.sub(r"([\\`*\[\]|~#<&])", r"\\\1", wording.plain(text))
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", kept)  # an underscore inside a word marks nothing
+
+
+@exporter("json", ".json", of=Result)
+def result_json(result: Result) -> str:
+    """`to_dict()` as text."""
+    return to_json(result.to_dict())
+
+
+def workload_rows(workload: Workload) -> list[dict[str, Any]]:
+    """One flat row for each op of each phase, in SI units."""
+    found = []
+    for phase, report in wording.phases(workload):
+        where = {"model": workload.program.name, "hardware": workload.device.name, "phase": phase}
+        found += _op_rows(report, where)
+    return found
+
+
+def _op_rows(report: Report, where: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{**where, **op, "shape": "x".join(map(str, op["shape"]))} for op in report.to_dict()["ops"]]
+
+
+@exporter("csv", ".csv", of=Workload)
+def workload_csv(workload: Workload) -> str:
+    """One line for each op of each phase."""
+    return to_csv(workload_rows(workload))
+
+
+@exporter("csv", ".csv", of=Report)
+def report_csv(report: Report) -> str:
+    """One line for each op, in SI units."""
+    if report.shape:
+        raise InputError(f"a table of ops is of one point, not of a grid of {report.shape}")
+    return to_csv(_op_rows(report, {}))
+
+
+@exporter("md", ".md", of=Workload)
+def workload_markdown(workload: Workload) -> str:
+    """A report to read."""
+    steps = wording.phases(workload)
+    compared = wording.compared(report for _, report in steps)
+    parts = [
+        f"# {md(wording.subject(workload))}\n",
+        to_markdown(("", ""), [*wording.head(workload), *wording.result(workload)]),
+        "".join(f"- Note: {md(note)}\n" for note in workload.notes),
+        "## Steps\n",
+        to_markdown(("", *(wording.TITLES[name] for name, _ in steps)), compared),
+    ]
+    for name, report in steps:
+        headings, rows, right = oplines.flat(report)
+        title = wording.phase_title(workload, name, report)
+        parts += [
+            f"## {title[:1].upper()}{title[1:]}\n",
+            f"{'. '.join(oplines.remarks(report))}.\n",
+            to_markdown(headings, rows, right),
+        ]
+    return "\n".join(p for p in parts if p)

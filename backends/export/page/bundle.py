@@ -1,0 +1,122 @@
+"""A page that computes, as one file: what it is told, and what it runs, under a policy of hashes."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from llmir.base.errors import InputError
+
+from .answer import answered_choices
+from .setups import Setup, document
+
+MOST = 64  # set-ups
+SIZE = 5_000_000  # bytes
+_MADE = "made"  # by `make web`, of the modules beside it
+_BUNDLED = "d3.js"
+
+
+def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_size: int = SIZE) -> str:
+    """The page of some set-ups of one model, of which those that cannot be say why; `start` has the sliders.
+
+    It opens from a file and asks no server. InputError where there are too many set-ups or bytes, or none
+    that can be, and for what is no function of three sizes: `RequestCode`.
+    """
+    if len(setups) > MOST:
+        raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
+    told, functions = document(setups, start, version)
+    made, _ = _whole(_read("index.html"), told, "main", functions.source, _read("style.css"))
+    return _sized(made, max_size, f"ask for fewer set-ups than {len(setups)}" if len(setups) > 1 else "")
+
+
+def results(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
+    """The page of a result, in the same shell: `told` has its views (`llmir.backends.export.page.document`).
+
+    InputError where it has more bytes than `max_size`; `fewer` says what to ask for then.
+    """
+    before, main, _ = _read("index.html").partition("<main")
+    _, end, after = _read("index.html").partition("</main>")
+    shell = f'{before}{main} id="main" hidden>{end}{after}'
+    made, _ = _whole(shell, told, "results", "", _read("style.css") + _read("results.css"))
+    return _sized(made, max_size, fewer)
+
+
+def served(setup: Setup, asked: str, start: Mapping[str, int], version: str) -> tuple[str, str]:
+    """The page of a model that was `asked` for by name, which asks its own server for others; and its policy.
+
+    It runs no code but its own: set-ups come as data.
+    """
+    told, functions = document([setup], start, version)
+    told["setups"][0]["choices"] = answered_choices(setup)
+    told |= {"asked": asked, "sent": "set-ups come from the server that it is from"}
+    style = _read("style.css") + _read("served.css")
+    return _whole(_read("index.html"), told, "served", functions.source, style, "connect-src 'self'; ")
+
+
+def _whole(
+    shell: str, told: Mapping[str, Any], entry: str, code: str, style: str, more: str = ""
+) -> tuple[str, str]:
+    """A shell filled in, and its policy, which allows `more`.
+
+    It has what the page is told, the module that begins it, functions, and how it looks.
+    """
+    script, opening = _script(entry), _read("open.js")
+    scripts = " ".join(map(_hash, (opening, code, script)))
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; {more}"
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": policy,
+        "title": html.escape(f"{told['model']}: llmir"),
+        "style": style,
+        "data": _packed(json.dumps(told, separators=(",", ":"), allow_nan=False)),
+        "functions": _packed(code),
+        "page": _packed(script),
+        "notices": _notices(),
+        "script": opening,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], shell), policy
+
+
+def _sized(made: str, max_size: int, fewer: str) -> str:
+    if (size := len(made.encode())) > max_size:
+        ways = f"{fewer}, or raise --max-size" if fewer else "raise --max-size"
+        raise InputError(f"the page has {size:,} bytes, more than {max_size:,}; {ways}")
+    return made
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@lru_cache(maxsize=4)
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+@lru_cache(maxsize=1)
+def _notices() -> str:
+    """The licences of what others wrote, as a comment."""
+    found = re.findall(r"/\*!(.*?)\*/", _read(_BUNDLED), re.DOTALL)
+    return "".join(f"\n{notice.strip()}\n" for notice in found).replace("--", "- -")
+
+
+@lru_cache(maxsize=32)
+def _read(name: str) -> str:
+    folder = files(__package__)
+    return (folder if name.endswith(".html") else folder.joinpath(_MADE)).joinpath(name).read_text("utf-8")
+
+
+@lru_cache(maxsize=3)
+def _script(entry: str) -> str:
+    """A module and those that it needs as one script, as files take no imports, after d3's part."""
+    return re.sub(r"/\*!.*?\*/\n", "", _read(_BUNDLED), flags=re.DOTALL) + _read(f"{entry}.js")

@@ -1,0 +1,222 @@
+"""The page of plans: the front with why each point lost, the table, and latencies of the first plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.export import plan as words
+from llmir.backends.export import units
+from llmir.backends.export.charts.front import BEATEN, Points, of_plans
+from llmir.backends.export.hour import contradiction, hour
+from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
+
+from .curves import by_rate
+from .document import Told, axis, column, document, figure, marks, point, sheet
+
+SHOWN = ("ttft", "tpot")
+_STATS = ("mean", "p50", "p90", "p99")
+
+
+def plans(found: Plans) -> Mapping[str, Any]:
+    """All that the page is told."""
+    whys = [words.reason(found, found.why(each), each) for each in found.shown]
+    about = [
+        f"{words.name(found, each)}: {'chosen; ' if each is found.best else ''}{why}"
+        for each, why in zip(found.shown, whys, strict=True)
+    ]
+    model = found.structures[0].program.name if found.structures else "plans"
+    curves, missed = _latencies(found), [] if found.best else words.misses(found)
+    tables = [_table(found, whys)] if found.shown else []
+    views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
+    first = [words.basis(found), *words.served(found), *words.energy(found)]
+    first += [*hour(found), *contradiction(found)]
+    return document(
+        model,
+        _asked(found),
+        _figures(found),
+        views,
+        answer=words.answer(found),
+        lines=[*first, *words.goals(found), *missed],
+        basis=words.counts(found),
+        notes=[*words.assumed(found), *found.notes],
+        about=about,
+    )
+
+
+def _asked(found: Plans) -> Iterator[tuple[str, str]]:
+    of = found.traffic
+    yield "requests/s", units.digits(of.rate)
+    yield "prompt", str(of.prompt)
+    yield "generate", str(of.generate)
+    for name, limit in (("TTFT", of.ttft), ("TPOT", of.tpot)):
+        if limit:
+            yield f"{name} of {limit.of}", f"≤ {units.time(limit.seconds)}"
+    if found.most_devices is not None:
+        yield "at most", f"{found.most_devices:,} GPU{'s' if found.most_devices > 1 else ''}"
+    yield "decides", "cost" if found.priced else "GPUs"
+
+
+def _figures(found: Plans) -> list[Told]:
+    best = found.best
+    if best is None:
+        return []
+    limits = found.traffic.ttft, found.traffic.tpot
+    said = [f"limit {units.time(limit.seconds)} of {limit.of}" if limit else "no limit" for limit in limits]
+    return [
+        figure("GPUs", "whole", best.devices, best.structure.device.name),
+        *([figure("cost an hour", "usd", best.cost_per_hour_usd)] if best.cost_per_hour_usd else []),
+        figure("TTFT, p99", "time", best.trial.ttft_s.p99, said[0]),
+        figure("TPOT, p99", "time", best.trial.tpot_s.p99, said[1]),
+        figure("within all limits", "met", best.trial.within),
+        figure("tokens/s a GPU", "digits", best.tokens_per_s_device),
+        figure("stable to", "digits", found.largest_rate, "requests/s"),
+    ]
+
+
+def _front(found: Plans, about: list[str], look: str) -> Told:
+    """Closed forms by device, and the plans of the table by their numbers."""
+    series: list[Told] = []
+    devices = [(shape, each, _Named(found, each)) for shape, each in enumerate(of_plans(found))]
+    for shape, each, named in devices:
+        off = np.flatnonzero(~each.front)
+        some = off[:: -(-off.size // BEATEN) or 1]
+        beaten = [point(each.users[i], each.gpus[i], None, named.lost(i)) for i in some.tolist()]
+        if beaten:
+            series.append({"name": f"{each.device}, beaten", "shape": shape, "faint": True, "points": beaten})
+    for shape, each, named in devices:
+        on = np.flatnonzero(each.front)
+        order = on[np.lexsort((-each.gpus[on], each.users[on]))]
+        best = [point(each.users[i], each.gpus[i], None, named.ahead(i)) for i in order.tolist()]
+        series.append({"name": f"front of {each.device}", "shape": shape, "line": True, "points": best})
+    for name, chosen in (("other plans of the table", False), ("chosen", True)):
+        own = [
+            point(
+                each.tokens_per_s_user, each.tokens_per_s_device, n, about[n], "✓" if chosen else f"{n + 1}"
+            )
+            for n, each in enumerate(found.shown)
+            if (each is found.best) == chosen
+        ]
+        if own:
+            said = [[own[0], f"chosen: {words.name(found, found.best)}"]] if chosen and found.best else []
+            more = {"numbered": True, "best": chosen, "points": own, "labels": said}
+            series.append({"name": name, "shape": 0, **more})
+    limits = []
+    if slow := found.traffic.tpot:
+        words_ = f"TPOT above {units.time(slow.seconds)}"
+        limits.append({"axis": "x", "at": 1 / slow.seconds, "words": words_, "side": "low"})
+    return marks(
+        "Front: throughput against speed",
+        axis("tokens/s of a user, 1 / TPOT", "digits", "tokens_per_s_user", log=True),
+        axis("output tokens/s of a GPU", "digits", "tokens_per_s_device", log=False),
+        series,
+        file="front",
+        limits=limits,
+        high=560,
+        look=look,
+        none="No plan fits, so that there is no front.",
+        note="Marks: closed forms of a replica that is always full; numbers: plans of the table, simulated.",
+    )
+
+
+def _rates(each: Candidate) -> tuple[float, float]:
+    return each.tokens_per_s_user, each.tokens_per_s_device
+
+
+class _Named:
+    """The closed forms of one device, in words."""
+
+    def __init__(self, found: Plans, of: Points) -> None:
+        devices = np.array([s.device.name for s in found.structures], dtype=object)[found.points.structure]
+        self.found, self.of, self.numbers = found, of, np.flatnonzero(devices == of.device)
+        self.fronts = np.flatnonzero(of.front)
+
+    def name(self, i: int) -> str:
+        """What a point is a plan of."""
+        points, at = self.found.points, self.numbers[i]
+        split = self.found.structures[int(points.structure[at])].split
+        return f"{split}, {int(points.batch[at]):,} at once, steps of {int(points.chunk[at]):,} tokens"
+
+    def ahead(self, i: int) -> str:
+        """Of a point on the front."""
+        return f"{self.name(i)}\n{self._figures(i)}\nno other of its device is better in both"
+
+    def lost(self, i: int) -> str:
+        """Of one that another beats in both: by which, and by how much."""
+        users, gpus = self.of.users, self.of.gpus
+        users_more, gpus_more = users[self.fronts] / users[i] - 1, gpus[self.fronts] / gpus[i] - 1
+        by = int(np.argmax(np.minimum(users_more, gpus_more)))
+        gpu, user = (units.percent(float(more[by])) for more in (gpus_more, users_more))
+        gained = f"{gpu} more tokens/s a GPU and {user} more a user"
+        return f"{self.name(i)}\n{self._figures(i)}\nbeaten by {self.name(int(self.fronts[by]))}: {gained}"
+
+    def _figures(self, i: int) -> str:
+        users, gpus = (units.digits(float(of[i])) for of in (self.of.users, self.of.gpus))
+        return f"{users} tokens/s a user, {gpus} a GPU"
+
+
+def _latencies(found: Plans) -> list[Told]:
+    """TTFT and TPOT of the first plan against the rate; not of pools."""
+    from llmir.backends.export.charts.files import simulated
+
+    best = found.best
+    if best is None or isinstance(best, PooledCandidate):
+        return []
+    runs = tuple(simulated(best, found.largest_rate or 0.0))
+    limits = {"ttft": found.traffic.ttft, "tpot": found.traffic.tpot}
+    return [
+        by_rate(
+            f"{of.upper()} of the chosen plan",
+            of,
+            runs,
+            limit=(limit := limits[of]) and limit.seconds,
+            asked=found.traffic.rate,
+            servers=best.replicas,
+            said=f"the limit is of {limit.of}" if limit else "",
+        )
+        for of in SHOWN
+    ]
+
+
+def _table(found: Plans, whys: list[str]) -> Told:
+    """The plans that were simulated, with percentiles."""
+    columns = [
+        column("plan", "plan"),
+        column("devices", "GPUs", "whole"),
+        column("cost_per_hour_usd", "$/h", "usd"),
+        column("why", "what decides", prose=True),
+        *(
+            column(f"{of}_{stat}_s", f"{of.upper()} {stat}", "time", "simulated, on average over seeds")
+            for of in SHOWN
+            for stat in _STATS
+        ),
+        column("within", "within", "met", "requests within all limits"),
+        column("tokens_per_s_device", "tokens/s a GPU", "digits"),
+        column("tokens_per_s_user", "tokens/s a user", "digits"),
+    ]
+    rows, wrong = [], {}
+    for n, (each, why) in enumerate(zip(found.shown, whys, strict=True)):
+        sign = "✓" if each is found.best else f"{n + 1}"
+        spreads = [*each.trial.ttft_s, *each.trial.tpot_s]
+        costs = each.devices, each.cost_per_hour_usd
+        rates = each.trial.within, each.tokens_per_s_device, each.tokens_per_s_user
+        rows.append((f"{sign} {words.name(found, each)}", *costs, why, *spreads, *rates))
+        wrong[n] = list(_missed(found, each))
+    return sheet("Plans", columns, rows, file="plans", choosable=True, wrong=wrong)
+
+
+def _missed(found: Plans, each: Candidate) -> Iterator[int]:
+    """The columns of statistics that are beyond their limit."""
+    for i, limit in enumerate((found.traffic.ttft, found.traffic.tpot)):
+        if limit and limit.of in _STATS and each.trial.expected(i) > limit.seconds:
+            yield 4 + len(_STATS) * i + _STATS.index(limit.of)
+
+
+def _refused(found: Plans) -> list[Told]:
+    if not found.refused:
+        return []
+    columns = [column("split", "split"), column("why", "why it cannot be", prose=True)]
+    rows = [(name, refusal.why) for name, refusal in found.refused.items()]
+    return [sheet("What cannot be", columns, rows, file="refused")]

@@ -1,0 +1,157 @@
+"""The modules that `emit` writes, around the functions that it prints: JavaScript and Python."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llmir.backends.tape.languages import BIGINT, JAVASCRIPT, PYTHON, Language
+
+
+class Dialect(NamedTuple):
+    """A language, that of exact counts, and how a module says the rest.
+
+    `data` is a constant of JSON, `amounts` a function that joins exact amounts and rounded ones in order,
+    `steps` are the functions of each phase, and `step` is one of them.
+    """
+
+    language: Language
+    exact: Language
+    comment: str
+    before: str
+    data: str
+    amounts: str
+    steps: str
+    step: str
+    after: str
+
+
+JS = Dialect(
+    JAVASCRIPT,
+    BIGINT,
+    "//",
+    before="""\
+const { ceil, floor, sqrt, cbrt, hypot, expm1, abs } = Math;
+
+function floordiv(a, b) {
+  const q = a / b;
+  return q * b !== a && a < 0n !== b < 0n ? q - 1n : q;
+}
+
+function ceildiv(a, b) {
+  return -floordiv(-a, b);
+}
+
+function absolute(a) {
+  return a < 0n ? -a : a;
+}
+""",
+    data="export const {} = {};\n",
+    amounts="""\
+function {0}_amounts(B, T, C) {{
+  const exact = {0}_exact(BigInt(B), BigInt(T), BigInt(C)), rounded = {0}_rounded(B, T, C);
+  return [{1}];
+}}
+""",
+    steps="const steps = {{ {} }};\n",
+    step="{0}: {{ whole: {0}_whole, times: {0}_times, amounts: {0}_amounts }}",
+    after="""\
+function sizes(batch, fresh, context) {
+  [batch, fresh, context].forEach((size, i) => {
+    const { name, least, most } = about.inputs[i];
+    if (!Number.isInteger(size) || size < least || size > most) {
+      throw new RangeError(`${name}: expected a whole number from ${least} to ${most}, got ${size}`);
+    }
+  });
+  const parts = about.micro_batches;
+  if (batch % parts) {
+    throw new RangeError(`batch: expected a multiple of the ${parts} micro-batches, got ${batch}`);
+  }
+  return [batch / parts, fresh, context];
+}
+
+function phase(fresh, context) {
+  const [first, second] = Object.keys(steps);
+  return fresh === 1 || (fresh <= about.drafts && context > 0) ? first : second ?? first;
+}
+
+// One step: `batch` sequences with so many new tokens each, after `context` cached ones; seconds and bytes.
+export function price(batch = 1, fresh = 1, context = 0) {
+  const found = steps[phase(fresh, context)].whole(...sizes(batch, fresh, context));
+  return Object.fromEntries(about.figures.map((name, i) => [name, found[i]]));
+}
+
+// Its ops: one run of each on one rank, of `repeat`. Amounts that are exact are BigInt.
+export function ops(batch = 1, fresh = 1, context = 0) {
+  const at = sizes(batch, fresh, context), name = phase(fresh, context);
+  const times = steps[name].times(...at), amounts = steps[name].amounts(...at);
+  return rows[name].map(({ priced, amounts: first, bases, ...row }) => {
+    const [time_s, bound, ideal_time_s, which] = times.slice(priced, priced + 4);
+    const [basis, error] = bases[which];
+    const own = about.amounts.map((amount, i) => [amount, amounts[first + i]]);
+    const made = { time_s, ideal_time_s, bound: about.bounds[bound], basis, error };
+    return { ...row, ...made, ...Object.fromEntries(own) };
+  });
+}
+""",
+)
+PY = Dialect(
+    PYTHON,
+    PYTHON,
+    "#",
+    before="""\
+import math
+from math import ceil, expm1, floor, hypot, inf, sqrt
+
+cbrt = getattr(math, "cbrt", lambda a: a ** (1 / 3))
+null, true, false = None, True, False
+
+""",
+    data="{} = {}\n",
+    amounts="""\
+def {0}_amounts(B, T, C):
+    exact, rounded = {0}_exact(B, T, C), {0}_rounded(B, T, C)
+    return ({1})
+
+""",
+    steps="steps = {{{}}}\n\n",
+    step='"{0}": ({0}_whole, {0}_times, {0}_amounts)',
+    after='''\
+def _sizes(batch, new, context):
+    for of, size in zip(about["inputs"], (batch, new, context)):
+        if type(size) is not int or not of["least"] <= size <= of["most"]:
+            allowed = f"a whole number from {of['least']} to {of['most']}"
+            raise ValueError(f"{of['name']}: expected {allowed}, got {size}")
+    parts = about["micro_batches"]
+    if batch % parts:
+        raise ValueError(f"batch: expected a multiple of the {parts} micro-batches, got {batch}")
+    return batch // parts, new, context
+
+
+def _phase(new, context):
+    first, *others = steps
+    return first if not others or new == 1 or (new <= about["drafts"] and context) else others[0]
+
+
+def price(batch=1, new=1, context=0):
+    """One step: so many new tokens of each sequence, after `context` cached ones; seconds and bytes."""
+    whole, _, _ = steps[_phase(new, context)]
+    return dict(zip(about["figures"], whole(*_sizes(batch, new, context))))
+
+
+def ops(batch=1, new=1, context=0):
+    """Its ops: one run of each on one rank, of `repeat`."""
+    at, phase = _sizes(batch, new, context), _phase(new, context)
+    _, times, amounts = steps[phase]
+    times, amounts = times(*at), amounts(*at)
+    found = []
+    for row in rows[phase]:
+        first = row["priced"]
+        time_s, bound, ideal_time_s, which = times[first : first + 4]
+        basis, error = row["bases"][which]
+        made = {"time_s": time_s, "ideal_time_s": ideal_time_s, "bound": about["bounds"][bound]}
+        own = zip(about["amounts"], amounts[row["amounts"] :])
+        fixed = {name: row[name] for name in row if name not in ("priced", "amounts", "bases")}
+        found.append({**fixed, **made, "basis": basis, "error": error, **dict(own)})
+    return found
+''',
+)

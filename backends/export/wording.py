@@ -1,0 +1,361 @@
+"""What a report says, as short strings: one wording for the terminal, Markdown and notebooks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+
+from llmir.backends.cost.calibration import first
+from llmir.backends.cost.models import unmeasured
+from llmir.backends.cost.registry import whose
+from llmir.backends.cost.relatives import kernels_of
+from llmir.backends.memory.memory_sum import MemorySum
+from llmir.backends.request.chunks import ALL
+from llmir.backends.request.workload import Workload
+from llmir.backends.step import precision
+from llmir.backends.step.placement import links
+from llmir.backends.step.report import Report
+from llmir.backends.work import nodes
+from llmir.backends.work.basis import Basis
+from llmir.backends.work.rows import TRAFFIC
+from llmir.base.array_namespace import Number
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
+
+from . import spending, units
+
+COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launches)"}
+
+_NONE = "–"
+
+
+def percent_off(error: Number | None) -> str:
+    """An error as a percentage; `–` where none is known."""
+    return _NONE if error is None else f"{100 * float(error):.0f}%"
+
+
+def plain(text: object) -> str:
+    """`text` on one line, without control characters."""
+    words = str(text)
+    return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
+
+
+def overhead(report: Report) -> str:
+    """What the engine adds to the ops, and what that is made of."""
+    return ": ".join([units.time(report.overhead_s), *filter(None, [", ".join(overhead_parts(report))])])
+
+
+def overhead_parts(report: Report) -> list[str]:
+    """What the engine's overhead is made of."""
+    names = {"host_s": "CPU", "launching_s": "waiting for launches", "skew_s": "late ranks"}
+    names["hidden_s"] = "hidden launches"
+    return [f"{names[part]} {units.time(time)}" for part, time in report.overhead.items() if time]
+
+
+def moved(report: Report, how: str) -> str:
+    """The bytes that are read or written, and of what."""
+    names = {"weight": "weights", "kv_cache": "KV cache", "activation": "activations"}
+    roles = {role.removesuffix(f"_{how}"): role for role in TRAFFIC if role.endswith(how)}
+    sizes = {names[role]: report.bytes_by_role[f"{key}_bytes"] for role, key in roles.items()}
+    parts = [f"{name} {units.bytes(size)}" for name, size in sizes.items() if size]
+    total = units.bytes(sum(sizes.values()))
+    return f"{total}: {', '.join(parts)}" if len(parts) > 1 else total
+
+
+def bounds(report: Report) -> str:
+    """What the time goes to, largest share first."""
+    shares = sorted(((s, b) for b, s in report.bound.items() if s), reverse=True)
+    return ", ".join(f"{bound} {units.percent(share)}" for share, bound in shares) or _NONE
+
+
+def step_title(report: Report) -> str:
+    """What one step does."""
+    if report.program.patches:
+        return images(report.batch, report.program.patches)
+    parts = ((report.batch, report.new, report.context), *report.beside)
+    return "; beside ".join(itertools.starmap(_sequences, parts))
+
+
+def images(count: Number, patches: int) -> str:
+    """So many images, and how many patches each has."""
+    number = _number(count)
+    return f"{number} {'image' if number == '1' else 'images'} of {patches:,} patches"
+
+
+def _sequences(batch: Number, new: Number, context: Number) -> str:
+    count, cached = _number(new), _number(context)
+    tokens = "token" if count == "1" else "tokens"
+    return f"batch {_number(batch)}, {count} new {tokens} each, {'none' if cached == '0' else cached} cached"
+
+
+def _number(value: Number) -> str:
+    if np.ndim(value):
+        low, high = (f"{int(f(value)):,}" for f in (np.min, np.max))
+        return low if low == high else f"{low}…{high}"
+    return f"{int(value):,}"
+
+
+def head(workload: Workload) -> list[tuple[str, str]]:
+    """What was priced, on what, and how."""
+    program, device = workload.program, workload.device
+    facts, on = program.facts, workload.prefill.plan.model.device
+    joined = [f"{plain(name)}, {units.bytes(x.Bps)}/s each way" for name, x in links(program, on).items()]
+    total, active = program.parameters, program.active_parameters
+    about = [plain(facts["architecture"])] if "architecture" in facts else []
+    about += [f"{facts['layers']} layers"] if "layers" in facts else []
+    of_model = f" ({', '.join(about)})" if about else ""
+    parameters = f"{units.count(total)} ({total:,})"
+    parameters += f", {units.count(active)} active for a token" if active != total else ""
+    memory = f"{units.digits(device.memory_bytes / 2**30)} GiB ({units.bytes(device.memory_bytes)})"
+    rates = f"{memory} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
+    return [
+        ("model", plain(program.name) + of_model),
+        ("parameters", parameters),
+        ("precision", ", ".join(precision.words(program)) or "–"),
+        ("device", f"{devices(program, device)}, {rates}"),
+        *([("links", "; ".join(joined))] if joined else []),
+        ("workload", _asked(workload)),
+        *pricing(*(report for _, report in phases(workload))),
+    ]
+
+
+def _asked(w: Workload) -> str:
+    """What is asked of a workload."""
+    if w.program.patches:
+        return images(w.batch, w.program.patches)
+    of_images = f" and {w.program.image_tokens:,} tokens of images" if w.images else ""
+    cached = f", {w.cached:,} of them cached" if w.cached else ""
+    return f"batch {w.batch:,}, prompt {w.prompt:,}{of_images}{cached}, generate {w.generate:,}"
+
+
+def pricing(*reports: Report) -> list[tuple[str, str]]:
+    """The cost model of some steps, and what the times of each kind of op are made of, by their share."""
+    said = [("cost model", cost_model(reports[0]))]
+    if reports[0].cost_model == "calibrated":
+        found: dict[Basis, dict[str, float]] = {}
+        for op in (op for report in reports for op in report.ops):
+            kinds = found.setdefault(op.basis, {})
+            kinds[op.kind] = kinds.get(op.kind, 0.0) + float(op.share)
+        for basis, kinds in sorted(found.items(), key=lambda item: -sum(item[1].values())):
+            label = "basis" if len(said) == 1 else ""
+            said.append((label, f"{basis}: {', '.join(sorted(kinds, key=lambda k: -kinds[k]))}"))
+    return said
+
+
+def cost_model(report: Report) -> str:
+    """The cost model in words."""
+    model = report.plan.model
+    if report.cost_model == "calibrated":
+        return f"{whose(model)}; ideal: the roofline"
+    if report.cost_model == "efficiency":
+        shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
+        return f"roofline at these shares of its rates: {shares}"
+    if report.cost_model not in COST_MODELS:
+        return f"{plain(report.cost_model)}; ideal: the roofline"
+    nothing = "" if first(report.device) else f"; {unmeasured(report.device)}"
+    return COST_MODELS[report.cost_model] + nothing
+
+
+def short_basis(report: Report) -> str:
+    """What the times are made of, in three words: calibrated, borrowed from H100-SXM, efficiency."""
+    whose = kernels_of(report.device) if report.cost_model == "calibrated" else None
+    return f"borrowed from {whose.name}" if whose and whose != report.device else report.cost_model
+
+
+def within(error: Number | None) -> str:
+    """` ± 9%`, or nothing for a bound."""
+    return "" if error is None else f" ± {percent_off(error)}"
+
+
+def subject(priced: Report | Workload) -> str:
+    """`Llama-3.1-405B on 16 × H100-SXM in 2 × DGX-H100`."""
+    return f"{plain(priced.program.name)} on {devices(priced.program, priced.device)}"
+
+
+def devices(program: Program, device: Device) -> str:
+    """`16 × H100-SXM in 2 × DGX-H100`."""
+    device = nodes.housed(program, device)
+    ranks, boxes = program.devices, nodes.nodes(program, device)
+    count = f"{ranks} × " if ranks > 1 else ""
+    found = f"{count}{plain(device.name)}"
+    if device.node is None or boxes is None:
+        return found
+    return f"{found} in {f'{boxes} × ' if boxes > 1 else ''}{plain(device.node.name)}"
+
+
+def _peaks(report: Report) -> str:
+    """The matrix rates that the program's types run at."""
+    dtypes = dict.fromkeys(row.work.dtype.name for row in report.plan.rows if row.work.matrix)
+    rates = dict.fromkeys(report.device.matrix_peak(name) for name in dtypes)
+    return "".join(f", {units.flops(rate)}/s in {unit}" for rate, unit in rates)
+
+
+def result(workload: Workload) -> list[tuple[str, str]]:
+    """The answers: times, throughput, and whether it fits."""
+    w, tpot = workload, workload.tpot_s
+    later = "–, one token is all there is"
+    if tpot is not None and w.decode:
+        later = f"{units.time(tpot)}{within(w.decode.error)}, each later token (mean)"
+    busy = ""
+    if len(w.program.entries) > 1:
+        busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
+    encoded = f", of which encode {units.time(float(w.encode.time_s))}" if w.encode else ""
+    times = [
+        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token{encoded}{_cut(w)}"),
+        ("TPOT", later),
+        ("end to end", units.time(w.e2e_s)),
+        ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
+        ("prefill", f"{units.digits(w.prefill_tokens_per_s)} prompt tokens/s"),
+    ]
+    if w.program.patches:
+        (step, time), rate = rates(w)
+        times = [(step, time + within(w.prefill.error)), ("throughput", " ".join(rate))]
+    return [*times, *spending.lines(w), *memory(w)]
+
+
+def memory(w: Workload) -> list[tuple[str, str]]:
+    """Whether a workload fits, and how much would."""
+    limit = f"{units.bytes(w.capacity_bytes)} ({_share(w)})"
+    verdict = "yes" if w.fits else "NO" + (f", {over}" if (over := too_many(w)) else "")
+    return [
+        ("fits", f"{verdict}, peak {units.bytes(w.peak_bytes(w.batch))} of {limit}"),
+        *([("KV capacity", capacity(w.memory))] if w.pool else []),
+        ("largest batch", _largest(w)),
+    ]
+
+
+def _largest(w: Workload) -> str:
+    """The largest batch, and how many requests of it an engine runs that nobody told to run all at once."""
+    if not w.max_batch:
+        return "none, not even 1 fits"
+    usual = w.pool.sequences * w.program.parallelism.dp if w.pool else w.max_batch
+    if w.max_batch <= usual:
+        return f"{w.max_batch:,}"
+    return f"{w.max_batch:,} with --max-num-seqs; {w.memory.engine} runs {usual:,} unless told"
+
+
+def too_many(w: Workload) -> str:
+    """That the engine runs fewer sequences at once, whatever their memory; nothing if it does not."""
+    most = w.pool.at_once if w.pool else w.batch
+    return f"{most:,} of {w.batch:,} requests may run at once" if w.batch > most else ""
+
+
+def _cut(w: Workload) -> str:
+    """In how many steps prompts are read, if in more than one, and when they have their tokens then."""
+    if not (budget := chunked(w)):
+        more = w.pool and w.batch * (w.length - w.cached) > w.pool.tokens * w.program.parallelism.dp
+        return ", all prompts in one step" if more or (w.chunk == ALL and w.pool) else ""
+    mean = f" of all (mean {units.time(w.ttft_mean_s)})" if w.batch > 1 else ""
+    return f"{mean}, in {reads(w):,} {budget}"
+
+
+def reads(w: Workload) -> int:
+    """In how many steps prompts are read."""
+    return sum(chunk.steps for chunk in w.chunks)
+
+
+def chunked(w: Workload) -> str:
+    """The tokens of a step that reads prompts, and whose budget that is; nothing where one reads them all."""
+    if not w.budget or reads(w) == 1:
+        return ""
+    tokens = "1 token" if w.budget == 1 else f"{w.budget:,} tokens"
+    return f"steps of {tokens} at most" + (f", by {w.budget_by}" if w.budget_by else "")
+
+
+def phase_title(w: Workload, name: str, report: Report) -> str:
+    """A phase, and what its step does, or the largest of several."""
+    of = f", the largest of {reads(w):,} steps" if name == "prefill" and reads(w) > 1 else ""
+    return f"{TITLES[name]}{of}: {step_title(report)}"
+
+
+def capacity(of: MemorySum) -> str:
+    """Tokens of cache, and requests of that length."""
+    tokens = "any number of" if of.kv_tokens is None else f"{of.kv_tokens:,}"
+    return f"{tokens} tokens, {of.max_requests:,} requests of {of.request_tokens:,}"
+
+
+def _share(workload: Workload) -> str:
+    reserve = f" less {units.bytes(workload.reserve_bytes)}" if workload.reserve_bytes else ""
+    by = f", by {workload.memory.engine}" if workload.pool else ""
+    return f"{100 * workload.share:.4g}% of the memory{reserve}{by}{_caches(workload)}"
+
+
+def _caches(priced: Report | Workload) -> str:
+    """How caches are reserved, if not by their bytes."""
+    return "" if priced.cache_policy == "exact" else f", caches {priced.cache_policy}"
+
+
+def rates(w: Workload) -> list[tuple[str, str]]:
+    """Times and throughput in a line: of requests, or of images alone."""
+    if w.program.patches:
+        rate = units.digits(w.batch / w.e2e_s) if w.e2e_s else _NONE
+        return [("step", units.time(w.e2e_s)), (rate, "images/s")]
+    later = [("TPOT", units.time(w.tpot_s))] if w.tpot_s is not None else []
+    return [("TTFT", units.time(w.ttft_s)), *later, (units.digits(w.output_tokens_per_s), "tokens/s")]
+
+
+def step_lines(report: Report) -> list[tuple[str, str]]:
+    """The figures of one step of one point."""
+    return [
+        ("time", units.time(report.time_s) + within(report.error)),
+        *([("ideal", ideal_time(report))] if report.cost_model != "ideal" else []),
+        *([("overhead", overhead(report))] if report.engine else []),
+        *pipeline_lines(report),
+        ("bound by", bounds(report)),
+        ("FLOPs", units.flops(report.flops)),
+        ("read", moved(report, "read")),
+        ("written", moved(report, "write")),
+        ("weights", units.bytes(report.weight_bytes)),
+        ("KV cache", f"{units.bytes(report.kv_cache_bytes)}{_caches(report)}"),
+        ("activations", units.bytes(report.activation_peak_bytes)),
+        ("peak memory", units.bytes(report.peak_memory_bytes)),
+        ("peak at", plain(report.peak_at)),
+    ]
+
+
+def compared(reports: Iterable[Report]) -> list[tuple[str, ...]]:
+    """A row for each figure of any of some steps: what it is, and its value in each."""
+    figures = [dict(step_lines(report)) for report in reports]
+    longest = max(figures, key=len)
+    return [(name, *(of.get(name, _NONE) for of in figures)) for name in longest]
+
+
+def ideal_time(report: Report) -> str:
+    """The roofline's time, and its share of what is expected."""
+    ideal, time = report.ideal_time_s, report.time_s
+    return f"{units.time(ideal)}, {units.percent(ideal / time if time else 1.0)} of it"
+
+
+def pipeline_lines(report: Report) -> list[tuple[str, str]]:
+    """How a step of one point goes through its stages and micro-batches, where it has more than one."""
+    stages, parts = len(report.stages), report.program.micro_batches
+    if stages * parts == 1:
+        return []
+    cut = f"{stages} stage{'s' if stages > 1 else ''}, {parts} micro-batch{'es' if parts > 1 else ''}"
+    return [
+        ("pipeline", cut),
+        ("stages wait", f"{units.percent(report.bubble)} of this time"),
+        ("next step", f"after {units.time(report.period_s)}"),
+    ]
+
+
+def ranges(report: Report) -> list[tuple[str, str, str]]:
+    """What the figures of a grid are, at least and at most."""
+    figures = (
+        ("time", report.time_s, units.time),
+        ("FLOPs", report.flops, units.flops),
+        ("read", report.read_bytes, units.bytes),
+        ("written", report.write_bytes, units.bytes),
+        ("peak memory", report.peak_memory_bytes, units.bytes),
+    )
+    return [(name, shown(np.min(at)), shown(np.max(at))) for name, at, shown in figures]
+
+
+TITLES = {"encode": "encode", "prefill": "prefill", "decode": "last decode step", "draft": "draft step"}
+
+
+def phases(workload: Workload) -> list[tuple[str, Report]]:
+    """The steps that a report shows, by phase."""
+    return list(workload.steps.items())

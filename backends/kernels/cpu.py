@@ -1,0 +1,106 @@
+"""Matrix products and attention on a CPU's cores, and a host that runs its kernels itself.
+
+BLAS copies w into panels that its inner loop walks through (Goto and van de Geijn, "Anatomy of
+high-performance matrix multiplication", 2008), then multiplies a few rows of x at a time; the copy and the
+products take turns, so their times add up. A single row is not worth the copy: w streams past it once. Each
+column of w begins with values that no prefetcher has foreseen.
+PyTorch's attention gives each core a tile of one head's queries, which walks over tiles of keys; a causal one
+ends with the tile of keys that its last query sees (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+"""
+
+from __future__ import annotations
+
+from llmir.base.array_namespace import ARRAYS, Namespace, Number
+from llmir.base.dataclass import dataclass
+from llmir.hw.device import Device
+
+from .attention import AttentionShape
+from .base import Kernel, choice, families, multiprocessors, parameter
+from .engine_cpu import Host, StepShape
+from .gemm import GemmShape
+from .prefill import SOFTMAX
+
+# Queries in a tile from so many new tokens on, and keys in one: as that file says.
+QUERIES = ((0, 32), (192, 64), (768, 256))
+KEYS = 512
+
+
+# What a CPU has in place of the family without the prefix.
+@families("cpu_gemm_bf16", "cpu_gemm_fp32")
+@dataclass(frozen=True)
+class CpuGemm(Kernel):
+    """A matrix product on a CPU; all cores together have the peak and the memory bandwidth of its file."""
+
+    rate: float = parameter(0.9, 0.05, 1, "", "share of the matrix peak that full tiles reach")
+    bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that a single row reaches")
+    column_ns: float = parameter(50, 1, 500, "ns", "of a core, to begin a column of w")
+    packing: float = parameter(0.5, 0.02, 1, "", "share of it at which w is packed for more rows")
+    results: float = parameter(0.5, 0.02, 1, "", "share of it that x and y reach, beyond their first row")
+    tile_rows: float = choice(4, (1, 4, 8, 16), "", "rows of x that are multiplied together")
+    launch_us: float = parameter(3, 0.1, 100, "µs", "of an empty call")
+
+    def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
+        """Time of one call."""
+        x, w, y = (size / device.memory_Bps for size in shape.bytes)
+        begin = shape.n * shape.batch * self.column_ns * 1e-9 / multiprocessors(device)
+        tiles = xp.ceil(shape.m / self.tile_rows) * self.tile_rows
+        flops = 2.0 * tiles * shape.n * shape.k * shape.batch
+        many = w / self.packing + flops / (device.matrix_peak(shape.dtype)[0] * self.rate)
+        alone = w / self.bandwidth
+        busy = begin + xp.where(shape.m > 1, xp.maximum(many, alone), alone) + (x + y) / self.results
+        return self.launch_us * 1e-6 + busy
+
+
+@families(
+    *("cpu_attention_prefill", "cpu_attention_prefill_fp32"),
+    *("cpu_attention_decode", "cpu_attention_decode_fp32"),
+)
+@dataclass(frozen=True)
+class CpuAttention(Kernel):
+    """Attention on a CPU, of few new tokens or many; each query head fetches its keys and values anew."""
+
+    matrix: float = parameter(0.8, 0.02, 1, "", "share of the matrix peak that products reach")
+    softmax: float = parameter(0.2, 0.005, 1, "", "share of the fp32 peak that exponentials and sums reach")
+    fetch_ns: float = parameter(
+        0.2, 0.001, 20, "ns", "of a core, to fetch an element of a key and of a value"
+    )
+    bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that keys and values reach")
+    block_us: float = parameter(1, 0.01, 50, "µs", "to begin and end a tile of queries")
+    launch_us: float = parameter(8, 0.5, 100, "µs", "of an empty call")
+
+    def seconds(self, device: Device, shape: AttentionShape, xp: Namespace = ARRAYS) -> Number:
+        """Time of one call; HardwareError for no number of cores."""
+        cores = multiprocessors(device)
+        rows: Number = 0
+        for least, tile in QUERIES:
+            rows = xp.where(shape.new >= least, tile, rows)
+        tiles = xp.ceil(shape.new / rows)
+        rows = xp.minimum(rows, shape.new)
+        together = KEYS / rows  # tiles of queries that end with the same tile of keys
+        steps = xp.where(shape.cached > 0, 0, xp.floor(tiles / together))  # a mask, if any, skips nothing
+        keys = together * KEYS * steps * (steps + 1) / 2 + (tiles - together * steps) * shape.keys(xp)
+
+        multiply = 4 * shape.head / (device.matrix_peak(shape.dtype)[0] * self.matrix)
+        exponentials = SOFTMAX / (device.vector_flops["fp32"] * self.softmax)
+        pair, key = (multiply + exponentials) * cores, self.fetch_ns * 1e-9 * shape.head
+        head = tiles * self.block_us * 1e-6 + keys * (rows * pair + key)  # of one core
+        heads = shape.batch * shape.kv_heads * shape.group
+        waves = xp.ceil(heads * tiles / cores) / tiles
+        moved = shape.rows_bytes + shape.kv_elements(xp) * shape.kv_bits / 8
+        memory = moved / (device.memory_Bps * self.bandwidth)
+        return self.launch_us * 1e-6 + waves * head + memory
+
+
+@families("cpu_host")
+@dataclass(frozen=True)
+class CpuHost(Host):
+    """A host that runs its kernels itself: what it does between them adds to their time."""
+
+    def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:
+        """Seconds of so many kernels and of what surrounds each."""
+        return busy + kernels * self.kernel_us * 1e-6
+
+    def step(self, shape: StepShape, xp: Namespace) -> Number:
+        """Seconds of a step."""
+        busy = self.launched(shape.busy, shape.kernels, xp)
+        return busy + self.waited(shape.late) + self.beside(shape.sequences, shape.steps)

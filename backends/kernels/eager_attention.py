@@ -1,0 +1,96 @@
+"""The fused attention that a product over each sequence's keys is a part of, in a program without fusion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llmir.backends.work.rows import Row
+from llmir.ir.core.tensor import Tensor
+
+from .attention import AttentionShape
+from .call import Call, bits
+from .decode import step
+from .latent import LatentShape
+from .prefill import prompt
+
+Whole = tuple[float, tuple[Call, ...]]  # the share in a fused kernel's time, and the calls that it may be
+MAKERS: dict[str, Callable[[Row], Whole]] = {}  # by opcode
+
+
+def part(opcode: str) -> Callable[[Callable[[Row], Whole]], Callable[[Row], Whole]]:
+    """Registers what says of an op what it is a part of."""
+
+    def register(maker: Callable[[Row], Whole]) -> Callable[[Row], Whole]:
+        return MAKERS.setdefault(opcode, maker)
+
+    return register
+
+
+def fused(row: Row) -> Whole:
+    """The share in a fused kernel with these new tokens and keys, and its calls; none of another op.
+
+    All earlier keys count as seen: what a mask leaves out is not known to a product alone.
+    """
+    make = MAKERS.get(row.node.op.opcode)
+    return make(row) if make else (0.0, ())
+
+
+@part("attention_scores")
+def scores(row: Row) -> Whole:
+    """Half: of queries and keys."""
+    q, k, *_ = row.operands
+    batch, new, groups, group, head = q.shape
+    return _halves(row, k, (), batch=batch, new=new, kv_heads=groups, group=group, head=head)
+
+
+@part("attention_mix")
+def mix(row: Row) -> Whole:
+    """Half: of probabilities and values."""
+    p, v, *_ = row.operands
+    batch, groups, group, new, _ = p.shape
+    return _halves(row, v, (), batch=batch, new=new, kv_heads=groups, group=group, head=v.shape[-1])
+
+
+@part("latent_scores")
+def latent_scores(row: Row) -> Whole:
+    """Half where each head has keys of its own; of latents, by the products, the larger part."""
+    q, q_rope, k, _ = row.operands
+    batch, new, heads, size = q.shape
+    rotary: Any = q_rope.shape[-1]
+    return _latents(row, k, size, rotary, batch=batch, new=new, heads=heads)
+
+
+@part("latent_mix")
+def latent_mix(row: Row) -> Whole:
+    """Half, without the rotary part, which values have none of."""
+    p, v = row.operands
+    batch, heads, new, _ = p.shape
+    return _latents(row, v, v.shape[-1], 0, batch=batch, new=new, heads=heads)
+
+
+def _latents(row: Row, keys: Tensor, size: Any, rotary: Any, *, heads: Any, **of: Any) -> Whole:
+    narrow = keys.dtype.bits <= 8
+    if len(keys.shape) > 3:
+        naive = (*("mla_naive_kv8",) * narrow, "mla_naive")
+        return _halves(row, keys, naive, kv_heads=heads, group=1, head=size + rotary, **of)
+    cached = keys.shape[1] - of["new"]
+    shape = LatentShape(**_words(row, keys), heads=heads, latent=size, rotary=rotary, cached=cached, **of)
+    share = (size + rotary) / (2 * size + rotary) if rotary else 0.5
+    return share, (Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape),)
+
+
+def _halves(row: Row, keys: Tensor, own: tuple[str, ...], **of: Any) -> Whole:
+    """By families of their own first, if they have some."""
+    new, tokens = of["new"], keys.shape[1]
+    if new == tokens:  # without a cache: an encoder, where all see all
+        shape = AttentionShape(**_words(row, keys), cached=tokens, causal=0, **of)
+        return 0.5, (prompt(shape, own or ("attention_encoder",)),)
+    shape = AttentionShape(**_words(row, keys), cached=tokens - new, **of)
+    return 0.5, (step(shape), prompt(shape, own))
+
+
+def _words(row: Row, keys: Tensor) -> dict[str, Any]:
+    first = row.operands[0].dtype.bits
+    own = {"q_bits": first, "kv_bits": bits(keys.dtype), "out_bits": row.shape.dtype.bits}
+    return {**own, "dtype": row.work.dtype.name}

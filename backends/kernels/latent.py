@@ -1,0 +1,252 @@
+"""Attention over latents: absorbed, by kernels such as FlashMLA; naive, as FlashAttention does it.
+
+Absorbed, the latents are key and value of all heads, so that a block takes rows of several heads (and
+positions) and walks over the keys, two products a tile. With 128 heads that is some 240 FLOPs a byte: such
+kernels are bound by either. Where blocks are fewer than the multiprocessors, keys are cut into pieces, which
+a second kernel combines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from llmir.backends.work.rows import Row
+from llmir.base.array_namespace import ARRAYS, Namespace, Number
+from llmir.base.dataclass import dataclass
+from llmir.hw.device import Device
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.uneven import Uneven
+
+from .attention import AttentionShape, has_cache, seen
+from .base import Kernel, Shape, choice, families, longer, multiprocessors, parameter
+from .call import Call, bits, prices
+from .prefill import Prefill, alone
+
+TILE_KEYS = 64  # in a tile of scores, as FlashMLA's and TensorRT-LLM's have
+PIECE_KEYS = 256  # in a piece at least, as of other attention
+# What a kernel is more off at heads that it was not fitted to: each engine's attention_prefill is 35% off
+# DeepSeek-V3's naive prefill of 256 keys and more on A100, H100 and B200 (the mean of 7), 10% off its own.
+OTHER_HEADS = 0.25
+
+
+@dataclass(frozen=True)
+class LatentShape(Shape):
+    """`new` tokens of each of `batch` sequences after `cached` ones: `heads` over latents and a rotary key.
+
+    A query sees `window` keys at most. Bits an element of q, of the cache, of the output; `stored_bits` of a
+    cache that is widened first, else 0.
+    """
+
+    batch: Number
+    new: Number
+    cached: Number
+    heads: Number
+    latent: Number
+    rotary: Number
+    window: Number = np.inf
+    q_bits: float = 16
+    kv_bits: float = 16
+    out_bits: float = 16
+    dtype: str = "bf16"
+    stored_bits: float = 0
+
+    @property
+    def most(self) -> Number:
+        """Its window."""
+        return self.window
+
+    def keys(self, xp: Namespace) -> Number:
+        """Keys that a query sees at most."""
+        return xp.minimum(self.cached + self.new, self.most)
+
+    def uneven(self, at: Uneven) -> dict[str, Number]:
+        """As many cached keys as sequences see within their windows, on average."""
+        return {"cached": at.capped(self.cached, self.window - 1)} if self.window < np.inf else {}
+
+    @property
+    def rows_bytes(self) -> Number:
+        """Bytes of q and of the output."""
+        ins, outs = (self.latent + self.rotary) * self.q_bits, self.latent * self.out_bits
+        return self.batch * self.new * self.heads * (ins + outs) / 8
+
+    def cache_bytes(self, xp: Namespace) -> Number:
+        """Bytes of latents and rotary keys."""
+        return self.batch * xp.minimum(self.cached + self.new, self.new * self.most) * self.key_bytes
+
+    def widening_bytes(self, xp: Namespace) -> Number:
+        """Bytes read and written to widen the cache first."""
+        return self.cache_bytes(xp) * (self.stored_bits > 0) * (1 + self.stored_bits / self.kv_bits)
+
+    @property
+    def key_bytes(self) -> Number:
+        """Bytes of a latent and its rotary key."""
+        return (self.latent + self.rotary) * self.kv_bits / 8
+
+
+@dataclass(frozen=True)
+class CompressedShape(LatentShape):
+    """Of keys and entries that all heads share, with twice the `pairs` of a query and one that it sees."""
+
+    pairs: Number = 0
+
+    @property
+    def most(self) -> Number:
+        """What a query sees in the mean."""
+        return self.pairs / (2 * self.new)
+
+
+@dataclass(frozen=True)
+class SharedShape(AttentionShape):
+    """The same keys and entries as one head of keys and values, of which a query's window has the mean."""
+
+    pairs: Number = 0
+
+    @property
+    def most(self) -> Number:
+        """What a query sees in the mean."""
+        return self.pairs / (2 * self.new)
+
+
+@families("mla_absorbed", "mla_absorbed_kv8")
+@dataclass(frozen=True)
+class Absorbed(Kernel):
+    """Causal attention whose keys and values are the latents."""
+
+    group: ClassVar[str] = "latents"
+
+    matrix: float = parameter(
+        0.6, 0.01, 2, "", "share of the 16-bit matrix peak; above 1 where q is narrowed too"
+    )
+    bandwidth: float = parameter(0.8, 0.05, 1, "", "share of the memory bandwidth that latents reach")
+    again: float = parameter(0.1, 0.001, 1, "", "of what other rows of a sequence read again, from memory")
+    block_us: float = parameter(2, 0.05, 30, "µs", "to begin and end a block")
+    alone: float = parameter(1.3, 0.2, 10, "", "time of a block alone, to that of its share of the products")
+    combine_us: float = parameter(3, 0.01, 40, "µs", "to combine pieces")
+    pieces: float = parameter(32, 2, 256, "", "pieces at most")
+    widened: float = parameter(0, 0, 12, "", "16-bit values moved for each of a narrow cache, to widen it")
+    launch_us: float = parameter(8, 0.5, 300, "µs", "of an empty call")
+    tile_rows: float = choice(64, (16, 64, 128), "", "rows of queries in a block", usual=True)
+
+    def seconds(self, device: Device, shape: LatentShape, xp: Namespace = ARRAYS) -> Number:
+        """Time of one call; HardwareError for no number of multiprocessors."""
+        share = 1 / multiprocessors(device)
+        together = xp.minimum(shape.heads, self.tile_rows)  # heads in a block
+        positions = xp.maximum(self.tile_rows / together, 1)
+        tiles, across = xp.maximum(shape.new / positions, 1), xp.ceil(shape.heads / together)
+        before, step = shape.cached / TILE_KEYS, positions / TILE_KEYS
+        walked = xp.maximum(
+            seen(xp, tiles, before, shape.most / TILE_KEYS, step), tiles * step
+        )  # tiles of scores, for all rows
+        blocks = shape.batch * across * tiles
+        keys = shape.keys(xp)
+        possible = xp.minimum(xp.maximum(keys / PIECE_KEYS, 1), self.pieces)
+        pieces = xp.minimum(xp.maximum(1 / (share * blocks), 1), possible)
+
+        rate = device.matrix_peak(shape.dtype)[0] * share * self.matrix
+        tile = 2 * self.tile_rows * TILE_KEYS * (2 * shape.latent + shape.rotary) / rate
+        block = self.block_us * 1e-6
+        waves = blocks * pieces * share
+        ragged = xp.maximum(1, 1 / waves)
+        products = shape.batch * across * walked * tile * share * ragged
+        longest = block + self.alone * keys / TILE_KEYS / pieces * tile
+        once, each = (
+            shape.cache_bytes(xp),
+            blocks * keys * shape.key_bytes,
+        )  # all blocks', of what a query sees
+        widened = 2 * self.widened * (shape.kv_bits < shape.q_bits) * 8 / shape.kv_bits
+        read = once * (1 + widened) + self.again * xp.maximum(each - once, 0)
+        moved = read + shape.widening_bytes(xp) + shape.rows_bytes
+        memory = moved / (device.memory_Bps * self.bandwidth)
+        busy = xp.maximum(longest, longer(xp, products + waves * block, memory))
+        combine = self.combine_us * 1e-6 * (1 - 1 / possible)
+        return self.launch_us * 1e-6 + busy + combine
+
+
+families("mla_naive", "mla_naive_kv8")(Prefill)
+
+
+@prices("latent_attention", "sparse_latent_attention")
+def latent(row: Row) -> Call:
+    """Without values of its own it is absorbed. Naive, each head has its own keys and values.
+
+    Naive the heads of queries and of values differ in size; the kernel is told their mean.
+    """
+    op: Any = row.node.op
+    q, q_rope, k, k_rope, *values = op.core(row.operands)
+    by = op.pattern
+    cached, narrow = k.shape[1] - q.shape[1] * by.step, k_rope.dtype.bits <= 8
+    batch, new, heads, head = q.shape
+    rotary = q_rope.shape[-1]
+    own = {"q_bits": q.dtype.bits, "kv_bits": bits(k.dtype), "out_bits": row.shape.dtype.bits}
+    common: dict[str, Any] = {**own, "dtype": row.work.dtype.name, "window": by.most}
+    common |= {"batch": batch, "new": new, "cached": cached}
+    if not values:
+        shape = LatentShape(heads=heads, latent=head, rotary=rotary, **common)
+        return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape)
+    mean = Binding()(head + rotary + values[0].shape[-1]) / 2
+    given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
+    names = (*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill")
+    return Call(names, given, less=alone(given))
+
+
+@prices("latent_attention")
+def widened(row: Row) -> Call | None:
+    """Over a narrow cache of latents: by the kernel for 16 bits, which widens it first."""
+    made: Any = latent(row)
+    if not isinstance(made.shape, LatentShape) or made.shape.kv_bits > 8:
+        return None
+    return Call(("mla_absorbed",), replace(made.shape, kv_bits=16, stored_bits=made.shape.kv_bits))
+
+
+@prices("latent_attention", "sparse_latent_attention")
+def naive_decode(row: Row) -> Call | None:
+    """A new token over keys and values of each head, which are streamed as any others are."""
+    made: Any = latent(row)
+    op: Any = row.node.op
+    q, _, k, *_ = op.core(row.operands)
+    if not isinstance(made.shape, AttentionShape) or not has_cache(q, k):
+        return None
+    narrow = made.families[0] == "mla_naive_kv8"
+    one = replace(made.shape, new=1)
+    return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape, less=one)
+
+
+@prices("compressed_attention")
+def compressed(row: Row) -> Call:
+    """As of latents that are keys and values of all heads: so many of a query as it sees in the mean."""
+    op: Any = row.node.op
+    q, keys, _, *entries = row.operands
+    batch, new, groups, group, head = q.shape
+    rows = sum((x.shape[1] for x in entries[:1]), start=keys.shape[1])
+    shape = CompressedShape(
+        batch=batch,
+        new=new,
+        cached=rows - new,
+        heads=groups * group,
+        latent=head,
+        rotary=0,
+        pairs=op.pairs(row.operands),
+        q_bits=q.dtype.bits,
+        kv_bits=bits(keys.dtype),
+        out_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+    )
+    narrow = keys.dtype.bits <= 8
+    return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape, strange=OTHER_HEADS)
+
+
+@prices("compressed_attention")
+def shared(row: Row) -> Call | None:
+    """As of one head of keys and values: neighbours see nearly the same keys, if an index picks none."""
+    op: Any = row.node.op
+    if op.top_k:
+        return None
+    made: Any = compressed(row)
+    of = made.shape
+    alike = {name: getattr(of, name) for name in ("batch", "new", "cached", "q_bits", "kv_bits", "out_bits")}
+    seen = SharedShape(**alike, kv_heads=1, group=of.heads, head=of.latent, dtype=of.dtype, pairs=of.pairs)
+    narrow = made.families[0] == "mla_absorbed_kv8"
+    return Call((*("attention_prefill_kv8",) * narrow, "attention_prefill"), seen, strange=OTHER_HEADS)

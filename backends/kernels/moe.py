@@ -1,0 +1,285 @@
+"""A mixture of experts on one rank, as the sum of what its kernels take.
+
+Rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and added up by token.
+A product reads the weights of the experts that are touched, which for few rows is all that counts, and
+multiplies tiles of rows, of the height that takes least time; a low one takes no less than its columns need
+to arrive. Loads are never quite even, so that the last tile of an expert is a quarter of one more in the
+mean, and one more token takes no step of a tile for all experts at once. Some libraries choose the height by
+the rows of all ranks, over the experts of one: tiles are higher then than a rank's rows ask for. What is
+shorter of reading and multiplying is not hidden whole, and a block takes its time to read down k and to
+multiply its tile however few there are. Between the products rows go through memory; where other ranks hold
+experts, their rows cost kernels that walk over all rows something as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+from typing import ClassVar
+
+from llmir.backends.work.routed import Experts
+from llmir.backends.work.rows import Row
+from llmir.base.array_namespace import ARRAYS, Namespace, Number
+from llmir.base.dataclass import dataclass
+from llmir.hw.device import Device
+from llmir.ir.core.dtype import DType
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.ops.moe import GroupedLinear
+from llmir.ir.sizes.polynomial import Size, product
+
+from .base import Kernel, Shape, choice, families, longer, multiprocessors, parameter
+from .call import Call, bits, prices, rows_of
+from .stream import StreamShape
+
+COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
+HEIGHTS = (16, 32, 64, 128)  # rows of a tile: Triton's BLOCK_SIZE_M, of which 16 is the least
+LAST = 0.25  # of a tile more in the mean; half would be the mean of any load, none of loads that fill tiles
+FP32 = 4  # bytes of a token's weight for one expert
+
+# A rank's experts and their width, by device, for which SGLang 0.5.10 ships tuned tiles in 16 bits: the names
+# as of E=8,N=3584,device_name=NVIDIA_A100-SXM4-80GB.json under fused_moe_triton/configs. Those for A100 are
+# vLLM's, of fused_moe/configs. Devices on which no library's kernel is `coarse` are left out.
+TUNED = {
+    "A100-40-SXM": ((8, 1792), (8, 3584), (16, 1344)),
+    "A100-80-SXM": (
+        *((8, 1792), (8, 2048), (8, 3584), (8, 4096), (8, 7168)),
+        *((16, 1344), (16, 1792), (16, 2688), (16, 3584), (16, 7168), (16, 14336)),
+        *((64, 640), (64, 1280)),
+    ),
+    "L40S": ((8, 3584), (128, 928), (128, 1856)),
+}
+
+
+@dataclass(frozen=True)
+class GroupedShape(Shape):
+    """`rows` rows in all, each times the n×k weight of one of `experts` that are touched.
+
+    `away` rows belong to experts of other ranks, and a token has `top_k` rows of both. The rank has `held`
+    experts, touched or not, each of `width` between its products; 0 where that is not said. Bits an element
+    of rows, weights and results.
+    """
+
+    rows: Number
+    experts: Number
+    n: Number
+    k: Number
+    away: Number = 0
+    top_k: Number = 1
+    held: Number = 0
+    width: Number = 0
+    x_bits: float = 16
+    w_bits: float = 16
+    y_bits: float = 16
+    dtype: str = "bf16"
+
+    @property
+    def moved(self) -> Number:
+        """Bytes of rows and results."""
+        return self.rows * (self.k * self.x_bits + self.n * self.y_bits) / 8
+
+    @property
+    def weights(self) -> Number:
+        """Bytes of the weights that are touched."""
+        return self.experts * self.n * self.k * self.w_bits / 8
+
+
+@dataclass(frozen=True)
+class RoutedShape(Shape):
+    """`rows` of `width` values that go through memory beside the `tokens` that they are copies of.
+
+    `away` rows belong to experts of other ranks. Bits a value, where it may be narrow.
+    """
+
+    tokens: Number
+    rows: Number
+    width: Number
+    away: Number = 0
+    bits: float = 16
+
+
+@families(
+    *("moe_fp8", "moe_fp8_block", "moe_nvfp4"),
+    *("moe_mxfp4", "moe_mxfp4_weights", "moe_int4_weights"),
+)
+@dataclass(frozen=True)
+class Moe(Kernel):
+    """The kernels of a layer's experts, each of which is an op; `seconds` is of a grouped product."""
+
+    group: ClassVar[str] = "experts"
+
+    # Autotuning leaves some shapes with a kernel that takes up to seven times as long as their neighbours'.
+    starts: ClassVar[int] = 3
+    prior: ClassVar[float] = 0.05
+    loss: ClassVar[str] = "cauchy"
+
+    matrix: float = parameter(0.6, 0.02, 1, "", "share of the matrix peak that products reach")
+    fill: float = parameter(100, 1, 3000, "k", "elements of k in whose time a tile begins and ends")
+    bandwidth: float = parameter(0.9, 0.1, 1, "", "share of the memory bandwidth that weights reach")
+    exposed: float = parameter(0.4, 0.01, 1, "", "share of the shorter of multiplying and reading seen")
+    walk: float = parameter(0.3, 0.01, 10, "", "time of a block to read its weights, to its fair share")
+    between: float = parameter(0.6, 0.02, 1, "", "share of the memory bandwidth for rows between products")
+    foreign: float = parameter(0.5, 0.001, 1, "", "cost of a row of another rank, to that of an own row")
+    strays: float = parameter(0.02, 0.001, 1, "", "share of them that is even multiplied")
+    launch_us: float = parameter(4, 0.3, 25, "µs", "of each kernel")
+    fetch: float = parameter(40, 4, 300, "rows", "multiplied while the columns of a tile arrive")
+    alone: float = parameter(0.3, 0.01, 3, "", "time of a block to multiply its tile, to its fair share")
+    counted: float = choice(0, (0, 1), "", "share of other ranks' rows that choose its height", usual=True)
+
+    def seconds(self, device: Device, shape: GroupedShape, xp: Namespace = ARRAYS) -> Number:
+        """Time of one grouped product."""
+        height = self.least(shape, xp)
+        rows = xp.maximum(self.tiled(shape, xp), height) * shape.experts + self.strays * shape.away
+        wide = xp.ceil(shape.n / COLUMNS) * COLUMNS
+        rate = device.matrix_peak(shape.dtype)[0] * self.matrix
+        deep = 2 * (shape.k + self.fill)  # FLOPs of an element of the result
+        tile = self.alone * height * COLUMNS * deep / (rate / multiprocessors(device))
+        multiply = rows * wide * deep / rate + tile
+        bandwidth = device.memory_Bps * self.bandwidth
+        read = (shape.moved + shape.weights * self.slowness(device, shape, xp)) / bandwidth
+        walk = self.walk * shape.k * COLUMNS * shape.w_bits / 8 / (bandwidth / multiprocessors(device))
+        busy = xp.maximum(multiply, read) + self.exposed * xp.minimum(multiply, read) + walk
+        return busy + self.launch_us * 1e-6
+
+    def tiled(self, shape: GroupedShape, xp: Namespace) -> Number:
+        """Rows in whose time those of an expert are multiplied, the empty ones of its tiles included."""
+        each = xp.maximum(shape.rows / shape.experts, 1)
+        heights = ((height, longer(xp, height, self.fetch)) for height in HEIGHTS)
+        return reduce(xp.minimum, (xp.maximum(each / rows + LAST, 1) * took for rows, took in heights))
+
+    def least(self, shape: GroupedShape, xp: Namespace) -> Number:
+        """Rows in whose time one tile is multiplied: as high as the rows that choose its height."""
+        each = (shape.rows + self.counted * shape.away) / shape.experts
+        return longer(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
+
+    def slowness(self, device: Device, shape: GroupedShape, xp: Namespace) -> Number:
+        """How much longer than at best its tiles take to read a weight."""
+        return 1
+
+    def narrow(self, device: Device, shape: StreamShape, xp: Namespace = ARRAYS) -> Number:
+        """Time to narrow rows, before they are sorted or between the products."""
+        return self.streamed(device, shape.moved)
+
+    def dispatch(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
+        """Time to sort rows by expert and copy them together."""
+        return self.streamed(device, (shape.tokens + self.walked(shape)) * shape.width * shape.bits / 8)
+
+    def activation(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
+        """Time of silu(gate)·up."""
+        return self.streamed(device, self.walked(shape) * 3 * shape.width * shape.bits / 8)
+
+    def combine(self, device: Device, shape: RoutedShape, xp: Namespace = ARRAYS) -> Number:
+        """Time to add up each token's rows, each times its weight."""
+        rows = self.walked(shape)
+        moved = (shape.tokens + rows) * shape.width * shape.bits / 8
+        return self.streamed(device, moved + rows * FP32)
+
+    def walked(self, shape: RoutedShape) -> Number:
+        """Rows that cost something between the products."""
+        return shape.rows + self.foreign * shape.away
+
+    def streamed(self, device: Device, moved: Number) -> Number:
+        """Time of a kernel that moves so many bytes of rows."""
+        return self.launch_us * 1e-6 + moved / (device.memory_Bps * self.between)
+
+
+@families("moe_bf16")
+@dataclass(frozen=True)
+class WideMoe(Moe):
+    """In 16 bits, where Triton has low, deep tiles for few tokens and square, shallow ones for more.
+
+    SGLang's `get_default_config` (fused_moe_triton_config.py) takes 16×32 results and 64 elements of k a step
+    as long as tokens of all ranks are no more than a rank's experts, and 64×64 and 32 beyond, which read
+    weights at two thirds of the bandwidth. There it is a switch; here the time grows by the token. Layers in
+    `TUNED` have tiles of their own, which stay deep.
+    """
+
+    coarse: float = choice(1, (1, 1.5), "", "time to read a weight where tokens are many", usual=True)
+
+    def slowness(self, device: Device, shape: GroupedShape, xp: Namespace) -> Number:
+        """More where there are more tokens than experts, of a layer without tiles of its own."""
+        tokens = (shape.rows + shape.away) / shape.top_k
+        slower = xp.minimum(xp.maximum(tokens / shape.experts, 1), self.coarse)
+        layers = TUNED.get(device.name, ())
+        tuned = reduce(or_, ((shape.held == held) & (shape.width == width) for held, width in layers), False)
+        return xp.where(tuned, 1, slower)
+
+
+@prices("grouped_linear")
+def grouped(row: Row) -> Call | None:
+    """A grouped product, of several results as one wider one."""
+    first, *others = row.work.gemms
+    x, w = row.operands[:2]
+    op = row.node.op
+    if not isinstance(op, GroupedLinear):
+        return None
+    shape = GroupedShape(
+        rows=x.shape[0],
+        experts=op.touched(x, w),
+        n=sum((g.n for g in others), start=first.n),
+        k=first.k,
+        away=row.experts.away if row.experts else 0,
+        top_k=op.top_k,
+        held=w.shape[0],
+        width=first.n if others else first.k,  # gate and up are one product of two results
+        x_bits=bits(x.dtype),
+        w_bits=bits(w.dtype),
+        y_bits=row.shape.dtype.bits,
+        dtype=row.work.dtype.name,
+    )
+    return Call(_families(x.dtype, w.dtype), shape)
+
+
+@prices("dispatch", "scaled_dispatch")
+def dispatch(row: Row) -> Call:
+    """Rows gathered by expert."""
+    x, rows = row.operands[0], row.shape
+    return _part(row, "dispatch", RoutedShape(_tokens(x), rows.shape[0], x.shape[-1], bits=bits(x.dtype)))
+
+
+@prices("combine", "sum_experts")
+def combine(row: Row) -> Call:
+    """Each token's rows added up."""
+    rows, y = row.operands[0], row.shape
+    return _part(row, "combine", RoutedShape(_tokens(y), rows.shape[0], y.shape[-1], bits=bits(y.dtype)))
+
+
+@prices("silu_mul", "clamped_glu", block="routed_experts")
+def activation(row: Row) -> Call:
+    """Between grouped products."""
+    rows, width = row.shape.shape
+    return _part(row, "activation", RoutedShape(0, rows, width, bits=row.shape.dtype.bits))
+
+
+@prices("quantize", "silu", "mul", block="routed_experts")
+def narrow(row: Row) -> Call:
+    """What narrows rows of experts is often fused with what comes before; an activation in two kernels."""
+    return _part(row, "narrow", StreamShape(rows_of(row.shape), row.read + row.write))
+
+
+def _tokens(x: Tensor) -> Size:
+    return product(x.shape[:-1])
+
+
+def _part(row: Row, part: str, shape: RoutedShape | StreamShape) -> Call:
+    """What is done to rows before, between and after grouped products, by a kernel of the layer's family."""
+    x = row.operands[0].dtype
+    layer = row.experts or Experts(x, x, 0)
+    shape = replace(shape, away=layer.away) if isinstance(shape, RoutedShape) else shape
+    return Call(_families(layer.rows, layer.weights), shape, part)
+
+
+def _families(x: DType, weights: DType) -> tuple[str, ...]:
+    """Kernels of a layer whose products are of rows and weights of these types."""
+    narrow: tuple[str, ...] = ()
+    if x.bits == 4:
+        narrow = ("moe_nvfp4",)
+    elif x.bits == 8:
+        blocks = x.block[1] > 0
+        narrow = ("moe_fp8_block", "moe_fp8") if blocks else ("moe_fp8", "moe_fp8_block")
+        if weights.bits == 4:  # rather another engine's than its own that reads twice the bytes
+            narrow = ("moe_mxfp4",)
+    elif weights.bits == 4:
+        # An engine's own kernels for mxfp4 are further from int4's than another engine's for int4 are.
+        narrow = ("moe_int4_weights",) if weights.kind == "int" else ("moe_mxfp4_weights", "moe_int4_weights")
+    return (*narrow, "moe_bf16")

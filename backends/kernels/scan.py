@@ -1,0 +1,178 @@
+"""Scans of states, and the short convolutions before them.
+
+A prompt goes through in chunks: within each all tokens at once, by matrix products; from one to the next
+goes the state, so that a block of a state walks over its chunks one after another, however many
+multiprocessors are idle. A step of decoding reads each state and writes it back: a stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from llmir.backends.work.rows import Row
+from llmir.base.array_namespace import ARRAYS, Namespace, Number
+from llmir.base.dataclass import dataclass
+from llmir.hw.device import Device
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.atoms import ceildiv
+from llmir.ir.sizes.polynomial import product
+
+from .base import DRAFTS, Kernel, Shape, families, longer, missed, multiprocessors, parameter
+from .call import Call, prices
+from .stream import Stream, StreamShape
+
+CONVS = ("causal_conv", "causal_conv_silu")
+KINDS = ("gated_delta", "kda", "ssd_scan", "lightning_attention", "selective_scan")
+PART = 0.2  # of a full chunk's time, what one of a token takes: of delta nets' on H100 and B200 0.1 to 0.3
+STATE_FLOPS = 7  # vector FLOPs an element of a state and token, as the IR counts those of delta rules
+TAIL = 0.5  # of a last wave's empty places, those that are lost
+
+
+@dataclass(frozen=True)
+class ScanShape(Shape):
+    """`new` tokens go through each of `states`, `chunk` at once, with so many matrix FLOPs in all.
+
+    `moved` bytes are read and written, and at most so many `between` kernels, where there are several.
+    """
+
+    states: Number
+    new: Number
+    chunk: Number
+    flops: Number
+    moved: Number
+    between: Number
+    dtype: str = "bf16"
+
+
+@families(*(f"{kind}_chunks" for kind in KINDS))
+@dataclass(frozen=True)
+class Chunks(Kernel):
+    """A scan in chunks: one kernel, or one of the states and others of the products within chunks."""
+
+    group: ClassVar[str] = "scans"
+
+    matrix: float = parameter(0.2, 0.005, 1, "", "share of the matrix peak that products within chunks reach")
+    bandwidth: float = parameter(0.7, 0.05, 1, "", "share of the memory bandwidth that is reached")
+    speedup: float = parameter(3, 1, 6, "", "how much faster what stays in the L2 is")
+    resident: float = parameter(0.6, 0.05, 4, "", "share of the L2 that keeps operands until the next use")
+    scratch: float = parameter(1, 0.001, 4, "", "of rows and states between kernels, what goes to memory")
+    block_us: float = parameter(5, 0.1, 40, "µs", "to begin and end a state's walk")
+    step_us: float = parameter(2, 0.1, 20, "µs", "of a walk, a full chunk")
+    abreast: float = parameter(1, 0.1, 16, "", "walks that a multiprocessor does at once")
+    exposed: float = parameter(0.3, 0.001, 1, "", "of walks and of all else, what the longer does not hide")
+    launch_us: float = parameter(15, 1, 60, "µs", "of an empty call, all of its kernels")
+
+    def seconds(self, device: Device, shape: ScanShape, xp: Namespace = ARRAYS) -> Number:
+        """Time of one call; HardwareError for no number of multiprocessors."""
+        full = shape.new / shape.chunk
+        steps = xp.ceil(full) * (PART + (1 - PART) * xp.minimum(full, 1))
+        waves = shape.states / (self.abreast * multiprocessors(device))
+        waves = xp.maximum(1, (1 - TAIL) * waves + TAIL * xp.ceil(waves))
+        walk = waves * (self.block_us + self.step_us * steps) * 1e-6
+        moved = shape.moved + self.scratch * shape.between
+        missing = missed(moved, self.resident * (device.l2_bytes or 0))
+        slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
+        products = shape.flops / (self.matrix * device.matrix_peak(shape.dtype)[0])
+        rest = longer(xp, moved * slowness, products)
+        hidden = (1 - self.exposed) * xp.minimum(walk, rest)
+        return self.launch_us * 1e-6 + walk + rest - hidden
+
+
+@dataclass(frozen=True)
+class UpdateShape(StreamShape):
+    """What a step moves, and its vector FLOPs: `new` tokens of each sequence."""
+
+    new: Number = 1
+    flops: Number = 0
+
+
+@families("conv_update")
+@dataclass(frozen=True)
+class Step(Stream):
+    """What a step of decoding does: states are read once and written back."""
+
+    group: ClassVar[str] = "scans"
+
+    @staticmethod
+    def takes(shape: UpdateShape) -> Any:
+        """One new token of each sequence, or a few, one after another."""
+        return shape.new <= DRAFTS
+
+
+@families(*(f"{kind}_update" for kind in KINDS))
+@dataclass(frozen=True)
+class Update(Step):
+    """Token by token, of which a step has one; of a prompt Mamba's states stay where they are."""
+
+    vector: float = parameter(0.3, 0.05, 1, "", "share of the fp32 peak that decays and sums reach")
+
+    def seconds(self, device: Device, shape: Any, xp: Namespace = ARRAYS) -> Number:
+        """Time of one call."""
+        sums = shape.flops / (self.vector * device.vector_flops["fp32"])
+        return xp.maximum(super().seconds(device, shape, xp), self.launch_us * 1e-6 + sums)
+
+
+@families("conv")
+@dataclass(frozen=True)
+class Convolution(Stream):
+    """The short convolution of a prompt, a stream."""
+
+    group: ClassVar[str] = "scans"
+
+
+def _families(row: Row, how: str) -> tuple[str, ...]:
+    """The op's own, and the nearest after it; KDA is a delta rule whose decay is of each key."""
+    op: Any = row.node.op
+    each = "decay" in op.takes and len(row.operands[op.takes.index("decay")].shape) > 4
+    own = "kda" if each else op.opcode
+    return tuple(dict.fromkeys(f"{kind}_{how}" for kind in (own, "gated_delta", "kda")))
+
+
+def _parts(row: Row) -> tuple[int, Any, Tensor]:
+    """How many tokens go through at once (0 if the op knows no chunks), how many there are, the state."""
+    op = row.node.op
+    return vars(op).get("chunk", 0), row.operands[0].shape[1], row.operands[op.aliases.get(1, -1)]
+
+
+@prices("scan")
+def update(row: Row) -> Call:
+    """A step, or all tokens one after another where there are no chunks.
+
+    What verifies drafts, in chunks of one, leaves a state behind for each token, to go back to.
+    """
+    chunk, new, state = _parts(row)
+    left = (new - 1) * state.bytes if chunk == 1 else 0
+    moved, one = row.read + row.write + left, new if chunk > 1 else 1
+    flops = STATE_FLOPS * new * state.elements if chunk > 1 else row.work.vector
+    shape = UpdateShape(product(state.shape[:-2]), moved, new=one, flops=flops)
+    return Call((*_families(row, "update"), "stream"), shape)
+
+
+@prices("scan")
+def chunks(row: Row) -> Call | None:
+    """Between kernels go rows made ready for the walk, and its states: written and read, in 16 bits."""
+    chunk, new, state = _parts(row)
+    if chunk < 2:
+        return None
+    between = 8 * row.shape.elements + 4 * ceildiv(new, chunk) * state.elements
+    matrix, moved = row.work.matrix, row.read + row.write
+    shape = ScanShape(product(state.shape[:-2]), new, chunk, matrix, moved, between, row.work.dtype.name)
+    return Call(_families(row, "chunks"), shape)
+
+
+def _channels(row: Row) -> tuple[Any, Any]:
+    """Rows of a convolution, a channel of a sequence each, and the bytes that it moves."""
+    batch, _, *channels = row.shape.shape
+    return batch * product(channels), row.read + row.write
+
+
+@prices(*CONVS)
+def conv_update(row: Row) -> Call:
+    """Of one new token."""
+    return Call(("conv_update", "conv", "stream"), UpdateShape(*_channels(row), new=row.shape.shape[1]))
+
+
+@prices(*CONVS)
+def conv(row: Row) -> Call:
+    """Of any."""
+    return Call(("conv", "stream"), StreamShape(*_channels(row)))

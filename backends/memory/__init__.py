@@ -1,0 +1,1 @@
+"""Liveness, KV caches, and how many requests fit."""

@@ -1,0 +1,371 @@
+"""The room that an engine leaves for caches on a device, term by term, and how many tokens lie in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property, lru_cache
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.base.values import Record
+from llmir.hw import by_device
+from llmir.hw.device import Device
+from llmir.hw.engine_sections import Budget, EngineMemory
+from llmir.hw.graphs import Graphs
+from llmir.ir.core.program import Instance, Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size, falls
+
+from .caches import policy
+from .liveness import memories, reserved
+
+FP32 = 4  # bytes
+CHUNK = 1 << 16  # tokens: longer than any model's chunk of keys (Llama 4's are of 8,192)
+UNLIMITED = 1 << 40  # sequences or tokens, where one takes no memory
+
+
+class Moment(NamedTuple):
+    """When a step holds most: `what` runs, of `n` tokens, sequences or images."""
+
+    what: str
+    n: int
+    of: str
+
+    def __str__(self) -> str:
+        """`forward pass of 8,192 tokens`."""
+        return f"{self.what} of {self.n:,} {self.of}"
+
+
+FORWARD, SAMPLER, ENCODER = "forward pass", "sampler", "encoder"
+
+
+class Room(NamedTuple):
+    """The memory of one rank of a stage, in bytes: of `usable` ones `held` are taken, the rest is for caches.
+
+    `fullest` says when a step holds the activations.
+    """
+
+    usable: float
+    held: float
+    weights: float
+    activations: float
+    overhead: float
+    fullest: Moment
+
+    @property
+    def caches(self) -> float:
+        """Bytes for caches; below 0 where not even the rest has room."""
+        return self.usable - self.held
+
+
+Used = tuple[float, float]  # bytes that may be used, and those of them that are
+
+
+def _physical(physical: float, share: float, weights: float, activations: float, overhead: float) -> Used:
+    return share * physical, weights + activations + overhead
+
+
+def _static(physical: float, share: float, weights: float, activations: float, overhead: float) -> Used:
+    """Activations have what the share leaves; what they take beyond that is the weights' neighbour."""
+    free = physical - overhead
+    return share * free, weights + max(0.0, activations - (1 - share) * free)
+
+
+def _free(physical: float, share: float, weights: float, activations: float, overhead: float) -> Used:
+    held = weights + activations + overhead
+    return min(physical, held + share * (physical - held)), held
+
+
+# Of physical bytes, a share of them, and what weights, activations and overhead take.
+_RULES: dict[str, Callable[[float, float, float, float, float], Used]] = {
+    "physical": _physical,
+    "static": _static,
+    "free": _free,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(Record):
+    """What an engine's rule makes of a program on a device, for requests of `length` tokens.
+
+    What is not stated is as the rule has it: sequences at once and tokens of a step, of each data-parallel
+    rank, and the share that may be used. A request has `max_model_len` tokens at most, by default `length`.
+    `reserve_bytes` are kept free, and each request has so many `images`. `graphs` are what the engine
+    captures.
+    """
+
+    program: Program
+    device: Device
+    rule: EngineMemory
+    length: int
+    utilization: float | None = None
+    reserve_bytes: int = 0
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_batched_tokens: int | None = None
+    cache_policy: str = "exact"
+    images: int = 0
+    graphs: Graphs | None = None
+
+    @property
+    def _budget(self) -> Budget:
+        return by_device.first(self.rule.budgets, self.device, self.program.parallelism.tp)
+
+    @property
+    def whole(self) -> bool:
+        """Whether a step takes requests that have more tokens than its budget."""
+        return self._budget.whole and not self.max_batched_tokens
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        usual = max(self._budget.tokens, self.longest) if self._budget.whole else self._budget.tokens
+        return self.max_batched_tokens or usual
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request."""
+        return self.max_model_len or self.length
+
+    @cached_property
+    def sequences(self) -> int:
+        """Sequences at once; a step that takes fewer tokens takes no more of them."""
+        stated = self.max_num_seqs
+        if stated and stated > self.tokens:
+            asked = f"{self.tokens:,} tokens of a step are fewer than {stated:,} sequences"
+            raise InputError(f"max_num_seqs: {asked}, each of which decodes one")
+        return stated or min(self._budget.sequences, self.tokens)
+
+    @cached_property
+    def share(self) -> float:
+        """The share that may be used."""
+        if (aside := self.aside) is None:
+            return self.utilization or self.rule.utilization or 1.0
+        if aside >= self.device.capacity_bytes:
+            asked = f"{self.tokens:,} tokens of a step"
+            raise InputError(f"max_batched_tokens: {asked} need all memory of {self.device.name}")
+        return 1 - aside / self.device.capacity_bytes
+
+    @cached_property
+    def aside(self) -> float | None:
+        """Bytes that are kept free where no share is stated; None where one is, or the rule has one."""
+        if self.utilization is not None or not self.rule.aside:
+            return None
+        tp, pp = self.program.parallelism.tp, self.program.parallelism.pp
+        captured = self.graphs.on(self.device, tp).decodes if self.graphs else 0
+        return by_device.first(self.rule.aside, self.device, tp).whole(self.tokens, captured, tp * pp)
+
+    def rooms(self, sequences: int | None = None) -> tuple[Room, ...]:
+        """Of each stage, with room to sample so many sequences at once."""
+        return _rooms(self, sequences or self.sequences)
+
+    @cached_property
+    def _tokens(self) -> tuple[int, ...]:
+        """Tokens in the caches of each stage."""
+        caches = (room.caches for room in self.rooms())
+        return tokens_in(self.program, tuple(caches), self.rule.block)
+
+    @cached_property
+    def tightest(self) -> int:
+        """The stage whose caches are the first to be full."""
+        return self._tokens.index(min(self._tokens))
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Tokens in the caches of all ranks, in whole blocks; None where they take no room."""
+        return None if min(self._tokens) >= UNLIMITED else min(self._tokens)
+
+    @property
+    def state_blocks(self) -> int:
+        """Blocks that take as much as the states of a sequence, on the stage where those are most."""
+        kept = states(self.program, self.rule.block)
+        return max((ceil(state / block) for state, block in kept if block), default=0)
+
+    @property
+    def most_states(self) -> int:
+        """Sequences whose states alone lie in the caches of all ranks."""
+        rooms, kept = self.rooms(), states(self.program, self.rule.block)
+        each = (int(room.caches / state) for room, (state, _) in zip(rooms, kept, strict=True) if state)
+        return max(0, min(each, default=UNLIMITED)) * self.program.parallelism.dp
+
+    def held(self, sequences: int, length: int) -> tuple[float, ...]:
+        """Bytes of caches of a rank of each stage, with so many requests in each micro-batch."""
+        by = "paged" if self.cache_policy == "exact" else self.cache_policy
+        sizes = reserved(self.program.phase("decode"), policy(by, self.rule.block))
+        return tuple(fullest(size, sequences, length - 1) for size in sizes)
+
+    def short(self, sequences: int) -> float:
+        """Bytes that so many requests lack on the stage that lacks most; below 0 where there is room."""
+        each = -(-sequences * self.program.micro_batches // self.program.parallelism.dp)
+        rooms = self.rooms(self.max_num_seqs or max(self.sequences, each))
+        held = self.held(sequences, self.length)
+        return max(taken - room.caches for taken, room in zip(held, rooms, strict=True))
+
+    @cached_property
+    def max_requests(self) -> int:
+        """How many of the longest requests lie in the caches of all ranks."""
+        caches = [room.caches for room in self.rooms()]
+
+        def fits(sequences: int) -> bool:
+            return all(h <= c for h, c in zip(self.held(sequences, self.longest), caches, strict=True))
+
+        return min(UNLIMITED, most(fits) * self.program.micro_batches)
+
+    @property
+    def at_once(self) -> int:
+        """The most sequences at once of all data-parallel ranks: as stated, else any number."""
+        return UNLIMITED if self.max_num_seqs is None else self.max_num_seqs * self.program.parallelism.dp
+
+
+def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[int, ...]:
+    """Tokens that lie in so many bytes of each stage, in whole blocks and on all data-parallel ranks.
+
+    All layers keep all tokens, as engines count: those of windows too.
+    """
+    parallel, parts = program.parallelism.dp, program.micro_batches
+    sizes = reserved(program.phase("decode"), policy("unified", block))
+
+    def blocks(size: Size, bytes: float) -> int:
+        def fits(n: int) -> bool:
+            return float(Binding(B=parallel, T=1, C=block * n - 1)(size)) / parts <= bytes
+
+        # Where all layers keep all tokens, blocks take as much each.
+        one = float(Binding(B=parallel, T=1, C=block - 1)(size)) / parts
+        near = int(bytes / one) if 0 < one <= bytes else 0
+        return near if 0 < near < UNLIMITED and fits(near) and not fits(near + 1) else most(fits)
+
+    found = (block * blocks(size, room) for size, room in zip(sizes, caches, strict=True))
+    return tuple(min(UNLIMITED, n * parallel) for n in found)
+
+
+@lru_cache(maxsize=4096)
+def states(program: Program, block: int) -> tuple[tuple[float, float], ...]:
+    """Bytes that a sequence keeps on a rank of each stage however long it is, and those of a block more."""
+    parallel, parts = program.parallelism.dp, program.micro_batches
+    found = []
+    for size in reserved(program.phase("decode"), policy("unified", block)):
+        # Far from where few tokens are rounded up, as those of compressed caches are.
+        one, two = (float(Binding(B=parallel, T=1, C=n * CHUNK - 1)(size)) / parts for n in (1, 2))
+        state = 2 * one - two
+        found.append((state if state > 1e-9 * two else 0.0, (two - one) * block / CHUNK))
+    return tuple(found)
+
+
+def keeps_all(program: Program, length: int) -> bool:
+    """Whether each token of a request of so many takes as much: no window is over, and no state is kept."""
+    one, all_of_them = (Binding(B=1, T=1, C=n - 1) for n in (1, length))
+    sizes = reserved(program.phase("decode"), policy("exact"))
+    return all(length * float(one(size)) == float(all_of_them(size)) for size in sizes)
+
+
+def fullest(size: Size, sequences: int, last: int) -> float:
+    """The most bytes that caches take up to a last context; those of chunks are full before one is over."""
+    contexts = np.arange(max(0, last - CHUNK), last + 1) if falls(size) else last
+    return float(np.max(Binding(B=sequences, T=1, C=contexts)(size)))
+
+
+def most(fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, up to 2⁴⁰; 0 where 1 does not. A smaller one than what fits does too."""
+    low, high = 0, 1
+    while high < UNLIMITED and fits(high):
+        low, high = high, 2 * high
+    if high >= UNLIMITED:
+        return UNLIMITED
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+@lru_cache(maxsize=4096)
+def _rooms(pool: Pool, sequences: int) -> tuple[Room, ...]:
+    rule, program, device = pool.rule, pool.program, pool.device
+    overhead = rule.outside_bytes(program.parallelism.tp) + rule.graph_bytes
+    found = []
+    for stage, memory in enumerate(memories(program.phase("prefill"))):
+        weights = float(Binding()(memory.weights))
+        fullest, activations = max(_steps(pool, stage, sequences).items(), key=lambda step: step[1])
+        terms = weights, activations, overhead
+        usable, held = _RULES[rule.rule](float(device.capacity_bytes), pool.share, *terms)
+        found.append(Room(usable - pool.reserve_bytes, held, *terms, fullest))
+    return tuple(found)
+
+
+def _steps(pool: Pool, stage: int, sequences: int) -> dict[Moment, float]:
+    """What a rank of a stage holds beside weights and caches in the fullest moments of a step, in bytes.
+
+    A stage that is not the first has buffers of its own for what it receives: hidden states and residual.
+    """
+    rule, program = pool.rule, pool.program.phase("prefill")
+    tokens = int(program.facts.get("prompt") or max(pool.tokens, program.image_tokens + 1))
+    at, head = Binding(B=program.parallelism.dp, T=tokens, C=0), _head(program)
+    hidden = tokens * head.hidden * head.hidden_bytes
+    kept = rule.kept_bytes + 2 * hidden * (stage > 0)
+    forward = float(memories(program)[stage].transient(at)) + rule.states * hidden
+    found = {Moment(FORWARD, tokens, "tokens"): forward + kept}
+    if stage == len(program.entries) - 1:
+        copies = sequences * (head.logit_bytes + FP32 * rule.sampler)
+        rows = min(sequences, pool.device.multiprocessors or 0) * FP32 * rule.vocabularies
+        sampled = 2 * sequences * head.hidden * head.hidden_bytes  # chosen of all, and given to the head
+        work = rule.experts * _workspace(program, stage, at)
+        made = (copies + rows) * head.vocabulary + hidden + sampled + work
+        found[Moment(SAMPLER, sequences, "sequences")] = made + kept
+    if pool.images and not stage:
+        encoder = memories(program.phases["encode"])[0]
+        at = Binding(B=pool.images, T=1, C=0)
+        found[Moment(ENCODER, pool.images, "images")] = float(encoder.transient(at)) + kept
+    return found
+
+
+class Head(NamedTuple):
+    """What makes logits: hidden values and entries of the vocabulary, and the bytes of one of each."""
+
+    hidden: int
+    vocabulary: int
+    hidden_bytes: float
+    logit_bytes: float
+
+
+@lru_cache(maxsize=256)
+def _head(program: Program) -> Head:
+    """Of the last product; of none where there is none."""
+    graph = program[program.entries[-1]]
+    product = next((node for node in reversed(graph.nodes) if node.op.matrices), None)
+    if product is None:
+        return Head(0, 0, 0.0, 0.0)
+    x, logits = graph.operand_types(product)[0], product.results[0]
+    hidden, vocabulary = (int(Binding()(t.shape[-1])) for t in (x, logits))
+    return Head(hidden, vocabulary, x.dtype.bits / 8, logits.dtype.bits / 8)
+
+
+@lru_cache(maxsize=256)
+def _experts(program: Program, stage: int) -> tuple[tuple[Size, Size, Size], ...]:
+    """Of the experts of each layer: bytes that go into the last matrix, come out, and of gate and up."""
+    layers: dict[str, list[Instance]] = {}
+    for at in program.instances():
+        if at.stage == stage and at.node.op.active < 1:
+            layers.setdefault(at.path.rpartition(".")[0], []).append(at)
+
+    def size(types: Iterable[Tensor]) -> Size:
+        return sum((t.local(program.mesh).bytes for t in types), start=0)
+
+    found: dict[tuple[Size, Size, Size], None] = {}
+    for *first, last in layers.values():
+        x, y = last.graph.operand_types(last.node)[:1], last.node.results
+        found[size(x), size(y), size(t for at in first for t in at.node.results)] = None
+    return tuple(found)
+
+
+def _workspace(program: Program, stage: int, at: Binding) -> float:
+    """Bytes of the two buffers that experts work in, which outlive the layer.
+
+    Gate and up lie in one, and then what the last matrix makes; what lies between them in the other, which
+    has room for rows of hidden values too (`TritonExperts.workspace_shapes` of vLLM).
+    """
+    sizes = (tuple(map(at, of)) for of in _experts(program, stage))
+    return float(max((max(x, y) + max(wide, y) for x, y, wide in sizes), default=0))

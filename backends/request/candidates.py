@@ -1,0 +1,192 @@
+"""Programs that compete, priced at the same points: steps, and requests from prompt to last token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.cost.op_time import Model
+from llmir.backends.memory.caches import policy
+from llmir.backends.step.evaluate import Plan
+from llmir.backends.step.program_batch import Array, Points, Room, Stages
+from llmir.backends.step.sizes import binding, checked, running, shape
+from llmir.backends.step.staged import staged
+from llmir.base.arguments import counts, integer
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError, InputError
+from llmir.base.gc_pause import uncollected
+from llmir.base.values import Figures, FrozenDict, Immutable
+from llmir.ir.core.program import Program
+
+from .workload import LONGEST
+
+_CONTEXTS = 1 << 14  # whose steps of decode are held at once, of all candidates
+
+
+@dataclass(frozen=True)
+class Steps(Figures):
+    """A step of each candidate, as `Report` has it: arrays with a row for each, NaN of what is refused."""
+
+    time_s: Array
+    period_s: Array
+    interval_s: Array
+    peak_memory_bytes: Array
+
+
+@dataclass(frozen=True)
+class Requests(Figures):
+    """Batches of requests, as `Workload` has them whose `chunk` is "all": a row for each candidate.
+
+    `peak_memory_bytes` is the larger of those of prefill and of the last step of decode.
+    """
+
+    ttft_s: Array
+    tpot_s: Array
+    e2e_s: Array
+    peak_memory_bytes: Array
+
+
+class Candidates(Immutable):
+    """Programs, each in stages of so many layers, on one device.
+
+    `refused` says why those have no figures that do not fit the device's nodes, by their numbers; InputError
+    if none does.
+    """
+
+    programs: tuple[tuple[Program, tuple[int, ...]], ...]
+    model: Model
+    cache_policy: str
+    refused: Mapping[int, str]
+    _plans: dict[tuple[Program, tuple[int, ...]], Plan]
+    _stages: dict[tuple[int, ...], Stages]
+    _rooms: dict[tuple[int, ...], Room]
+
+    @uncollected()
+    def __init__(
+        self, programs: Sequence[tuple[Program, tuple[int, ...]]], model: Model, cache_policy: str = "exact"
+    ) -> None:
+        policy_name, refused = policy(cache_policy).name, dict[int, str]()
+        vars(self).update(programs=tuple(programs), model=model, cache_policy=policy_name)
+        vars(self).update(_plans={}, _stages={}, _rooms={})
+        for i, (program, sizes) in enumerate(self.programs):
+            try:
+                self._plan(program, sizes)
+            except HardwareError as error:
+                refused[i] = str(error)
+        vars(self).update(refused=FrozenDict(refused))
+        if len(self.refused) == len(self.programs):
+            raise InputError(
+                f"candidates: {next(iter(self.refused.values()), 'expected programs, got none')}"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Candidates, (self.programs, self.model, self.cache_policy)
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+    def __repr__(self) -> str:
+        return f"<Candidates: {len(self)} programs on {self.model.device.name}>"
+
+    @uncollected()
+    def step(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> Steps:
+        """One step at these points, numbers or arrays that broadcast together.
+
+        InputError as `analyze` has it.
+        """
+        asked = checked(batch, new, context)
+        points, plans = self._at(asked)
+        whole, slowest = points.timing()
+        interval = points.parts * slowest
+        peaks = self._room(plans).peaks(points)
+        figures = whole + interval - slowest, np.maximum(whole, interval), interval, peaks
+        return Steps(*(self._all(each).reshape(len(self), *shape([asked])) for each in figures))
+
+    @uncollected()
+    def seconds(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Array, Array]:
+        """Of such a step `period_s` and `interval_s` alone: what it holds is not looked at."""
+        asked = checked(batch, new, context)
+        points, _ = self._at(asked)
+        whole, slowest = points.timing()
+        interval = points.parts * slowest
+        period, busy = (self._all(each) for each in (np.maximum(whole, interval), interval))
+        sizes = len(self), *shape([asked])
+        return period.reshape(sizes), busy.reshape(sizes)
+
+    @uncollected()
+    def requests(self, batch: Any, prompt: int, generate: int) -> Requests:
+        """Batches of requests of so many tokens, each prompt read in one step.
+
+        InputError for models of images, whose requests are of more steps.
+        """
+        prompt, generate = integer("prompt", prompt, 1, LONGEST), integer("generate", generate, 1, LONGEST)
+        batch = np.atleast_1d(np.asarray(counts("batch", batch, 1)))
+        if batch.ndim > 1:
+            raise InputError(f"batch: expected numbers in a row, got an array of {batch.ndim} dimensions")
+        for program, _ in self.programs:
+            if program.patches or program.image_tokens:
+                raise InputError(f"requests: those of {program.name} have images; price them by workload")
+        read = self.step(batch, prompt)
+        peak, decoding = read.peak_memory_bytes, np.zeros(read.time_s.shape)
+        if generate > 1:
+            last = prompt + generate - 2
+            points, plans = self._at((batch, 1, last))
+            peak = np.maximum(peak, self._all(self._room(plans).peaks(points)))
+            decoding = self._decoding(batch, range(prompt, last + 1))
+        tpot = decoding / (generate - 1) if generate > 1 else np.full(decoding.shape, np.nan)
+        return Requests(read.time_s, tpot, read.time_s + decoding, peak)
+
+    def _decoding(self, batch: Array, contexts: range) -> Array:
+        """Seconds of the steps of decode at these contexts."""
+        total: Any = 0.0
+        for i in range(0, len(contexts), _CONTEXTS):
+            some = np.array(contexts[i : i + _CONTEXTS])
+            points, _ = self._at((batch[:, None], 1, some[None]))
+            if np.all(points.parts == 1):  # the next step begins when the last stage is done
+                total = total + points.whole()
+                continue
+            whole, slowest = points.timing()
+            total = total + np.maximum(whole, points.parts * slowest).sum(axis=-1)
+        return self._all(total)
+
+    def _plan(self, program: Program, sizes: tuple[int, ...]) -> Plan:
+        key = program, sizes
+        if key not in self._plans:
+            self._plans[key] = staged(program, self.model, sizes, self.cache_policy)
+        return self._plans[key]
+
+    def _at(self, step: tuple[Any, Any, Any]) -> tuple[Points, tuple[Plan, ...]]:
+        """The points, of one axis at least, and what runs there."""
+        shape([step])
+        batch, new, context = step
+        step = np.atleast_1d(batch), new, context
+        plans = tuple(self._running(step))
+        key = tuple(map(id, plans))
+        if key not in self._stages:
+            self._stages[key] = Stages(plans)
+        parts = {of.program.micro_batches: None for of in plans}
+        return Points(self._stages[key], {m: binding(m, *step) for m in parts}), plans
+
+    def _room(self, plans: tuple[Plan, ...]) -> Room:
+        """What holds what runs there."""
+        key = tuple(map(id, plans))
+        if key not in self._rooms:
+            self._rooms[key] = Room(plans)
+        return self._rooms[key]
+
+    def _running(self, step: tuple[Any, Any, Any]) -> Iterator[Plan]:
+        for i, (program, sizes) in enumerate(self.programs):
+            if i not in self.refused:
+                plain = not (program.patches or program.splits or "prompt" in program.facts)
+                runs = program if plain else running(program, [step], "")[0]
+                yield self._plan(runs, sizes)
+
+    def _all(self, figures: Array) -> Array:
+        """With rows of NaN for those that are refused."""
+        if not self.refused:
+            return figures
+        found = np.full((len(self), *figures.shape[1:]), np.nan)
+        found[[i for i in range(len(self)) if i not in self.refused]] = figures
+        return found

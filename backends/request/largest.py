@@ -1,0 +1,331 @@
+"""The most of something that a deployment takes: a batch, a context, users; and what keeps it from more.
+
+Each limit is asked alone: the largest answer that it allows is found by halving, which is exact where what is
+limited never falls as the answer grows. The answer is found by halving over all limits together: it meets
+them, and one more does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.base.formats import Result
+from llmir.base.values import Figures
+from llmir.hw.spent import Spent, spent
+
+from .closed_loop import ClosedLoop
+from .loop import mean_aged
+from .workload import LONGEST, Workload
+
+MANY = 1 << 20  # requests: no limit that allows more is one
+LARGE = 1e30  # bytes: more than any device has
+PREFILL, DECODE, BOTH = "prefill", "decode", "both"
+
+
+class Limit(NamedTuple):
+    """What a limit allows, and how far the answer is from it.
+
+    `most` is the largest answer that it alone allows, None for any. At the answer (at one, where not even one
+    is allowed) `used` is what it limits, of `allowed`, None for no limit; one more takes `more`. A limit that
+    is not `hard` only costs time beyond that: what is read goes into further steps.
+    """
+
+    name: str
+    phase: str
+    unit: str
+    most: int | None
+    used: float
+    allowed: float | None
+    more: float | None
+    hard: bool = True
+
+
+class Measure(NamedTuple):
+    """A figure of each number that may be the answer, and what it may be at most there."""
+
+    name: str
+    phase: str
+    unit: str
+    figure: Callable[[int], float]
+    allowed: Callable[[int], float | None]
+    hard: bool = True
+
+    def meets(self, n: int) -> bool:
+        """Whether the figure is within the limit."""
+        allowed = self.allowed(n)
+        return allowed is None or self.figure(n) <= allowed
+
+
+@dataclass(frozen=True, eq=False)
+class Answer(Figures):
+    """The `most` of one kind that meets all limits, 0 if none does; `step` is what one more is.
+
+    Figures of limits, times and rates are those `at` the answer, or at the least where there is none.
+    """
+
+    what: str
+    most: int
+    at: int
+    step: int
+    limits: tuple[Limit, ...]
+    ttft_s: float
+    tpot_s: float | None
+    output_tokens_per_s: float
+    spent: Spent
+
+    @property
+    def binding(self) -> Limit | None:
+        """The limit that allows least; None where nothing limits."""
+        return _least(self.limits)
+
+    def of(self, phase: str) -> Limit | None:
+        """The limit of a phase that allows least."""
+        return _least(tuple(limit for limit in self.limits if limit.phase in (phase, BOTH)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        by = {"binds": self.binding, PREFILL: self.of(PREFILL), DECODE: self.of(DECODE)}
+        return {
+            "most": self.most,
+            **{name: limit and limit.name for name, limit in by.items()},
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "output_tokens_per_s": self.output_tokens_per_s,
+            "cost_usd_per_mtok": self.spent.usd_per_mtok,
+            "energy_j_per_token": self.spent.joules_per_token,
+            "limits": [limit._asdict() for limit in self.limits],
+        }
+
+
+def _least(limits: tuple[Limit, ...]) -> Limit | None:
+    """Of equal ones that which is nearest, or exceeded most."""
+    known = [limit for limit in limits if limit.hard and limit.most is not None]
+    return min(known, key=lambda limit: (limit.most or 0, -limit.used / (limit.allowed or 1)), default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Largest(Figures, Result):
+    """What a deployment takes at most of requests like those of `job`.
+
+    `batch` requests that begin together, tokens of `context` of each of as many requests as `job` has, prompt
+    and answer; and `requests` at once of users who ask again when answered.
+    """
+
+    job: Workload
+    max_ttft_s: float | None
+    max_tpot_s: float | None
+    batch: Answer
+    context: Answer
+    requests: Answer
+
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        """By name."""
+        return {"batch": self.batch, "context": self.context, "requests": self.requests}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know."""
+        return self.job.notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report."""
+        job = self.job
+        return {
+            "model": job.program.name,
+            "hardware": job.device.name,
+            "devices": job.program.devices,
+            "batch": job.batch,
+            "prompt": job.prompt,
+            "generate": job.generate,
+            "engine": job.memory.engine,
+            "max_ttft_s": self.max_ttft_s,
+            "max_tpot_s": self.max_tpot_s,
+            **{name: answer.to_dict() for name, answer in self.answers.items()},
+        }
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{name} {answer.most:,}" for name, answer in self.answers.items())
+        return f"<Largest {self.job.program.name} on {self.job.device.name}: {found}>"
+
+
+def largest(job: Workload, max_ttft_s: float | None = None, max_tpot_s: float | None = None) -> Largest:
+    """The largest batch, context and number of requests at once, within memory, the engine and limits.
+
+    InputError for what has no tokens, or prompts of one length, and for a limit of later tokens without any.
+    """
+    if job.program.patches or job.program.image_tokens or "prompt" in job.program.facts:
+        raise InputError(
+            f"largest: {job.program.name} does not read text alone, which is all that counts here"
+        )
+    if max_tpot_s is not None and job.generate == 1:
+        raise InputError(f"max_tpot: {max_tpot_s:g} s; with 1 token to generate there is no later one")
+    limits = max_ttft_s, max_tpot_s
+    return Largest(job, *limits, _batch(job, *limits), _context(job, *limits), _requests(job, *limits))
+
+
+def most(meets: Callable[[int], bool], cap: int) -> int:
+    """A number that meets while the next one does not, from 0 for none to `cap`, by doubling and halving.
+
+    Where all smaller numbers meet too, that is the largest.
+
+    >>> most(lambda n: n * n <= 50, 1000), most(lambda n: False, 1000), most(lambda n: True, 1000)
+    (7, 0, 1000)
+    """
+    low, high = 0, 1
+    while high < cap and meets(high):
+        low, high = high, 2 * high
+    if high >= cap:
+        if cap and meets(cap):
+            return cap
+        high = cap
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
+
+
+def _limits(measures: list[Measure], cap: int, step: int, first: int) -> tuple[int, tuple[Limit, ...]]:
+    """The answer, and what each limit alone allows: of `first` + n · `step`, n up to `cap`; 0 for none."""
+
+    def number(n: int) -> int:
+        return first + n * step if n else 0
+
+    def meets(measure: Measure) -> Callable[[int], bool]:
+        return lambda n: measure.meets(number(n))
+
+    hard = [measure for measure in measures if measure.hard]
+    found = most(lambda n: all(measure.meets(number(n)) for measure in hard), cap)
+    here, more = number(max(found, 1)), number(max(found, 1) + 1)
+    limits = []
+    for measure in measures:
+        allowed, used = measure.allowed(here), measure.figure(here)
+        alone = None if allowed is None else most(meets(measure), cap)
+        limits.append(
+            Limit(
+                *measure[:3],
+                None if alone is None or alone >= cap else number(alone),
+                used,
+                allowed,
+                measure.figure(more) - used if found < cap else None,
+                measure.hard,
+            )
+        )
+    return number(found), tuple(limits)
+
+
+def _times(
+    job: Workload,
+    ttft: Callable[[int], float],
+    tpot: Callable[[int], float | None],
+    max_ttft_s: float | None,
+    max_tpot_s: float | None,
+) -> list[Measure]:
+    """Of the first token, and of later ones where there are any."""
+    first = Measure("ttft", PREFILL, "s", ttft, lambda n: max_ttft_s)
+    later = Measure("tpot", DECODE, "s", lambda n: tpot(n) or 0.0, lambda n: max_tpot_s)
+    return [first, later] if job.generate > 1 else [first]
+
+
+def _batch(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> Answer:
+    """Requests that begin together: their prompts are read one after another, and all decode together."""
+    step = job.program.micro_batches
+
+    @cache
+    def of(n: int) -> Workload:
+        return replace(job, batch=n)
+
+    measures = [
+        *_times(job, lambda n: of(n).ttft_s, lambda n: of(n).tpot_s, max_ttft_s, max_tpot_s),
+        Measure("memory", BOTH, "bytes", job.peak_bytes, lambda n: job.capacity_bytes),
+        *_engine(job),
+        *_one_step(job, lambda n: n * (job.length - job.cached)),
+    ]
+    found, limits = _limits(measures, MANY, step, 0)
+    return _answer("batch", found, found or step, step, limits, of(found or step))
+
+
+def _engine(job: Workload) -> list[Measure]:
+    """What an engine runs at once, where one is priced."""
+    pool, ranks = job.pool, job.program.parallelism.dp
+    if not pool:
+        return []
+    return [
+        Measure("max_num_seqs", DECODE, "requests", float, lambda n: float(pool.sequences * ranks)),
+        Measure("max_batched_tokens", DECODE, "tokens", float, lambda n: float(pool.tokens * ranks)),
+    ]
+
+
+def _one_step(job: Workload, tokens: Callable[[int], int]) -> list[Measure]:
+    """What one step reads: more takes further steps, and so time."""
+    if job.budget is None:
+        return []
+    budget = float(job.budget * job.program.parallelism.dp)
+    return [Measure("one step reads", PREFILL, "tokens", lambda n: float(tokens(n)), lambda n: budget, False)]
+
+
+def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> Answer:
+    """Tokens of a request, those of its answer included."""
+    first = job.generate + job.cached
+
+    @cache
+    def of(n: int) -> Workload | None:
+        try:
+            longest = job.max_model_len and max(job.max_model_len, n)
+            return replace(job, prompt=n - job.generate, max_model_len=longest)
+        except InputError:  # a step for such prompts leaves no memory
+            return None
+
+    def figure(of_job: Callable[[Workload], float | None]) -> Callable[[int], float]:
+        return lambda n: (of_job(at) or 0.0) if (at := of(n)) else float("inf")
+
+    ttft, tpot = figure(lambda at: at.ttft_s), figure(lambda at: at.tpot_s)
+    peak, usable = figure(lambda at: at.peak_bytes(job.batch)), figure(lambda at: at.capacity_bytes)
+    measures = _times(job, ttft, tpot, max_ttft_s, max_tpot_s)
+    measures.append(Measure("memory", BOTH, "bytes", peak, lambda n: min(usable(n), LARGE)))
+    positions = job.program.facts.get("positions")
+    longest = job.max_model_len or (positions if isinstance(positions, int) else None)
+    if longest is not None:
+        limit = float(longest)
+        measures.append(Measure("max_model_len", BOTH, "tokens", float, lambda n: limit))
+    measures += _one_step(job, lambda n: job.batch * (n - first))
+    found, limits = _limits(measures, LONGEST - first, 1, first)
+    at = found or first + 1
+    return _answer("context", found, at, 1, limits, replace(job, prompt=at - job.generate))
+
+
+def _requests(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> Answer:
+    """Users in a closed loop, whose prompts are read beside others' decodes: requests of all ages."""
+    step = job.program.micro_batches
+    alone = ClosedLoop(replace(job, batch=step), step)
+    aged = alone.job if alone.whole else mean_aged(alone.job, alone.chunk)
+    memory = Measure("memory", BOTH, "bytes", aged.peak_bytes, lambda n: aged.capacity_bytes)
+    if not aged.max_batch:  # nothing runs, so that no user has a time
+        _, limits = _limits([memory], MANY, step, 0)
+        return _answer("requests", 0, step, step, limits, alone.job)
+
+    @cache
+    def of(n: int) -> ClosedLoop:
+        return replace(alone, concurrency=n)
+
+    measures = _times(job, lambda n: of(n).ttft_s, lambda n: of(n).tpot_s, max_ttft_s, max_tpot_s)
+    measures.append(memory)
+    if not alone.whole:
+        measures += _engine(job)
+    found, limits = _limits(measures, MANY, step, 0)
+    return _answer("requests", found, found or step, step, limits, of(found or step))
+
+
+def _answer(
+    what: str, found: int, at: int, step: int, limits: tuple[Limit, ...], of: Workload | ClosedLoop
+) -> Answer:
+    """With the times and rates of a batch, or of users."""
+    rate = of.busy_output_tokens_per_s if isinstance(of, Workload) else of.output_tokens_per_s
+    job = of if isinstance(of, Workload) else of.job
+    used = spent(job.device, job.program.devices, rate)
+    return Answer(what, found, at, step, limits, of.ttft_s, of.tpot_s, rate, used)

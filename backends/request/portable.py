@@ -1,0 +1,251 @@
+"""Requests of a program on a device as functions for other languages: seconds, bytes, rows of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
+
+from llmir.backends.cost import models
+from llmir.backends.cost.calibrated import Calibrated
+from llmir.backends.cost.op_time import Model, Price
+from llmir.backends.cost.typed import Kin, kin, typed
+from llmir.backends.kernels.base import DRAFTS
+from llmir.backends.memory.caches import policy
+from llmir.backends.memory.kv_capacity import Pool
+from llmir.backends.memory.liveness import reserved
+from llmir.backends.step.costs import Priced, named
+from llmir.backends.step.evaluate import Plan, plan
+from llmir.backends.step.functions import SIZES, recorded
+from llmir.backends.step.placement import moved, placed
+from llmir.backends.step.sizes import checked, running
+from llmir.backends.tape.record import Function
+from llmir.base.array_namespace import Number
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.polynomial import falls
+
+from .workload import Workload
+
+USUAL = 2048, 128  # tokens in and out by which an engine's memory is looked up; it is that of any others
+_MANY = 1 << 20  # sequences, of which a sampler takes more than a forward pass
+
+
+class Base(NamedTuple):
+    """What a time may be made of: its basis, and the error known of such, as a `Price` has them."""
+
+    basis: str
+    error: float | None
+    lent: float
+    beyond: float
+
+
+class Op(NamedTuple):
+    """A row: what is fixed of it, where its price and its amounts begin, and whether ranks send in it.
+
+    `moment` is where `Phase.moments` has what activations take while it runs.
+    """
+
+    fixed: dict[str, Any]
+    priced: int
+    amounts: int
+    moment: int
+    sends: bool
+
+
+class Phase:
+    """Steps of one phase as functions of B, T and C.
+
+    Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), and bytes
+    of weights, caches and activations (`memory`). `figures` are all that a step says, so many of each as
+    `counts` has, in one function, so that what they share is worked out once: of each stage `parts` (ops
+    alone, in a graph, as launched, whole), seconds by the roofline (`ideal`) and `memory`; of ops `times` as
+    `Priced` has them, `amounts`, and activations at the step's `moments`.
+    `steps` and `ideal` may be of a device whose rates are told later (`cost.typed`), `plan` of what it is.
+    """
+
+    def __init__(self, steps: Plan, ideal: Plan, of: Plan, name: str = "") -> None:
+        tape, at = recorded()
+        self.plan, self.name, self._steps = of, name, steps
+        values, seconds = steps.figures(at), steps.seconds(at)
+        stage = Function.of(tape, SIZES, seconds.whole)
+        self.early, self.late = stage.parted(("C",))
+        moments = chain.from_iterable(m.lifetimes.moments for m in steps.memories)
+        self._moments = {moment.op: i for i, moment in enumerate(moments)}
+        sizes = (at(m.bytes) for memory in steps.memories for m in memory.lifetimes.moments)
+        found: dict[str, Iterable[Number]] = {
+            "parts": chain(*seconds),
+            "ideal": ideal.timing(at).stages,
+            "memory": chain.from_iterable(
+                (at(m.weights), at(m.caches), m.transient(at)) for m in steps.memories
+            ),
+            "times": chain.from_iterable(values[start] for start in self._starts),
+            "amounts": chain.from_iterable(values[kind.amounts] for kind in steps.kinds),
+            "moments": sizes,
+        }
+        outputs = {name: tuple(of) for name, of in found.items()}
+        self.counts = {name: len(of) for name, of in outputs.items()}
+        self.figures = Function.of(tape, SIZES, chain.from_iterable(outputs.values()))
+        self.memory = Function.of(tape, SIZES, outputs["memory"])
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """All of them."""
+        return self.early, self.late, self.figures, self.memory
+
+    @property
+    def _starts(self) -> list[slice]:
+        return list({kind.priced.start: kind.priced for kind in self._steps.kinds}.values())
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """The rows, in schedule order."""
+        found: dict[int, Op] = {}
+        starts = {place.start: i * len(Priced._fields) for i, place in enumerate(self._starts)}
+        amounts = 0
+        for kind in self._steps.kinds:
+            repeat, sends = kind.row.repeat * self.plan.program.micro_batches, bool(kind.row.work.wire)
+            for number, called in ((kind.first, named(kind.row)), *kind.others):
+                fixed = dict(called, repeat=repeat)
+                moment = self._moments.get(str(called["name"]), -1)
+                found[number] = Op(fixed, starts[kind.priced.start], amounts, moment, sends)
+            amounts += len(kind.row.amounts)
+        return tuple(found[number] for number in sorted(found))
+
+    def bases(self, plan: Plan | None = None) -> tuple[tuple[Base, ...], ...]:
+        """What times of each row may be made of, by which price holds; of another plan of the same rows."""
+        prices = (plan or self.plan).prices
+        found = {id(price): _bases(price) for price in {id(price): price for price in prices}.values()}
+        return tuple(found[id(price)] for price in prices)
+
+
+def _bases(price: Price) -> tuple[Base, ...]:
+    held = (price.held(i) for i in range(len(getattr(price, "prices", (price,)))))
+    lent = "lent", "beyond"
+    return tuple(
+        Base(str(one.basis), one.error, *(float(getattr(one, of, 0.0)) for of in lent)) for one in held
+    )
+
+
+class RequestCode:
+    """A program on a device, for those who price requests elsewhere: `phases` by name, caches, and limits.
+
+    A program that does not tell decode from prefill has one phase, `step`. `InputError` for what is no
+    function of three sizes: images, prompts of which layers see a part, and cost models that symbols do not
+    go through; and for engines whose memory depends on the longest request.
+    Functions take the `rates` of its device as they are told, by key (`cost.typed`).
+    """
+
+    def __init__(self, program: Program, model: Model, cache_policy: str = "exact") -> None:
+        if not model.symbolic:
+            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+        if program.patches or program.image_tokens:
+            raise InputError(f"{program.name} reads images, and a page has tokens alone")
+        if "prompt" in program.facts:
+            raise InputError(f"layers of {program.name} see fewer tokens of one prompt alone")
+        self.program, self.model = program, placed(program, model)
+        self.cache_policy = policy(cache_policy).name
+        self.drafts = DRAFTS if program.splits else 1
+        prompt, generate = USUAL
+        self.job = Workload(program, model.device, program.micro_batches, prompt, generate, model=model)
+        self.pool: Pool | None = self.job.pool
+        if self.pool and self.pool.whole:
+            runs = f"{model.runs} reads prompts whole"
+            raise InputError(f"{runs}, so that its memory depends on them; choose another engine")
+
+    @cached_property
+    def phases(self) -> dict[str, Phase]:
+        """The steps of each phase: of all, or of `decode` and `prefill`."""
+        names = ("decode", "prefill") if self.program.splits else ("",)
+        return {name or "step": self._phase(name) for name in names}
+
+    def _phase(self, name: str) -> Phase:
+        program, _, _ = running(self.program, [checked(self.program.micro_batches)], name)
+        ideal = models.model(self.told.device, "ideal")
+        steps, least, own = (plan(program, of, self.cache_policy) for of in (self.told, ideal, self.model))
+        return Phase(steps, least, own, name)
+
+    @cached_property
+    def told(self) -> Model:
+        """The model on the device with rates that are told later."""
+        return moved(self.model, typed(self.model.device))
+
+    @cached_property
+    def kin(self) -> Kin | None:
+        """The device whose kernels are taken, if other rates decide how far off those are."""
+        return kin(self.model.device) if isinstance(self.model, Calibrated) else None
+
+    def doubted(self, phase: Phase) -> tuple[tuple[tuple[Base, ...], ...], ...]:
+        """What times may be made of at other rates: on the same die as that device, and on another."""
+        models = (moved(self.model, device) for device in (self.kin.others if self.kin else ()))
+        return tuple(phase.bases(plan(phase.plan.program, model, self.cache_policy)) for model in models)
+
+    @cached_property
+    def held(self) -> Function:
+        """Bytes of the caches of each stage as they are reserved: by an engine in pages."""
+        tape, at = recorded(1)
+        by = policy(self.cache_policy)
+        if self.pool:
+            paged = "paged" if self.cache_policy == "exact" else self.cache_policy
+            by = policy(paged, self.pool.rule.block)
+        return Function.of(tape, SIZES, [at(size) for size in reserved(self.program.phase("decode"), by)])
+
+    @cached_property
+    def counted(self) -> Function | None:
+        """Bytes by which an engine counts the tokens of each stage; None where any has as many usable ones.
+
+        With other memory another stage may be full first, whose share is then what counts.
+        """
+        pool = self.pool
+        if pool is None or pool.rule.rule != "free" or len(self.program.entries) == 1:
+            return None
+        tape, at = recorded(1)
+        sizes = reserved(self.program.phase("decode"), policy("unified", pool.rule.block))
+        return Function.of(tape, SIZES, [at(size) for size in sizes])
+
+    @cached_property
+    def falls(self) -> bool:
+        """Whether caches may take less after a token more."""
+        return any(map(falls, reserved(self.program.phase("decode"), policy(self.cache_policy))))
+
+    @cached_property
+    def limits(self) -> dict[str, Any]:
+        """What may be used: of an engine the room of each stage, how what it samples grows; else bytes."""
+        if self.pool is None:
+            return {"physical": self.model.device.capacity_bytes, "share": self.job.share}
+        pool, program = self.pool, self.program
+        rooms = pool.rooms()
+        more, most = ([room.activations for room in pool.rooms(n)] for n in (_MANY, _MANY + 1))
+        each = [b - a for a, b in zip(more, most, strict=True)]
+        held = "weights", "activations", "overhead"
+        return {
+            "rule": pool.rule.rule,
+            "share": pool.share,
+            "aside": pool.aside,
+            "physical": pool.device.capacity_bytes,
+            "tightest": pool.tightest,
+            "sequences": pool.sequences,
+            "stages": [{of: getattr(room, of) for of in held} for room in rooms],
+            "reserve": pool.reserve_bytes,
+            "grows": {"each": each, "fixed": [a - _MANY * n for a, n in zip(more, each, strict=True)]},
+            "dp": program.parallelism.dp,
+            "block": pool.rule.block,
+        }
+
+    @cached_property
+    def sizes(self) -> tuple[int, int | None]:
+        """From how many bytes of memory, and below how many, an engine does all else as it does."""
+        pool = self.pool
+        if pool is None:
+            return 1, None
+        options = (*pool.rule.budgets, *pool.rule.aside, *(pool.graphs.largest if pool.graphs else ()))
+        ends = [1, *(option.memory_bytes for option in options)]
+        capacity = pool.device.capacity_bytes
+        return max(n for n in ends if n <= capacity), min((n for n in ends if n > capacity), default=None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know, as a report has it."""
+        plans = (phase.plan for phase in self.phases.values())
+        return tuple(dict.fromkeys((*self.program.notes, *(note for p in plans for note in p.notes))))

@@ -1,0 +1,209 @@
+"""Speculation: tokens that are drafted, and steps that verify several of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import field, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.memory.transfer import rank_bytes
+from llmir.backends.step.report import Report
+from llmir.base.arguments import integer, number
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
+
+from .chunks import Chunk, Reading, reading
+from .workload import _STEPS, Workload
+
+MOST = 64  # drafted tokens of a step: beyond, hardly any is right
+MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # what drafts
+PADDED = 128  # ids by which tables of one tokenizer differ (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
+EQUAL = {"vllm": "vllm/config/speculative.py, verify_equal_vocab_size_if_draft_model"}  # who takes no padding
+_SOME = 4096  # tokens at which caches of two programs are compared
+
+
+def yielded(draft_tokens: int, acceptance: float) -> float:
+    """Tokens of a step on average, if each draft is right with a chance that depends on none before it.
+
+    Leviathan, Kalman and Matias 2023, arXiv:2211.17192, equation 1: (1 − aᵏ⁺¹) / (1 − a).
+
+    >>> yielded(4, 0.7), yielded(3, 1.0), yielded(3, 0.0)
+    (2.7731, 4.0, 1.0)
+    """
+    return round(sum(acceptance**n for n in range(draft_tokens + 1)), 12)
+
+
+def speculative(
+    job: Workload, verify: Program, draft_tokens: int, acceptance: float, draft: Program | None
+) -> Speculative:
+    """A workload whose later tokens are drafted and verified; InputError for what cannot be."""
+    count, share = asked(draft_tokens, acceptance)
+    if type(job) is not Workload:
+        raise InputError("speculate: of a batch of requests; a closed loop of users has no drafts")
+    if job.generate == 1:
+        raise InputError("generate: 1; drafts are of later tokens")
+    runs = job.model.runs if job.model else None
+    check(job.program, verify, draft, runs.name if runs else "")
+    own = {f.name: getattr(job, f.name) for f in fields(Workload)}
+    if draft is not None:
+        own["reserve_bytes"] += _held(job, draft)
+    return Speculative(**own, verify=verify, draft_tokens=count, acceptance=share, drafter=draft)
+
+
+def asked(draft_tokens: object, acceptance: object) -> tuple[int, float]:
+    """How many are drafted, and the chance that one is right; InputError for what is neither."""
+    return integer("draft_tokens", draft_tokens, 1, MOST), number("acceptance", acceptance, 0.0, 1.0)
+
+
+def check(program: Program, verify: Program, draft: Program | None, engine: str = "") -> None:
+    """InputError for what does not verify a program, or cannot draft for it."""
+    kept = {(p.cache_bytes(_SOME), p.parameters, p.devices) for p in (verify, program)}
+    if len(kept) > 1:
+        raise InputError(f"verify: {verify.name} is not {program.name} with logits of all positions")
+    if draft is None:
+        return
+    if draft.devices > program.devices:
+        few = f"{program.devices:,} of {program.name}"
+        raise InputError(f"draft: {draft.name} is laid over {draft.devices:,} devices, more than the {few}")
+    own, other = _vocabulary(draft), _vocabulary(program)
+    sizes = f"its vocabulary has {own:,} tokens, not {other:,}"
+    if abs(own - other) > PADDED or (own != other and engine in EQUAL):
+        why = f", and {engine} compares sizes ({EQUAL[engine]})" if abs(own - other) <= PADDED else ""
+        raise InputError(f"{draft.name} cannot draft for {program.name}: {sizes}{why}")
+
+
+def _vocabulary(program: Program) -> int:
+    """Of how many tokens there are logits."""
+    graph = program.graphs[program.entries[-1]]
+    size = graph.type(graph.outputs[0]).shape[-1]
+    return size if isinstance(size, int) else 0
+
+
+def drafting(program: Program, drafter: Program | None) -> Program | None:
+    """What drafts: a model, or the layer that the program has as its phase `draft`; None where nothing runs.
+
+    It reads each prompt as the model does, in the same steps, so that it has its cache.
+    """
+    return drafter if drafter is not None else program.phases.get("draft")
+
+
+def drafter_of(program: Program, drafter: Program | None) -> str:
+    """Which kind of thing drafts: a model, the program's own layer, or a look into the prompt."""
+    if drafting(program, drafter) is None:
+        return LOOKUP
+    return LAYER if drafter is None else MODEL
+
+
+def _held(job: Workload, draft: Program) -> int:
+    """Bytes of a rank for the weights of a model that drafts, and its caches of the batch."""
+    step = Report(draft, job.device, batch=job.batch, new=1, context=0, model=job.model)
+    caches = rank_bytes(draft, job.batch, job.length + job.generate - 1)
+    return int(step.weight_bytes) + int(caches)
+
+
+@dataclass(frozen=True, eq=False)
+class Speculative(Workload):
+    """A batch of requests whose later tokens come by steps that verify `draft_tokens` of each.
+
+    `verify` is the program with logits of all positions. A `drafter`, which may be another model, makes the
+    drafts one after another; without one the layer that the program loaded with `draft` has, and without that
+    they cost nothing, as those looked up in the prompt. What drafts reads the prompts too, after the model in
+    each step. A draft is right with chance `acceptance`, whatever came before it. What a drafter keeps is
+    taken from the memory for caches (`reserve_bytes`).
+    """
+
+    verify: Program | None = None
+    draft_tokens: int = field(default=1, metadata={"least": 1, "most": MOST})
+    acceptance: float = field(default=0.0, metadata={"least": 0.0, "most": 1.0})
+    drafter: Program | None = None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step yields on average."""
+        return yielded(self.draft_tokens, self.acceptance)
+
+    @cached_property
+    def decode(self) -> Report | None:
+        """The last step that verifies, the longest."""
+        return self._verify(self.length + self.generate - 2)
+
+    @cached_property
+    def draft(self) -> Report | None:
+        """A step that drafts, as late; None where drafts cost nothing."""
+        return self._draft(self.batch, 1, self.length + self.generate - 2)
+
+    @property
+    def drafted_s(self) -> float:
+        """Seconds of all drafts of a step, the last one's."""
+        return self.draft_tokens * float(self.draft.period_s) if self.draft else 0.0
+
+    @cached_property
+    def _reading(self) -> Reading:
+        """How long it takes to read all prompts, with what drafts."""
+        return Reading(*map(sum, zip(super()._reading, self._draft_reading, strict=True)))
+
+    @cached_property
+    def _draft_reading(self) -> Reading:
+        """What of that is due to what drafts."""
+        if drafting(self.program, self.drafter) is None:
+            return Reading(0.0, 0.0, 0.0)
+        return reading(self.chunks, self._draft_reads)
+
+    def _draft_reads(self, chunk: Chunk) -> Report:
+        step = self._draft(chunk.prompts, chunk.new, chunk.cached)
+        assert step is not None
+        return step
+
+    @property
+    def draft_read_s(self) -> float:
+        """Seconds in which what drafts reads the prompts, part of the TTFT."""
+        return self._draft_reading.time_s
+
+    def _verify(self, context: Any) -> Report:
+        at: dict[str, Any] = {"batch": self.batch, "new": self.draft_tokens + 1, "context": context}
+        how: dict[str, Any] = {"model": self.model, "cache_policy": self.cache_policy}
+        return Report(self.verify or self.program, self.device, **at, **how)
+
+    def _draft(self, batch: int, new: int, context: Any) -> Report | None:
+        at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
+        how: dict[str, Any] = {"model": self.model, "cache_policy": self.cache_policy}
+        if self.drafter is not None:
+            return Report(self.drafter, self.device, **at, **how)
+        if "draft" in self.program.phases:
+            return Report(self.program, self.device, **at, **how, phase="draft")
+        return None
+
+    @cached_property
+    def _decoding(self) -> tuple[float, float]:
+        """Sums over all tokens after the first of their part of a step, and of the drafts before it."""
+        period = interval = 0.0
+        tokens = range(self.length, self.length + self.generate - 1)
+        for i in range(0, len(tokens), _STEPS):
+            part = tokens[i : i + _STEPS]
+            contexts = np.arange(part.start, part.stop)
+            steps = [(1, self._verify(contexts)), (self.draft_tokens, self._draft(self.batch, 1, contexts))]
+            period += sum(n * float(np.sum(step.period_s)) for n, step in steps if step)
+            interval += sum(n * float(np.sum(step.interval_s)) for n, step in steps if step)
+        return period / self.tokens_per_step, interval / self.tokens_per_step
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know: also what a step yields."""
+        drafts = f"{self.draft_tokens} draft{'s' if self.draft_tokens > 1 else ''}"
+        right = f"of which each is right {100 * self.acceptance:.3g} times in 100"
+        yields = f"a step verifies {drafts}, {right}, and yields {self.tokens_per_step:.3g} tokens"
+        who = self.drafter.name if self.drafter else "the model's own layer"
+        times = f"in {1e3 * self.drafted_s:.3g} ms, and reads the prompts in {1e3 * self.draft_read_s:.3g} ms"
+        cost = f"{who} drafts them {times}" if self.draft else "drafts cost nothing"
+        return (*super().notes, f"{yields}; {cost}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report."""
+        asked = {"draft_tokens": self.draft_tokens, "acceptance": self.acceptance}
+        made = {"tokens_per_step": self.tokens_per_step, "drafted_s": self.drafted_s}
+        made["draft_read_s"] = self.draft_read_s
+        drafter = self.drafter.name if self.drafter else None
+        return {**super().to_dict(), "speculation": {**asked, **made, "drafter": drafter}}

@@ -1,0 +1,397 @@
+"""A request from prompt to last token: one prefill step, then one decode step for each further token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.cost.models import model as usual
+from llmir.backends.cost.op_time import Model
+from llmir.backends.memory.caches import POLICIES
+from llmir.backends.memory.kv_capacity import UNLIMITED, Pool, most
+from llmir.backends.memory.memory_sum import MemorySum, of_pool, of_steps
+from llmir.backends.step.report import Report
+from llmir.base.arguments import MOST, stated
+from llmir.base.errors import InputError
+from llmir.base.formats import Paged, Result
+from llmir.base.values import Record
+from llmir.hw.device import Device
+from llmir.hw.engine_sections import EngineMemory
+from llmir.hw.graphs import Graphs
+from llmir.ir.core.program import APART, Program
+from llmir.ir.sizes.binding import Binding
+
+from .chunks import ALL, Chunk, Reading, chunks, largest, reading
+from .document import document
+from .peaks import fullest, peak
+
+LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
+REQUESTS = 1_000_000_000  # at once: more than any server has, and integers hold the bytes of their caches
+_STEPS = 1 << 20  # decode steps priced at once
+PLAIN = 0.9  # the share of memory that may be used where no engine has a rule for it
+
+
+def _between(least: float, most: float, *, default: Any = MISSING, **more: Any) -> Any:
+    return field(default=default, metadata={"least": least, "most": most, **more})
+
+
+@dataclass(frozen=True, eq=False)
+class Workload(Record, Result, Paged):
+    """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
+
+    Of each prompt the first `cached` tokens are in the cache already. Prefill reads the others, in steps of
+    `chunk` tokens on each data-parallel rank, and yields token 1; `prefill` is the largest of its steps, and
+    of equal ones the last. By default a step has the `budget` of the engine that is priced, and without one
+    it reads all prompts, as it does when `chunk` is "all". Decode step i = 1 … generate−1 has length + i − 1
+    tokens cached; `decode` is the last of them, and None when one token is all there is.
+
+    Memory is used as the engine does that is priced (`analysis.pool`), else up to `memory_utilization` of the
+    device, by default 0.9; less `reserve_bytes`. `cache_policy` says what is reserved for caches: their
+    `exact` bytes, or as engines do that are `paged` or `unified` (`analysis.caches`). `max_model_len` tokens
+    has a request at most that memory is counted for, by default as many as these; `max_num_seqs` and
+    `max_batched_tokens` (by default `chunk`) are limits of an engine's step.
+
+    Of a model of images alone there is one step, `encode`, which `prefill` is too, of `batch` images.
+    """
+
+    program: Program
+    device: Device
+    batch: int = _between(1, REQUESTS)
+    prompt: int = _between(1, LONGEST)
+    generate: int = _between(1, LONGEST)
+    memory_utilization: float | None = _between(0, 1, above=True, default=None)
+    reserve_bytes: int = _between(0, MOST, default=0)
+    model: Model | None = None
+    cache_policy: str = field(default="exact", metadata={"choices": tuple(POLICIES)})
+    max_model_len: int | None = _between(1, LONGEST, default=None)
+    max_num_seqs: int | None = _between(1, UNLIMITED, default=None)
+    max_batched_tokens: int | None = _between(1, LONGEST, default=None)
+    chunk: int | str | None = _between(1, UNLIMITED, default=None, words=(ALL,))
+    cached: int = _between(0, LONGEST, default=0)
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            many = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim)
+            if f.metadata and many:
+                why = "a workload takes one number, got an array; use analyze for grids"
+                raise InputError(f"{f.name}: {why}")
+            vars(self)[f.name] = stated(f.name, value, f.type, f.metadata, InputError)
+        if (due := self.program.facts.get("prompt", self.length)) != self.length:
+            images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
+            got = f"got {self.prompt:,}{images}"
+            raise InputError(f"prompt: layers of {self.program.name} see fewer of {due:,} tokens, {got}")
+        self._readable()
+        longest = self.length + self.generate
+        if self.max_model_len is not None and self.max_model_len < longest:
+            asked = f"prompt and answer have {longest:,} tokens"
+            raise InputError(f"max_model_len: {self.max_model_len:,}, and {asked}")
+        limits = {"max_num_seqs": self.max_num_seqs, "max_batched_tokens": self.max_batched_tokens}
+        if (most := self.max_batched_tokens) and self.chunk:
+            if self.chunk == ALL:
+                raise InputError(f"chunk: all, and max_batched_tokens, {most:,}, limits it; leave one out")
+            if int(self.chunk) > most:
+                asked = f"more than the {most:,} of max_batched_tokens"
+                raise InputError(f"chunk: {self.chunk:,} tokens of a step are {asked}")
+        if self.pool is None and (name := next((n for n, v in limits.items() if v), None)):
+            raise InputError(f"{name}: is of an engine's step, and no engine whose memory is known is priced")
+        if self.capacity_bytes <= 0:
+            usable = f"{self.capacity_bytes + self.reserve_bytes:,.0f} bytes usable"
+            nothing = f"leaves nothing of the {usable} on {self.device.name}"
+            raise InputError(f"reserve: {self.reserve_bytes:,} bytes {nothing}")
+
+    def _readable(self) -> None:
+        """`InputError` for a prefix that leaves nothing to read, and for parts of what is read as a whole."""
+        if self.cached >= self.length:
+            most = f"expected fewer than the {self.length:,} tokens of a prompt, the last of which is read"
+            raise InputError(f"cached: {most}; got {self.cached:,}")
+        why = "are images" if self.program.patches else "have images" if self.program.image_tokens else ""
+        why = f"are seen by layers in part, {self.length:,} tokens at once" if self._whole else why
+        for name, value in (("chunk", self.chunk), ("cached", self.cached or None)):
+            if why and isinstance(value, int):
+                raise InputError(f"{name}: {value:,} cannot act, prompts of {self.program.name} {why}")
+
+    @property
+    def _whole(self) -> bool:
+        """Whether layers see fewer tokens of a prompt."""
+        return isinstance(self.program.facts.get("prompt"), int)
+
+    def _step(self, new: Any, context: Any, batch: int | None = None) -> Report:
+        at: dict[str, Any] = {"batch": batch or self.batch, "new": new, "context": context}
+        return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a prompt, those of its images included."""
+        return self.prompt + self.program.image_tokens
+
+    @property
+    def images(self) -> int:
+        """Of how many images the prompt's are at least: one of n × n patches gives n · (n + 1) at most.
+
+        Those are its rows, with a token at the end of each; what an engine cuts a large image into counts.
+        """
+        if not self.program.image_tokens:
+            return 0
+        patches = self.program.phases["encode"].patches
+        return -(-self.program.image_tokens // (patches + math.isqrt(patches)))
+
+    @cached_property
+    def encode(self) -> Report | None:
+        """The step that encodes the images of all prompts, before prefill; None where there are none."""
+        if self.program.patches:
+            return self._step(1, 0)
+        if not self.images:
+            return None
+        at: dict[str, Any] = {"batch": self.batch * self.images, "new": 1, "context": 0, "phase": "encode"}
+        return Report(self.program, self.device, **at, model=self.model, cache_policy=self.cache_policy)
+
+    @cached_property
+    def budget(self) -> int | None:
+        """Tokens of a step that reads prompts, on each data-parallel rank; None for all there are."""
+        if isinstance(self.chunk, int):
+            return self.chunk
+        if self.chunk or not self.pool or self._whole or self.program.image_tokens:
+            return None
+        return self.pool.tokens
+
+    @property
+    def budget_by(self) -> str | None:
+        """The engine whose budget it is; None where it was stated, or there is none."""
+        stated = self.chunk or self.max_batched_tokens
+        return None if stated or self.budget is None else self.memory.engine
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What is read and written, by the names of the options."""
+        sizes = {"batch": self.batch, "prompt": self.prompt, "generate": self.generate}
+        return MappingProxyType(sizes | {"chunk": self.budget, "cached": self.cached})
+
+    @property
+    def _lanes(self) -> int:
+        """What prompts are spread over: data-parallel ranks and micro-batches."""
+        return self.program.parallelism.dp * self.program.micro_batches
+
+    @cached_property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The steps that read the prompts."""
+        return self.chunks_of(self.batch)
+
+    def chunks_of(self, batch: int) -> tuple[Chunk, ...]:
+        """Those of another batch."""
+        return chunks(batch, self.length - self.cached, self.cached, self.budget, self._lanes)
+
+    @cached_property
+    def prefill(self) -> Report:
+        """The largest step that reads prompts, of equal ones the last."""
+        if self.encode and self.program.patches:
+            return self.encode
+        most = largest(self.chunks)
+        return self._step(most.new, most.last, most.prompts)
+
+    def prefill_as(self, step: Report) -> Report:
+        """A step that reads as much as another one does."""
+        same = step.batch == self.prefill.batch and step.new == self.prefill.new
+        return self.prefill if same else self._step(step.new, step.context, int(step.batch))
+
+    def _read(self, chunk: Chunk) -> Report:
+        """The steps of a chunk, which may be the one that is `prefill`."""
+        alone = chunk is largest(self.chunks) and not np.ndim(chunk.cached)
+        return self.prefill if alone else self._step(chunk.new, chunk.cached, chunk.prompts)
+
+    @cached_property
+    def _reading(self) -> Reading:
+        """How long it takes to read all prompts."""
+        return reading(self.chunks, self._read)
+
+    @cached_property
+    def decode(self) -> Report | None:
+        """The last decode step, the longest."""
+        return self._step(1, self.length + self.generate - 2) if self.generate > 1 else None
+
+    @cached_property
+    def draft(self) -> Report | None:
+        """A step of the layer that predicts a further token, as late as the last of decode; None without one.
+
+        How many of its tokens are taken depends on the text, so that no other figure has it.
+        """
+        if "draft" not in self.program.phases or self.generate == 1:
+            return None
+        at: dict[str, Any] = {"batch": self.batch, "new": 1, "context": self.length + self.generate - 2}
+        how: dict[str, Any] = {"model": self.model, "cache_policy": self.cache_policy, "phase": "draft"}
+        return Report(self.program, self.device, **at, **how)
+
+    @property
+    def steps(self) -> Mapping[str, Report]:
+        """The steps that there are, by phase; of all of decode the last."""
+        own = (
+            {}
+            if self.program.patches
+            else {"prefill": self.prefill, "decode": self.decode, "draft": self.draft}
+        )
+        return MappingProxyType({name: step for name, step in {"encode": self.encode, **own}.items() if step})
+
+    @property
+    def _images(self) -> Report | None:
+        """The step that encodes images before prefill; None where it is prefill, or there are none."""
+        return None if self.program.patches else self.encode
+
+    @property
+    def ttft_s(self) -> float:
+        """Time until all have their first token: of encode and prefill."""
+        return self._reading.time_s + self._encoding_s
+
+    @property
+    def ttft_mean_s(self) -> float:
+        """Mean time to the first token, for which prompts that are read first do not wait for the others."""
+        return self._reading.mean_s + self._encoding_s
+
+    @property
+    def _encoding_s(self) -> float:
+        return float(self._images.time_s) if self._images else 0.0
+
+    @cached_property
+    def tpot_s(self) -> float | None:
+        """Mean time of a token after the first."""
+        if self.generate == 1:
+            return None
+        return self._decoding[0] / (self.generate - 1)
+
+    @cached_property
+    def _decoding(self) -> tuple[float, float]:
+        """Sums over all decode steps: seconds until the next, and until the next when all stages are busy."""
+        period = interval = 0.0
+        steps = range(self.length, self.length + self.generate - 1)
+        for i in range(0, len(steps), _STEPS):
+            part = steps[i : i + _STEPS]
+            step = self._step(1, np.arange(part.start, part.stop))
+            period += float(np.sum(step.period_s))
+            interval += float(np.sum(step.interval_s))
+        return period, interval
+
+    @property
+    def e2e_s(self) -> float:
+        """Time to the last token."""
+        return self.ttft_s + (self.generate - 1) * (self.tpot_s or 0.0)
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Tokens of all prompts that are read in a second of prefill."""
+        return self.batch * (self.length - self.cached) / self.ttft_s if self.ttft_s else float("inf")
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens that come out, over all requests and the whole time."""
+        return self.batch * self.generate / self.e2e_s if self.e2e_s else float("inf")
+
+    @cached_property
+    def busy_s(self) -> tuple[float, float]:
+        """Seconds of reading and of decoding when other such batches keep all pipeline stages busy."""
+        images = float(self._images.interval_s) if self._images else 0.0
+        return images + self._reading.interval_s, self._decoding[1]
+
+    @property
+    def busy_output_tokens_per_s(self) -> float:
+        """The tokens that come out then."""
+        stage = sum(self.busy_s)
+        return self.batch * self.generate / stage if stage else float("inf")
+
+    @cached_property
+    def pool(self) -> Pool | None:
+        """The caches of the engine that is priced; None where there is none, or no whole model of tokens."""
+        return self._pool(self.batch)
+
+    def _pool(self, batch: int) -> Pool | None:
+        """Its caches where a step has its budget, or all prompts of such a batch."""
+        engine = (self.model or usual(self.device)).runs if self.program.is_model else None
+        rule = engine.section(EngineMemory) if engine else None
+        if not rule:
+            return None
+        stated = self.chunk if isinstance(self.chunk, int) else None
+        limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens or stated
+        of = self.length + self.generate - 1, self.memory_utilization, self.reserve_bytes
+        graphs = engine.section(Graphs) if engine else None
+        pool = Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images, graphs)
+        if self.chunk != ALL:
+            return pool
+        tokens = -(-batch // self._lanes) * (self.length - self.cached)
+        return replace(pool, max_batched_tokens=max(tokens, pool.tokens))
+
+    @property
+    def share(self) -> float:
+        """The share of the device's memory that may be used, as stated, or by the engine's rule."""
+        return self.pool.share if self.pool else self.memory_utilization or PLAIN
+
+    @cached_property
+    def capacity_bytes(self) -> float:
+        """The memory that may be used, on the stage whose caches are full first."""
+        if self.pool:
+            return self.pool.rooms()[self.pool.tightest].usable
+        return self.device.capacity_bytes * self.share - self.reserve_bytes
+
+    def peak_bytes(self, batch: int) -> int:
+        """The most that any stage uses with another batch; of an engine, what it keeps and their caches."""
+        sequences = batch // self.program.micro_batches
+        if pool := self._pool(batch) if self.chunk == ALL else self.pool:
+            return math.ceil(self.capacity_bytes + pool.short(sequences))
+        return peak(self, sequences)
+
+    @property
+    def fits(self) -> bool:
+        """Whether all requests have room at once, within `capacity_bytes`."""
+        return self.batch <= self._at_once and self.peak_bytes(self.batch) <= self.capacity_bytes
+
+    @property
+    def _at_once(self) -> int:
+        """The most requests that an engine runs at once, as stated."""
+        return self.pool.at_once if self.pool else UNLIMITED
+
+    @cached_property
+    def max_batch(self) -> int:
+        """The largest batch that fits, of as many sequences in each micro-batch.
+
+        0 if none does, and at most 2⁴⁰ (where batch takes no memory).
+        """
+        parts = self.program.micro_batches
+        found = most(lambda sequences: self.peak_bytes(sequences * parts) <= self.capacity_bytes)
+        return min(found if found >= UNLIMITED else found * parts, self._at_once // parts * parts)
+
+    @cached_property
+    def memory(self) -> MemorySum:
+        """The memory of one rank of the stage that is full first, term by term."""
+        if self.pool:
+            return of_pool(self.pool, str((self.model or usual(self.device)).runs))
+        ends = fullest(self, self.batch // self.program.micro_batches)
+        stages = []
+        for of in zip(*(found for found, _ in ends), strict=True):
+            most_held = max(memory.transient(at) for memory, (_, at) in zip(of, ends, strict=True))
+            stages.append((Binding()(of[0].weights), most_held))
+        about = self.program, self.device, self.share, self.reserve_bytes, self.capacity_bytes
+        return of_steps(*about, stages, self.max_batch, self.length + self.generate - 1)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know: the steps' notes, and a request longer than the model's positions."""
+        positions = self.program.facts.get("positions")
+        notes = list(self.prefill.notes)
+        length = self.length + self.generate - 1
+        if isinstance(positions, int) and length > positions:
+            images = f" + image tokens {self.program.image_tokens}" if self.images else ""
+            asked = f"prompt {self.prompt}{images} + generate {self.generate}"
+            notes.append(f"{asked} reaches beyond the model's {positions} positions")
+        return tuple(notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report, `schema_version` 2; of images there are phases only where a model has them."""
+        apart = {name: step for name, step in self.steps.items() if name in APART}
+        return document(self, {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}})
+
+    def __repr__(self) -> str:
+        asked = f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}"
+        return f"<Workload {self.program.name} on {self.device.name}: {asked}>"

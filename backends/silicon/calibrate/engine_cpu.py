@@ -1,0 +1,203 @@
+"""What engines add to their kernels, fitted to whole models on all devices: a host a range of versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.silicon.folds import Errors, errors
+from llmir.backends.silicon.rows import Array
+from llmir.base.dataclass import dataclass
+from llmir.hw.calibration import digits
+from llmir.hw.engine import FOLDER
+
+from .host_fit import COMMON, NEAR, clock, common, family, fitted, group
+from .runs import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Overheads:
+    """The host of an engine in a range of versions, fitted to runs; others are those of its other ranges.
+
+    Where its own runs do not tell a parameter, as those of one rank of many, it is that of `near`, the
+    engine's range with most runs, if that is of the same major version, and of servers if these are: another
+    one is another program, and TensorRT-LLM's 1.0 took the 15 µs a step of 0.5's sessions. Else it is what
+    `servers`, runs of other engines that served requests, have in common, if these are such runs too.
+    """
+
+    engine: str
+    versions: tuple[str, ...]
+    runs: Sequence[Run]
+    others: Sequence[Run] = ()
+    near: Overheads | None = None
+    servers: tuple[Run, ...] = ()
+
+    @cached_property
+    def host(self) -> Host:
+        """What was fitted to all runs."""
+        return self._fit(self.runs)
+
+    @property
+    def family(self) -> str:
+        """The family of hosts that the engine's file has."""
+        return family(self.engine, self.versions)
+
+    def _fit(self, runs: Sequence[Run]) -> Host:
+        near = self.near if self.near and major(self.near.versions) == major(self.versions) else None
+        if near and (near.served or not self.served):
+            return fitted(self.family, runs, near.host, NEAR)
+        if self.servers and self.served:
+            prior = COMMON / len({*map(group, runs)}) ** 0.5
+            return fitted(self.family, runs, common(self.servers), prior)
+        return fitted(self.family, runs, None, Host.prior)
+
+    @cached_property
+    def served(self) -> bool:
+        """Whether all are runs of a server."""
+        return all(run.served for run in self.runs)
+
+    @property
+    def range(self) -> str:
+        """`0.11–0.12`."""
+        return "–".join(dict.fromkeys(self.versions))
+
+    @cached_property
+    def models(self) -> int:
+        """Of how many models the runs are."""
+        return len({run.model for run in self.runs})
+
+    @cached_property
+    def fitted(self) -> Array:
+        """Seconds of each run, which the fit has seen."""
+        return _seconds(self.host, self.runs)
+
+    @cached_property
+    def by_model(self) -> Array:
+        """Seconds of each run by a fit without any of its model; NaN where there is one."""
+        return self._without(lambda run: run.model)
+
+    @cached_property
+    def by_tp(self) -> Array:
+        """Seconds of each run by a fit without any of its tp; NaN where there is one."""
+        return self._without(lambda run: run.tp)
+
+    def _without(self, group: Callable[[Run], object]) -> Array:
+        groups = [group(run) for run in self.runs]
+        found = np.full(len(groups), np.nan)
+        for left in dict.fromkeys(groups) if len(set(groups)) > 1 else ():
+            rest = [run for run, own in zip(self.runs, groups, strict=True) if own != left]
+            at = np.array([own == left for own in groups])
+            found[at] = _seconds(self._fit(rest), [r for r, own in zip(self.runs, at, strict=True) if own])
+        return found
+
+    @cached_property
+    def error(self) -> float:
+        """The larger of the mean errors of models and of tp left out, of those that there are several of.
+
+        That of `near` where neither can be, or where so few runs are met by any parameters.
+        """
+        sides = (self.errors(of).mape for of in (self.by_model, self.by_tp) if not np.isnan(of).any())
+        known = list(sides) if len(self.runs) > len(vars(self.host)) else []
+        other = [self.near.error] if self.near and not known else []
+        return max(*known, *other, self.errors(self.fitted).mape)
+
+    @cached_property
+    def elsewhere(self) -> float | None:
+        """The mean error on runs of the engine's other versions; None where there are none."""
+        if not self.others:
+            return None
+        measured = np.array([run.seconds for run in self.others])
+        return errors(_seconds(self.host, self.others), measured).mape
+
+    def errors(self, predicted: Array, some: Any = slice(None)) -> Errors:
+        """Of some of the runs."""
+        measured = np.array([run.seconds for run in self.runs])
+        return errors(predicted[some], measured[some])
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its errors, as shares of one, and its parameters."""
+        about = {"engine": self.engine, "versions": self.range, "models": self.models}
+        return {**about, **self._errors(), "other_versions": self.elsewhere, **vars(self.host)}
+
+    @property
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Its errors by device and tp."""
+        for device, tp in sorted({(run.device, run.tp) for run in self.runs}):
+            at = np.array([(run.device, run.tp) == (device, tp) for run in self.runs])
+            about = {"engine": self.engine, "versions": self.range, "device": device, "tp": tp}
+            yield {**about, **self._errors(at)}
+
+    def _errors(self, some: Any = slice(None)) -> dict[str, Any]:
+        found = self.errors(self.fitted, some)
+        figures: dict[str, Any] = {
+            "n": found.n,
+            "mape": found.mape,
+            "median": found.median,
+            "bias": found.bias,
+        }
+        for name, of in (("model", self.by_model), ("tp", self.by_tp)):
+            left = self.errors(of, some)
+            figures |= {f"{name}_mape": left.mape, f"{name}_median": left.median}
+        return figures
+
+    @property
+    def yaml(self) -> str:
+        """What a file of an engine says of it, three significant digits a parameter."""
+        origin = f"{self.engine} {self.range}".strip() + f" in whole runs of {self.models} models"
+        values = {"rows": len(self.runs), "error_percent": digits(100 * self.error)}
+        if self.elsewhere is not None:
+            values["other_versions_percent"] = digits(100 * self.elsewhere)
+        values |= {name: digits(value) for name, value in vars(self.host).items()}
+        lines = "".join(f"  {name}: {value}\n" for name, value in values.items())
+        return f'{self.family}:\n  origin: "{origin}"\n{lines}'
+
+    @property
+    def file(self) -> tuple[str, str]:
+        """The file of the range in `hw/engines`, and its text with this host in it."""
+        first = self.versions[0] if self.versions else "0"
+        name, path = f"{self.engine}/{first}.yaml", FOLDER / self.engine / f"{first}.yaml"
+        text = path.read_text(encoding="utf-8") if path.exists() else f'versions: ["{first}"]\n'
+        rest = re.sub(rf"^{self.family}:\n(?: .*\n)*", "", text, flags=re.MULTILINE)
+        head, _, tail = rest.partition("\n")
+        return f"engines/{name}", f"{head}\n{self.yaml}{tail}"
+
+    @property
+    def own_file(self) -> str:
+        """A file of the user's own, which extends that of the range."""
+        base = f"extend: {self.engine}@{self.versions[-1]}\n" if self.versions else ""
+        return base + self.yaml
+
+
+def overheads(runs: Iterable[Run]) -> list[Overheads]:
+    """The hosts of all engines, by range of versions, those with most runs of an engine first."""
+    apart: dict[str, dict[tuple[str, ...], list[Run]]] = {}
+    for run in (every := list(runs)):
+        apart.setdefault(run.engine, {}).setdefault(run.versions, []).append(run)
+    return [host for engine, ranges in apart.items() for host in _ranges(engine, ranges, every)]
+
+
+def _ranges(
+    engine: str, ranges: Mapping[tuple[str, ...], list[Run]], every: Sequence[Run]
+) -> Iterator[Overheads]:
+    servers = tuple(run for run in every if run.served and run.engine != engine)
+    near: Overheads | None = None
+    for versions, runs in sorted(ranges.items(), key=lambda item: -len(item[1])):
+        others = [run for other, rest in ranges.items() if other != versions for run in rest]
+        found = Overheads(engine, versions, runs, others, near, servers)
+        near = near or found
+        yield found
+
+
+def major(versions: tuple[str, ...]) -> str:
+    """The major version of a range."""
+    return versions[0].partition(".")[0] if versions else ""
+
+
+def _seconds(host: Host, runs: Sequence[Run]) -> Array:
+    return clock(runs)(host)

@@ -1,0 +1,151 @@
+"""A measured closed loop, played by the simulator: users who begin at once, each for so many rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir.backends.cost.op_time import Model
+from llmir.backends.request.workload import Workload
+from llmir.backends.simulate.drawn import drawn
+from llmir.backends.simulate.engine import capacity, check, model_of, policy
+from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.policies.trtllm import Trtllm
+from llmir.backends.simulate.policy import POLICIES, Policy
+from llmir.backends.simulate.prices import Chunks, Prices
+from llmir.backends.simulate.recording import RecordingPrices
+from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.server import Server
+from llmir.backends.simulate.steps import PricedStep
+from llmir.base.dataclass import dataclass
+from llmir.base.values import Record
+from llmir.ir.core.program import Program
+
+from .rows import Array
+
+
+class Manner(NamedTuple):
+    """How a closed loop was measured: so many `rounds` of all users, who begin at once.
+
+    Lengths are drawn evenly, the `shortest` to the longest. What is asked comes `apart_s` after another at
+    least. Its engine goes `ahead`, or does not, and takes the share `utilization` of memory, each as its
+    version does where it is None; prompts wait `patience` steps of decodes, or until a step has a share
+    `enough` of its tokens. Graphs hold steps of up to `graphs` decodes, where it is not 0.
+    """
+
+    rounds: int = 10
+    shortest: float = 1.0
+    apart_s: float = 0.0
+    ahead: bool | None = None
+    patience: int = 0
+    enough: float = 0.0
+    utilization: float | None = None
+    graphs: int = 0
+
+
+def playable(job: Workload) -> bool:
+    """Whether the simulator has the policy of the engine, and the program neither dp nor pp."""
+    engine = job.pool and model_of(job).runs
+    program = job.program
+    return bool(
+        engine and engine.name in POLICIES and program.parallelism.dp == 1 and len(program.entries) == 1
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Played(Record):
+    """`users` of a workload's prompts and answers in a closed loop, as they were measured."""
+
+    job: Workload
+    users: int
+    manner: Manner
+
+    @property
+    def ttft_s(self) -> float:
+        """Mean seconds to the first token, of all requests."""
+        return float(np.mean(self._first_s - self._arrival_s))
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean over requests of a token's mean seconds after the first."""
+        return float(np.mean((self._end_s - self._first_s) / (self.load.generate - 1)))
+
+    @property
+    def decoding(self) -> float:
+        """Sequences that a step decodes, on average over time."""
+        time_s, decodes = self.events[1], self.events[3]
+        return float(time_s @ decodes / time_s.sum())
+
+    @cached_property
+    def load(self) -> Load:
+        """What users ask; the same for each row alike."""
+        count, job = self.users * self.manner.rounds, self.job
+        lengths = (self._range(tokens) for tokens in (job.length, job.generate))
+        return replace(drawn(count, *lengths, users=self.users), apart_s=self.manner.apart_s)
+
+    def _range(self, mean: int) -> int | str:
+        """The law of lengths: all as long, or drawn evenly around their mean."""
+        share = self.manner.shortest
+        longest = mean * 2 / (1 + share)
+        return mean if share == 1 else f"uniform:{max(2, round(share * longest))},{round(longest)}"
+
+    @cached_property
+    def server(self) -> Server:
+        """The server when all are answered."""
+        job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
+        room, fills = capacity(job), self._policy(policy(job))
+        check(load, room, fills)
+        return serve(RecordingPrices(_prices(job.program, job.prefill.plan.model)), fills, room, load)
+
+    def _policy(self, known: Policy) -> Policy:
+        """The engine's, as it was set."""
+        if self.manner.patience and isinstance(known, Trtllm):
+            known = replace(known, patience=self.manner.patience, enough=self.manner.enough)
+        return known if self.manner.ahead is None else replace(known, ahead=self.manner.ahead)
+
+    @cached_property
+    def events(self) -> Array:
+        """The columns of the server's log."""
+        return np.asarray(self.server.events.T)
+
+    @property
+    def reads(self) -> list[tuple[int, int, Chunks]]:
+        """What each step that reads prompts is of: sequences that decode, their tokens kept, and chunks."""
+        assert isinstance(self.server.prices, RecordingPrices)
+        return self.server.prices.recorded.prefills
+
+    def weights(self, metric: str) -> Array:
+        """How much a second of each event adds to the figure."""
+        if metric == "ttft":
+            begin, end, each = self._arrival_s, self._first_s, np.ones(self.users * self.manner.rounds)
+        else:
+            begin, end, each = self._first_s, self._end_s, 1 / (self.load.generate - 1)
+        at = self.events[0]
+        return (_before(begin, each, at) - _before(end, each, at)) / len(each)
+
+    @cached_property
+    def _arrival_s(self) -> Array:
+        return np.array(self.server.course.arrival_s)
+
+    @cached_property
+    def _first_s(self) -> Array:
+        return np.array(self.server.course.first_s)
+
+    @cached_property
+    def _end_s(self) -> Array:
+        return np.array(self.server.course.end_s)
+
+
+def _before(times: Array, each: Array, at: Array) -> Array:
+    """The sum of what is each's whose time is no later."""
+    order = np.argsort(times)
+    sums = np.concatenate([[0.0], np.cumsum(each[order])])
+    return np.asarray(sums[np.searchsorted(times[order], at, side="right")])
+
+
+@lru_cache(maxsize=32)
+def _prices(program: Program, model: Model) -> Prices:
+    return Prices(PricedStep(program, model))

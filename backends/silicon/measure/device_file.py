@@ -1,0 +1,82 @@
+"""A device file of what was measured at best, for a machine that llmir has no file of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from llmir.ir.core.dtype import spelled
+
+from .machine import PEAKS, Point
+from .plan import Facts
+
+WIRE = {"all_reduce": 2}  # times (n−1)/n of its payload; 1 for all else
+Timed = Sequence[tuple[Point, float]]
+
+
+def device_text(
+    name: str, facts: Facts, processors: int, timed: Timed, *, gpu: bool, host: float | None = None
+) -> str:
+    """The YAML of a device with the best rates among `timed`, which must have fp32 products.
+
+    `host` are bytes/s of copies to and from its memory, where they were measured.
+
+    A CPU's fp32 products run on its vector lanes, and so they do on a GPU that is not asked for tf32.
+    """
+    rates = {spelled(d).name: _peak(p.flops / s for p, s in timed if _product(p, d)) for d in facts.dtypes}
+    rates = {unit: rate for unit, rate in rates.items() if rate}
+    fp32 = rates.pop("fp32")
+    matrix = ", ".join(f"{unit}: {_up(rate / 1e12)}" for unit, rate in rates.items())
+    measured = ["vector_tflops", "memory_GBps", *(["matrix_tflops"] if matrix else [])]
+    lines = [f'name: "{name}"']
+    if matrix:
+        lines.append(f"matrix_tflops: {{{matrix}}}")
+    lines += [
+        f"vector_tflops: {{fp32: {_up(fp32 / 1e12)}}}",
+        f"memory_GiB: {facts.memory_bytes / 2**30:.4g}",
+        f"memory_GBps: {_up(_peak(map(_streamed, timed)) / 1e9)}",
+        f"{'multiprocessors' if gpu else 'cores'}: {processors}",
+        f"l2_MiB: {facts.cache_bytes / 2**20:.4g}  # its largest cache",
+    ]
+    links = []
+    if bus := _peak(map(_sent, timed)):
+        links.append(f"measured: {{GBps: {_up(bus / 1e9)}, direct: true}}")
+    if host:
+        rate = _up(host / 1e9)
+        links.append(f"host: {{GBps: {rate}, ranks: 1, host_GBps: {rate}}}")
+    if links:
+        lines.append(f"links: {{{', '.join(links)}}}")
+        measured.append("links")
+    source = f"measured by llmir calibrate --run, the best of {len(timed)} calls"
+    return "\n".join([*lines, "sources:", f"  {', '.join(measured)}: {source}"]) + "\n"
+
+
+def _peak(rates: Iterable[float]) -> float:
+    return max(rates, default=0.0)
+
+
+def _up(value: float) -> str:
+    """Four digits, rounded up, so that no row beats the peak that it gave."""
+    digits = 3 - math.floor(math.log10(value))
+    return f"{math.ceil(value * 10**digits) / 10**digits:.{max(digits, 0)}f}"
+
+
+def _product(point: Point, dtype: str) -> bool:
+    return point.file == "gemm" and point.cells["dtype"] == dtype
+
+
+def _streamed(timed: tuple[Point, float]) -> float:
+    """Bytes/s of what is surely in no cache: weights used in turn, and large copies."""
+    point, seconds = timed
+    if point.file == "gemm":
+        return point["n"] * point["k"] * point.size / seconds
+    return point.bytes / seconds if point.cells.get("op") in PEAKS else 0.0
+
+
+def _sent(timed: tuple[Point, float]) -> float:
+    """Bytes/s that each rank sent."""
+    point, seconds = timed
+    if point.file != "collective":
+        return 0.0
+    ranks = point["num_gpus"]
+    return WIRE.get(str(point.cells["op"]), 1) * point["bytes"] * (ranks - 1) / ranks / seconds

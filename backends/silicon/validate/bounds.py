@@ -1,0 +1,73 @@
+"""The roofline of a measured call, and the rules by which it can be above a measurement."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from llmir.backends.cost.ideal import limits
+from llmir.backends.silicon.rows import Array
+from llmir.backends.silicon.tables.table import Points
+from llmir.backends.work.rows import rows
+from llmir.hw.device import Device
+
+RESIDENT = "operands fit in L2"
+PARTLY = "an L2's worth of the operands was not read from memory"
+MEMORY = "beats the memory bandwidth, or reads less than is counted"
+COMPUTE = "beats the peak rate"
+NETWORK = "beats the link"
+MODEL = "faster than the roofline of what the table says ran"
+# Rows under these rules say nothing of `ideal`: the table did less than it says, or not from memory.
+EXCLUDED = (RESIDENT, PARTLY, MEMORY)
+
+
+class Bound(NamedTuple):
+    """A lower bound and the limits that make it: seconds, and the bytes that must move."""
+
+    seconds: Array
+    memory: Array
+    compute: Array
+    network: Array
+    moved: Array
+
+
+def bound(points: Points, device: Device) -> Bound:
+    """The roofline of all timed ops as one kernel.
+
+    What is computed between its ops needs no memory: it reads its inputs and weights and writes its outputs.
+    Its units, such as those of matrices and of vectors, work at the same time.
+    """
+    at, graph = points.at, points.program.graphs["main"]
+    timed = [row for row in rows(points.program) if row.name not in points.untimed]
+    inside = {row.name for row in timed}
+    used = {v.node for n in graph.nodes if n.name in inside for v in n.operands}
+    zero = np.zeros(len(points.rows))
+    moved, units = zero, {"compute": {"": zero}, "network": {"": zero}}
+    for row in timed:
+        outside = (v.node not in inside for v in row.node.operands)
+        read = sum(at(n) for (_, n), far in zip(row.reads, outside, strict=True) if far)
+        moved = moved + read + (at(row.write) if row.name not in used else 0)
+        for limit in limits(device, row):
+            if of := units.get(limit.bound):
+                of[limit.constant] = of.get(limit.constant, zero) + limit.time(at)
+    compute, network = (np.max(list(of.values()), axis=0) for of in units.values())
+    memory = moved / device.memory_Bps
+    return Bound(np.max([memory, compute, network], axis=0), memory, compute, network, moved)
+
+
+def explain(device: Device, measured: Array, least: Bound) -> list[str]:
+    """The rule for each row, empty where no limit is above the measurement.
+
+    A timing loop that repeats one call finds its operands in L2 if they fit. Of larger ones, as many bytes
+    as L2 holds may be left from the call before. What is still faster beats the datasheet's bandwidth.
+    """
+    l2 = device.l2_bytes or 0
+    found = np.full(len(measured), "", dtype=object)
+    over = least.memory > measured
+    found[over] = MEMORY
+    found[over & ((least.moved - l2) / device.memory_Bps <= measured)] = PARTLY
+    found[over & (least.moved <= l2)] = RESIDENT
+    found[least.compute > measured] = COMPUTE
+    found[least.network > measured] = NETWORK
+    return list(found)

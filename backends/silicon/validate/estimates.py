@@ -1,0 +1,196 @@
+"""Which cost model prices a row, and how sure of its time the model is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from llmir.backends.cost.calibrated import Calibrated
+from llmir.backends.cost.calibration import engines, first, owner
+from llmir.backends.cost.models import calibrated, model
+from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.relatives import relation
+from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.request.workload import Workload
+from llmir.backends.silicon.rows import Array
+from llmir.backends.step.report import Report
+from llmir.backends.work.basis import Basis
+from llmir.base.arguments import choice
+from llmir.base.errors import InputError
+from llmir.base.values import FrozenDict
+from llmir.hw import library
+from llmir.hw.calibration import LIBRARIES, Calibration, rank
+from llmir.hw.device import Device
+from llmir.hw.graphs import Captured, Graphs
+from llmir.hw.transfer import ENGINE
+from llmir.ir.core.program import Program
+
+WITHOUT = ("device", "engine")
+# Whole runs of engines that no host is fitted to: the mean error of the 101 of nine in e2e.csv.
+UNKNOWN = 0.36
+NONE = LIBRARIES[0]  # the one that a device without any kernels is said to have: no engine
+
+
+class Trust(NamedTuple):
+    """The basis of a time, of most of it first, and its mean relative error where that is known.
+
+    `relation` is what the kernels of most of it were measured on: `calibrated` on this device, another
+    engine's, on a device that is so near (`hw.transfer.RELATIONS`), or none but a roofline.
+    """
+
+    basis: str
+    band: float
+    relation: str
+
+
+class Pricing(NamedTuple):
+    """A cost model by name, of any device and engine; as if one of `WITHOUT` had not been measured.
+
+    `hosts` stand for those of engines, by name and range of versions.
+    """
+
+    name: str
+    without: str = ""
+    hosts: Mapping[tuple[str, str], Host] = FrozenDict()
+
+    def model(self, device: Device, engine: str) -> Model:
+        """That of the engine or of one of its kernels; of the device's first for an unknown one.
+
+        The roofline where nothing like the device was measured.
+        """
+        if self.name == "ideal" or first(device) is None:
+            return model(device, "ideal")
+        name = engine.partition("@")[0]
+        device = _unmeasured(device, name, self.without) if self.without else device
+        known = (*engines(device), *library.engines())
+        found = next((e for e in (name, owner(name)) if e in known), None)
+        if not found:
+            return _instead(device, name)
+        versions = found in library.engines() or owner(found) in library.engines()
+        made = model(device, self.name, engine.replace(name, found, 1) if versions else found)
+        host = made.runs and self.hosts.get((made.runs.name, made.runs.range))
+        return _hosted(made, host) if host else made
+
+    def workload(
+        self,
+        program: Program,
+        device: Device,
+        engine: str,
+        sizes: tuple[int, int, int],
+        chunk: int | str | None = None,
+        ahead: bool | None = None,
+        utilization: float | None = None,
+        graphs: int = 0,
+    ) -> Workload:
+        """A batch of requests: how many, and the tokens in and out of each.
+
+        The host of an engine that does not go `ahead` hides nothing of its work. `utilization` is the share
+        of memory that the engine was told to take. Its graphs hold steps of up to so many decodes, if it is
+        not its default.
+        """
+        by = captured(self.model(device, engine), graphs)
+        if ahead is False and by.host:
+            by = _hosted(by, by.host.serial)
+        return Workload(program, device, *sizes, memory_utilization=utilization, model=by, chunk=chunk)
+
+    def step(
+        self, program: Program, device: Device, engine: str, batch: Any, new: Any, context: Any
+    ) -> Report:
+        """One step."""
+        at = {"batch": batch, "new": new, "context": context}
+        return Report(program, device, **at, model=self.model(device, engine))
+
+
+IDEAL = Pricing("ideal")
+
+
+@lru_cache(maxsize=256)
+def captured(made: Model, graphs: int) -> Model:
+    """The same with graphs of up to so many decodes; 0 are the engine's own."""
+    if not graphs or not isinstance(made, Calibrated) or not made.runs:
+        return made
+    sections = {**made.runs.sections, "graphs": Graphs((Captured(decodes=graphs),))}
+    return replace(made, runs=replace(made.runs, sections=sections))
+
+
+@lru_cache(maxsize=256)
+def _hosted(made: Model, host: Host) -> Model:
+    """The same with another host."""
+    assert isinstance(made, Calibrated)
+    return replace(made, host=host)
+
+
+@lru_cache(maxsize=256)
+def _instead(device: Device, engine: str) -> Calibrated:
+    """The device's first engine in place of one that nobody measured, as each basis then says."""
+    return replace(calibrated(device), engine=engine, host_error=UNKNOWN)
+
+
+@lru_cache(maxsize=256)
+def _unmeasured(device: Device, engine: str, without: str) -> Device:
+    """The device without its kernels, so that it borrows a relative's, or without those of an engine."""
+    own = device.calibration.engines if device.calibration and without == "engine" else {}
+    left = {name: fits for name, fits in own.items() if owner(name) != owner(engine)} or {NONE: {}}
+    return replace(device, own_calibration=Calibration(min(left, key=rank), left))
+
+
+def priced_by(cost: str, without: str | None = None) -> Pricing:
+    """The pricing of that name; InputError for a roofline without what it does not use."""
+    name = choice("cost", cost, ("calibrated", "ideal"))
+    if without is None:
+        return Pricing(name)
+    if name == "ideal":
+        raise InputError(f"without {without!r}: the roofline uses no measured kernels; leave one of them out")
+    return Pricing(name, choice("without", without, WITHOUT))
+
+
+def related(device: Device, basis: Basis, engine: str = "") -> str:
+    """What the kernels behind a basis were measured on, as seen from the device, and from an engine on it.
+
+    A library that engines call lends them its own kernels; another library does not call it.
+    """
+    if basis.kind != "calibrated":
+        return basis.kind
+    if basis.device:
+        return relation(device, library.load(basis.device))
+    called = basis.engine in LIBRARIES and engine not in LIBRARIES
+    return ENGINE if basis.engine and not called else basis.kind
+
+
+def trust(
+    device: Device,
+    times: Sequence[Any],
+    bases: Sequence[Basis],
+    errors: Sequence[float | None],
+    engine: str = "",
+) -> tuple[str, Array, str]:
+    """The bases of ops, those of most time first; the mean of their errors by their times; the relation."""
+    shares: dict[str, float] = {}
+    relations: dict[str, float] = {}
+    for time, basis in zip(times, bases, strict=True):
+        shares[str(basis)] = shares.get(str(basis), 0.0) + float(np.sum(time))
+        how = related(device, basis, engine)
+        relations[how] = relations.get(how, 0.0) + float(np.sum(time))
+    known = [(time, error) for time, error in zip(times, errors, strict=True) if error is not None]
+    whole = sum(time for time, _ in known)
+    with np.errstate(invalid="ignore"):
+        band = np.asarray(sum(time * error for time, error in known) / whole if known else np.nan)
+    words = "; ".join(sorted(shares, key=lambda basis: -shares[basis]))
+    return words, band, max(relations, key=lambda how: relations[how])
+
+
+def of_step(report: Report) -> Trust:
+    """The same of a step at one point, or at the middle of those of a grid."""
+    ops, kernels = report.ops, [*report.work] or report.ops
+    basis, *_ = trust(report.device, *_sums(ops))
+    *_, relation = trust(report.device, *_sums(kernels))
+    return Trust(basis, nan if report.error is None else float(np.mean(report.error)), relation)
+
+
+def _sums(ops: Sequence[Any]) -> tuple[list[Any], list[Basis], list[None]]:
+    return [op.repeat * op.time_s for op in ops], [op.basis for op in ops], [None] * len(ops)

@@ -1,0 +1,84 @@
+"""The memory of a request as it runs, beside what is predicted of it, by kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llmir.backends.memory.liveness import memories
+from llmir.backends.request.workload import Workload
+from llmir.backends.silicon.rows import Array, Table
+from llmir.base.errors import InputError
+from llmir.ir.sizes.binding import Binding
+
+from .chat import Chat
+from .estimates import Pricing
+from .memory import TERMS, Amount
+
+MIB = 2**20
+MOST = 1_000_000  # tokens out in a series
+
+
+def series(file: str, t: Table, on: Chat, pricing: Pricing) -> list[Amount]:
+    """Each row's memory, and of each kind that it has, beside the prediction for as many tokens out."""
+    found: list[Amount] = []
+    at = on.device.name, on.engine, on.program.name
+    for prompt, rows in t.alike("input_tokens").items():
+        part = t.take(rows)
+        predicted = kinds(on, pricing, int(prompt[0]), tokens_out(file, part, on, pricing, int(prompt[0])))
+        for metric, bytes in predicted.items():
+            measured = part["memory_MiB" if metric == "memory" else f"{metric}_MiB"] * MIB
+            for i in np.flatnonzero(~np.isnan(measured)):
+                found.append(
+                    Amount(file, int(part["line"][i]), metric, *at, float(measured[i]), float(bytes[i]))
+                )
+    return sorted(found, key=lambda amount: amount.row)
+
+
+def tokens_out(file: str, t: Table, on: Chat, pricing: Pricing, prompt: int) -> Array:
+    """How many tokens each row has got so far: as it says, or as many as come in its seconds."""
+    if not np.isnan(t["token"]).any():
+        return t["token"]
+    if np.isnan(t["time_s"]).any():
+        raise InputError(f"{file}: a row of a series says its token or its time_s; give one of them to all")
+    last = float(t["time_s"].max())
+
+    def step(new: Any, context: Any) -> Any:
+        return pricing.step(on.program, on.device, on.engine, on.batch, new, context)
+
+    first = float(step(prompt, 0).time_s)
+    per = float(step(1, prompt).period_s)
+    most = min(int(max(0.0, last - first) / per) + 2, MOST)
+    ends = first + np.concatenate([[0.0], np.cumsum(step(1, np.arange(prompt, prompt + most)).period_s)])
+    return np.searchsorted(ends, t["time_s"], side="right").astype(float)
+
+
+def kinds(on: Chat, pricing: Pricing, prompt: int, out: Array) -> dict[str, Array]:
+    """Bytes of a rank by kind and in all, with so many tokens out, of the stage where they are most.
+
+    Before the first token is out the prompt is read; token i reads i − 1 tokens beyond the prompt. An engine
+    that is named has its pool of caches from the start, if it has one.
+    """
+    job = Workload(on.program, on.device, on.batch, prompt, 2, model=pricing.model(on.device, on.engine))
+    if on.engine and job.pool:
+        room = job.pool.rooms()[job.pool.tightest]
+        rooms = room.weights, room.activations, room.overhead, max(0.0, room.caches)
+        return _each(*(np.full(len(out), float(value)) for value in rooms))
+    sequences = on.batch // on.program.micro_batches
+    reading = Binding(B=sequences, T=prompt, C=0)
+    decoding = Binding(B=sequences, T=1, C=prompt + np.maximum(out, 2) - 2)
+    prefill, decode = (memories(on.program.phase(phase)) for phase in ("prefill", "decode"))
+    stages = []
+    for one, other in zip(prefill, decode, strict=True):
+        weights: Array = np.full(len(out), float(Binding()(one.weights)))
+        kv = reading(one.caches), decoding(other.caches)
+        activations = one.transient(reading), other.transient(decoding)
+        parts = [np.where(out < 2, *map(np.asarray, pair)) for pair in (activations, kv)]
+        stages.append(_each(weights, parts[0], np.zeros(len(out)), parts[1]))
+    return max(stages, key=lambda terms: float(terms["memory"].max()))
+
+
+def _each(*terms: Array) -> dict[str, Array]:
+    """Terms by name, and what they are together."""
+    return dict(zip((*TERMS, "memory"), (*terms, np.sum(terms, axis=0)), strict=True))

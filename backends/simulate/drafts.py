@@ -1,0 +1,131 @@
+"""Drafts of a server: how many a step verifies, what makes them, and how often they are right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from llmir.backends.cost.op_time import Model
+from llmir.backends.memory.caches import policy
+from llmir.backends.memory.liveness import reserved
+from llmir.backends.request.speculation import LOOKUP, MODEL, asked, check, drafter_of, drafting, yielded
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.report import Report
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
+
+FAR = 1 << 14  # tokens at which caches of two models are compared
+
+
+# What engines refuse, and where they say so.
+STAGES = {
+    "vllm": "vllm verifies no drafts in pipeline stages (github.com/vllm-project/vllm/issues/57755)",
+    "sglang": "sglang verifies no drafts in pipeline stages (sglang/srt/server_args.py, check_server_args)",
+    "trtllm": "trtllm verifies no drafts in pipeline stages (github.com/NVIDIA/TensorRT-LLM/issues/9009)",
+}
+_ATTENTION = "sglang takes no such drafts with data-parallel attention (sglang/srt/server_args.py)"
+RANKS = {("sglang", MODEL): _ATTENTION, ("sglang", LOOKUP): _ATTENTION}
+_POOLS = "trtllm takes no such drafts in pools (github.com/NVIDIA/TensorRT-LLM/issues/9009)"
+POOLS = {("trtllm", MODEL): _POOLS, ("trtllm", LOOKUP): _POOLS}
+
+
+class Drafts(NamedTuple):
+    """A step verifies `tokens` drafts of each sequence; `verify` is the program with logits of all positions.
+
+    A draft is right with chance `acceptance` if all before it were. The program `drafter` makes drafts, a
+    token a step; without one the layer does that is the phase `draft` of the program; else they cost nothing.
+    """
+
+    tokens: int
+    acceptance: float
+    verify: Program
+    drafter: Program | None = None
+
+    @classmethod
+    def of(
+        cls,
+        program: Program,
+        tokens: object,
+        acceptance: object,
+        verify: Program,
+        drafter: Program | None,
+        engine: str = "",
+    ) -> Drafts:
+        """Drafts of a program, checked; InputError for what cannot be, or what the engine refuses."""
+        count, share = asked(tokens, acceptance)
+        check(program, verify, drafter, engine)
+        if max(len(program.entries), program.micro_batches) > 1:
+            why = STAGES.get(engine, "no engine is known that verifies drafts in pipeline stages")
+            raise InputError(why)
+        kind = drafter_of(program, drafter)
+        refusal = RANKS.get((engine, kind)) if program.parallelism.dp > 1 else None
+        if refusal:
+            raise InputError(refusal)
+        return cls(count, share, verify, drafter)
+
+    @property
+    def rows(self) -> int:
+        """Tokens of each sequence in a step: its last one, and the drafts after it."""
+        return self.tokens + 1
+
+    @property
+    def yielded(self) -> float:
+        """Tokens that a step yields of a sequence, on average."""
+        return yielded(self.tokens, self.acceptance)
+
+    def kind(self, program: Program) -> str:
+        """What makes drafts: a model, a layer, or a lookup."""
+        return drafter_of(program, self.drafter)
+
+    def made_by(self, program: Program) -> str:
+        """The name of the draft model, or else what makes drafts."""
+        return self.drafter.name if self.drafter else self.kind(program)
+
+    def kept_bytes(self, model: Model) -> int:
+        """Bytes of a rank for the weights of the draft model."""
+        if self.drafter is None:
+            return 0
+        return int(Report(self.drafter, model.device, batch=1, new=1, context=0, model=model).weight_bytes)
+
+    def share(self, program: Program) -> float:
+        """The share of the memory for caches that the program has; the draft model has the rest."""
+        if self.drafter is None:
+            return 1.0
+        own, small = (_each(of) for of in (program, self.drafter))
+        return own / (own + small)
+
+    def beside(self, job: Workload) -> Workload:
+        """A job that keeps memory free for the weights of the draft model."""
+        of = job.model or job.prefill.plan.model
+        return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
+
+    def share_of(self, program: Program, model: Model, batch: int, context: int) -> float:
+        """The share of a step's time that makes drafts, with so many sequences at a context."""
+        drafter = drafting(program, self.drafter)
+        if drafter is None:
+            return 0.0
+        at: dict[str, Any] = {"batch": batch, "context": context, "model": model}
+        draft_s = self.tokens * float(Report(drafter, model.device, new=1, **at).period_s)
+        return draft_s / (draft_s + float(Report(self.verify, model.device, new=self.rows, **at).period_s))
+
+    def said(self) -> dict[str, Any]:
+        """The JSON report."""
+        drafter = self.drafter.name if self.drafter else None
+        asked = {"draft_tokens": self.tokens, "acceptance": self.acceptance, "drafter": drafter}
+        return {**asked, "tokens_per_step": self.yielded}
+
+    def note(self, program: Program) -> str:
+        """What the user should know."""
+        drafts = f"{self.tokens} draft{'s' if self.tokens > 1 else ''}"
+        right = f"each right {100 * self.acceptance:.3g} times in 100, and yields {self.yielded:.3g} tokens"
+        layer = "the model's own layer drafts them"
+        own = layer if "draft" in program.phases else "drafts cost nothing"
+        who = f"{self.drafter.name} drafts them" if self.drafter else own
+        return f"a step verifies {drafts} of each sequence, {right}; {who}"
+
+
+def _each(program: Program) -> float:
+    """Bytes of a token in the caches of a rank, on the fullest stage, where all layers keep it."""
+    at = Binding(B=1, T=0, C=FAR)
+    return max(float(at(size)) for size in reserved(program.phase("decode"), policy("unified", 1))) / FAR

@@ -1,0 +1,73 @@
+"""SGLang: prompts go first, and alone; decodes wait until none is left that may run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from llmir.backends.simulate.policy import POLICIES, Policy
+from llmir.base.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from llmir.backends.simulate.capacity import Capacity
+    from llmir.backends.simulate.server import Server
+
+CLIP = 4096  # tokens to come that are counted of a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py
+# The share of the tokens to come of running requests for which an admission leaves room: the value that it
+# has after 600 decode steps, 0.7 · 0.14 (SGLANG_INIT_NEW_TOKEN_RATIO, SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR).
+SHARE = 0.098
+HEADROOM = 20  # decode steps for which preemptions make room: retract_decode_steps
+
+
+@POLICIES.register("sglang")
+@dataclass(frozen=True)
+class Sglang(Policy):
+    """`PrefillAdder` of sglang/srt/managers/schedule_policy.py and `retract_decode` of schedule_batch.py.
+
+    A request is admitted if the free blocks hold its prompt and all that it may generate, beside a share of
+    the tokens to come of running requests. Where decodes run out of blocks, requests are preempted until
+    there is room for some steps: first those with the fewest generated tokens, of equals the longest prompt.
+    They go to the end of the queue.
+    """
+
+    name: ClassVar[str] = "sglang"
+    mixes: bool = False
+
+    def roomy(self, capacity: Capacity) -> int | None:
+        """One for each running request, and two for the one that is admitted."""
+        return capacity.sequences + 2
+
+    def admits(self, server: Server, request: int, new: int) -> bool:
+        """If its prompt and its answer have room by the estimate."""
+        size, most = server.blocks.size, server.final[request] + 2
+        if server.demand + len(server.running) + most <= server.blocks.total:
+            return True
+        to_come = server.to_come(CLIP)
+        reserved = sum(
+            server.to_read[one] - done + min(self._left(server, one), CLIP)
+            for one, done in server.reading.items()
+        )
+        free = server.blocks.free * size - SHARE * to_come - reserved
+        unread = server.to_read[request] - server.cached[request]
+        own = server.blocks_needed(request, unread) * size  # of what is cached already, others have some
+        return own + min(self._left(server, request), CLIP) < free
+
+    def _left(self, server: Server, request: int) -> int:
+        """Tokens that a request has to generate, as asked for, which is not read yet."""
+        return (
+            server.generate[request]
+            + server.cancelled[request]
+            - (server.to_read[request] - server.prompt[request])
+        )
+
+    def relieve(self, server: Server) -> None:
+        """Preempts one request at least; one at least goes on."""
+        first = True
+        while server.decoding > 1 and (
+            first or server.blocks.free * server.blocks.size < server.decoding * HEADROOM
+        ):
+            _, _, last = min(
+                (server.made(request, end), -server.prompt[request], request) for end, request in server.ends
+            )
+            server.preempt(last)
+            server.waiting.append(last)
+            first = False

@@ -1,0 +1,72 @@
+"""TensorRT-LLM: whole prompts beside decodes, of requests that have all their blocks reserved."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
+
+from llmir.backends.simulate.policy import POLICIES, Policy
+from llmir.base.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from llmir.backends.simulate.capacity import Capacity
+    from llmir.backends.simulate.load import Array
+    from llmir.backends.simulate.server import Server
+
+
+@POLICIES.register("trtllm")
+@dataclass(frozen=True)
+class Trtllm(Policy):
+    """In-flight batching by `GUARANTEED_NO_EVICT`, with `enable_chunked_prefill` off, as by default.
+
+    A request is admitted if blocks are left for all of its tokens, beside those that running requests will
+    need, so that nobody is preempted. While others decode, prompts wait up to `patience` steps
+    (`batch_wait_timeout_iters`) for enough of them to fill the share `enough` of a step's tokens
+    (`batch_wait_max_tokens_ratio`); both are 0 by default.
+    """
+
+    name: ClassVar[str] = "trtllm"
+    chunked: bool = False
+    patience: int = 0
+    enough: float = 0.0
+
+    def fill(self, server: Server, preempted: bool) -> None:
+        """No prompts while too few wait and steps of patience are left, else all that may run."""
+        if self.patience and server.decoding:
+            tokens = self._ready(server)
+            rows = server.capacity.rows * server.decoding
+            if tokens and rows + tokens < self.enough * server.capacity.tokens * server.lanes:
+                if server.hold_until is None:
+                    server.hold_until = server.step + self.patience
+                if server.step < server.hold_until:
+                    return
+        server.hold_until = None
+        super().fill(server, preempted)
+
+    def _ready(self, server: Server) -> int:
+        """Tokens to read of prompts that are read in part, or that could be admitted now."""
+        tokens = sum(server.to_read[one] - done for one, done in server.reading.items())
+        rows = server.capacity.rows * server.decoding
+        left, demand = server.capacity.tokens * server.lanes - rows, server.demand
+        for request in islice(server.waiting, server.capacity.sequences - len(server.running)):
+            demand += server.final[request]
+            unread = server.unread(request)
+            if demand > server.blocks.total or (tokens + unread > left and not self.chunked):
+                break
+            tokens += unread
+        return tokens
+
+    def roomy(self, capacity: Capacity) -> int | None:
+        """None needed; not known where prompts may wait for others."""
+        return None if self.patience else 0
+
+    def admits(self, server: Server, request: int, new: int) -> bool:
+        """If all its blocks are left beside those that running requests will need."""
+        return server.demand + server.final[request] <= server.blocks.total
+
+    def relieve(self, server: Server) -> None:
+        """Never needed: all blocks are reserved."""
+
+    def longest(self, prompt: Array, written: Array) -> Array:
+        """The prompt: nobody is preempted, so that nothing is read again."""
+        return prompt

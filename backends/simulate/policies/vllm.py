@@ -1,0 +1,50 @@
+"""vLLM: a token for each request that decodes first, then chunks of prompts as far as the budget goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from llmir.backends.simulate.policy import POLICIES, Policy
+from llmir.base.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from llmir.backends.simulate.capacity import Capacity
+    from llmir.backends.simulate.server import Server
+
+
+@POLICIES.register("vllm")
+@dataclass(frozen=True)
+class Vllm(Policy):
+    """`Scheduler.schedule` of vllm/v1/core/sched/scheduler.py; before 0.8 whole prompts go alone, and first.
+
+    A request is admitted as soon as there are blocks for its first chunk. Where decodes run out of blocks,
+    the request that was admitted last is preempted and goes to the front of the queue; in such a step nothing
+    is admitted. Before 0.8 an admission leaves a share of all blocks free, the `watermark` of
+    vllm/core/block_manager.py.
+    """
+
+    name: ClassVar[str] = "vllm"
+    watermark: float = 0.0
+
+    def spare(self, blocks: int) -> int:
+        """The watermark."""
+        return int(self.watermark * blocks)
+
+    def roomy(self, capacity: Capacity) -> int | None:
+        """The watermark: with that many to spare, a chunk always has its blocks."""
+        return self.spare(capacity.blocks)
+
+    def admits(self, server: Server, request: int, new: int) -> bool:
+        """If there are blocks for the chunk, and the watermark is left."""
+        total = server.blocks.total
+        spare = self.spare(total) if self.watermark else 0
+        if server.demand + server.final[request] + spare <= total:
+            return True
+        return server.blocks_needed(request, new) + spare <= self.free(server)
+
+    def relieve(self, server: Server) -> None:
+        """Preempts the request that was admitted last, then the one before it …"""
+        while server.lacks_blocks:
+            last = next(reversed(server.running))
+            server.preempt(last)
+            server.waiting.appendleft(last)

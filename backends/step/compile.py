@@ -1,0 +1,111 @@
+"""Time and peak memory of a program's steps as code, for those who ask for many of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llmir.backends.cost.op_time import Model
+from llmir.backends.memory.caches import policy
+from llmir.backends.tape import numba, python
+from llmir.backends.tape.derivatives import slope
+from llmir.backends.tape.tape import PRINTERS
+from llmir.base.arguments import MOST, choice, integer
+from llmir.base.array_namespace import Number
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
+
+from .evaluate import plan
+from .functions import SIZES, Code
+from .sizes import checked, phase_of, running
+
+STEP = ("batch", "new", "context")
+
+
+class StepFigures(NamedTuple):
+    """Seconds of a step, and the bytes of the rank that is fullest."""
+
+    time_s: Number
+    peak_memory_bytes: Number
+
+
+class StepCode:
+    """What a report says of `time_s` and `peak_memory_bytes`, without a report: called like `analyze`.
+
+    Steps of one new token are of other code than others, as more of it is known. Each is made when first
+    asked for, and what depends on `batch` and `new` alone is kept from one `context` to the next.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        model: Model,
+        phase: str = "",
+        cache_policy: str = "exact",
+        by: str = "numpy",
+    ) -> None:
+        self.by = str(choice("by", by, ("numpy", "numba")))
+        if by == "numba" and not numba.available():
+            raise InputError("by: numba is not installed: pip install 'llmir[numba]'")
+        if not model.symbolic:
+            raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
+        self.program, self.model, self.phase = program, model, phase
+        self.cache_policy = policy(cache_policy).name
+        self._codes: dict[tuple[Program, bool], Code] = {}
+        # Where neither images nor whole prompts nor drafts decide which program runs.
+        self._plain = not (program.patches or program.splits or "prompt" in program.facts)
+        self._quick: dict[bool, Code] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StepCode, (self.program, self.model, self.phase, self.cache_policy, self.by)
+
+    def __repr__(self) -> str:
+        return f"<StepCode {self.program.name} on {self.model.device.name}>"
+
+    def __call__(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> StepFigures:
+        """One step: numbers, or arrays that broadcast together. InputError as `analyze` has it."""
+        if type(batch) is type(new) is type(context) is int:
+            parts, quick = self.program.micro_batches, self._quick.get(new == 1)
+            if quick and 0 < batch <= MOST and 0 < new <= MOST and 0 <= context <= MOST and not batch % parts:
+                return StepFigures(*quick.point(batch // parts, new, context))
+        return self._checked(batch, new, context)
+
+    def _checked(self, batch: Any, new: Any, context: Any) -> StepFigures:
+        step = checked(batch, new, context)
+        program, _, at = running(self.program, [step], self.phase)
+        single = phase_of(step[1]) == "decode"
+        code = self._code(program, single)
+        if self._plain and not at.shape:
+            self._quick[single] = code
+        return StepFigures(*code(at))
+
+    def slope(self, by: str, batch: int = 1, new: int = 1, context: int = 0) -> StepFigures:
+        """What a step takes more for one more in `batch`, `new` or `context`, by derivatives.
+
+        Between kinks: what is rounded up stands still, and of several kernels the one that holds goes on.
+        """
+        name = dict(zip(STEP, SIZES, strict=True))[str(choice("by", by, STEP))]
+        given = integer("batch", batch, 1), integer("new", new, 1), integer("context", context)
+        program, _, at = running(self.program, [given], self.phase)
+        sizes = [at.symbols[size] for size in SIZES]
+        function = self._code(program, False).whole.function
+        found = python.compiled(slope(function, name))(*sizes)
+        return StepFigures(*(value / (program.micro_batches if name == "B" else 1) for value in found))
+
+    def _code(self, program: Program, single: bool) -> Code:
+        """That of what runs, for single new tokens or any."""
+        if (program, single) not in self._codes:
+            steps = plan(program, self.model, self.cache_policy)
+
+            def figures(at: Binding) -> tuple[Number, ...]:
+                return steps.timing(at).step, steps.fullest(lambda memory: memory.peak(at), at)
+
+            self._codes[program, single] = Code(figures, 1 if single else None, by=self.by)
+        return self._codes[program, single]
+
+    def text(self, printer: str = "python", new: int = 1) -> str:
+        """The source for so many new tokens: `early` of batch and new, `late` of the context and that."""
+        printer = str(choice("printer", printer, tuple(PRINTERS)))
+        new = integer("new", new, 1)
+        program, _, _ = running(self.program, [checked(self.program.micro_batches, new, 0)], self.phase)
+        return self._code(program, new == 1).whole.text(printer)

@@ -1,0 +1,162 @@
+"""Figures of a step as code: what prices do to symbols is recorded once, and runs without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from math import prod
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from llmir.backends.tape.outline import Outline, whole, within
+from llmir.backends.tape.record import Function, Tape
+from llmir.base.array_namespace import SCALARS, Number
+from llmir.ir.sizes.binding import Binding
+
+from .parts import Parts, count, pairs
+
+SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
+COUNTS = ("B", "T")  # those of which there is one at least
+MOST = 1 << 16  # tokens up to which code leaves out what decides no price
+SOON = 64  # pairs of B and T after which it pays to find out what that is
+KEPT = 512  # pairs of B and T of which the early part is kept
+MANY = 1 << 17  # points at once, of one new token each, from which code pays
+OFTEN = 64  # single points after which it does
+
+Figures = Callable[[Binding], tuple[Number, ...]]
+C = TypeVar("C", bound="Code")
+
+
+def recorded(new: int | None = None) -> tuple[Tape, Binding]:
+    """A tape, and a binding to its symbols; `new` is T where that is always so."""
+    tape = Outline(SCALARS)
+    symbols: dict[str, Number] = {name: tape.symbol(name) for name in SIZES}
+    return tape, Binding(**(symbols if new is None else {**symbols, "T": new}))
+
+
+class Code:
+    """Figures of B, T and C: what depends on B and T alone, which is kept, and then the rest.
+
+    The first single points call kernels as they are. After so many pairs of B and T their choices are
+    bounded, and up to `MOST` tokens it is code without what decides nothing there. `new` is T where that is
+    always so. Large grids run as `by` says, "numpy" or "numba". TypeError for figures that symbols do not go
+    through.
+    """
+
+    def __init__(
+        self, figures: Figures, new: int | None = None, after: int = SOON, by: str = "numpy"
+    ) -> None:
+        tape, at = recorded(new)
+        self.outline, self.by, self.after = Function.of(tape, SIZES, figures(at)), by, after
+        self._pairs = 0  # that were asked for
+        self._kept: dict[tuple[int, int], tuple[Callable[..., Any], tuple[Any, ...], Parts]] = {}
+
+    def parts(self, function: Function, **others: Function) -> Parts:
+        """Those of the figures, as a function."""
+        return Parts(function, others, self.by)
+
+    @cached_property
+    def called(self) -> Parts:
+        """With kernels as they are, each called: soon made, for single points."""
+        return self.parts(self.outline)
+
+    @cached_property
+    def short(self) -> Parts:
+        """Without what decides nothing, where it `holds`."""
+        function, holds = within(self.outline, COUNTS, MOST)
+        return self.parts(function, holds=holds)
+
+    @cached_property
+    def whole(self) -> Parts:
+        """With all of all kernels."""
+        return self.parts(whole(self.outline))
+
+    def __call__(self, at: Binding) -> tuple[Number, ...]:
+        """The figures at a binding: numbers, or arrays of its whole shape."""
+        batch, new, context = (at.symbols[name] for name in SIZES)
+        return self.grid(batch, new, context) if at.shape else self.point(batch, new, context)
+
+    def point(self, batch: int, new: int, context: int) -> tuple[Number, ...]:
+        """The figures at one point, as exact as Python is."""
+        late, kept, _ = self._kept.get((batch, new)) or self._early(batch, new)
+        found: tuple[Number, ...] = late(context, *kept)
+        return found
+
+    def _early(self, batch: int, new: int) -> tuple[Callable[..., Any], tuple[Any, ...], Parts]:
+        """What a batch of so many new tokens decides, and what goes on from there."""
+        self._pairs += 1
+        short = self._pairs > self.after and self.short.run("holds")(batch, new, 0)[0]
+        parts = self.short if short else self.called
+        found = parts.run("late"), parts.run("early")(batch, new), parts
+        if len(self._kept) >= KEPT:
+            self._kept.clear()
+        self._kept[batch, new] = found
+        return found
+
+    def grid(self, batch: Number, new: Number, context: Number) -> tuple[Number, ...]:
+        """The figures at many points; what few pairs of B and T, or few contexts, decide is computed once."""
+        shape = np.broadcast_shapes(np.shape(batch), np.shape(new), np.shape(context))
+        batch, new, places = pairs(batch, new, prod(shape))
+        self._pairs += count(batch, new)
+        short = self._pairs > self.after and np.all(self.short.run("holds", "numpy")(batch, new, 0)[0])
+        return (self.short if short else self.whole).grid(shape, (batch, new, context), places)
+
+
+class TwoCode(Code):
+    """Figures of single points, and `more` of the same, which read what the first have come by."""
+
+    def __init__(self, figures: Figures, more: Figures, new: int | None = None, after: int = SOON) -> None:
+        def both(at: Binding) -> tuple[Number, ...]:
+            first = figures(at)
+            self._count = len(first)
+            return (*first, *more(at))
+
+        super().__init__(both, new, after)
+
+    def parts(self, function: Function, **others: Function) -> Parts:
+        """Those of the first, and `more`."""
+        of = function.outputs[: self._count], function.outputs[self._count :]
+        first, more = (Function(function.tape, function.inputs, outputs) for outputs in of)
+        first, more = first.before(more)
+        return super().parts(first, more=more, **others)
+
+    def both(self, at: Binding) -> tuple[tuple[Number, ...], Callable[[], tuple[Number, ...]]]:
+        """The first at a point, and what gives the others."""
+        batch, new, context = at.symbols.values()
+        found = self.point(batch, new, context)
+        parts = self._kept[batch, new][2]
+        return found[: self._count], lambda: parts.run("more")(batch, new, context, *found[self._count :])
+
+
+class Often(Generic[C]):
+    """Figures as they are said, and as code from where that pays: at many points, or after many.
+
+    `make` makes code of them for so many new tokens, None for any.
+    """
+
+    def __init__(self, figures: Figures, make: Callable[[Figures, int | None], C]) -> None:
+        self.figures, self.make = figures, make
+        self._points = 0
+        self._codes: dict[int | None, C] = {}
+
+    def __call__(self, at: Binding) -> tuple[Number, ...]:
+        """The figures at a binding."""
+        return (self.code(at) or self.figures)(at)
+
+    def code(self, at: Binding) -> C | None:
+        """The code for a binding, where that pays."""
+        if type(at) is not Binding or tuple(at.symbols) != SIZES or (at.xp is not SCALARS and not at.shape):
+            return None
+        self._points += 1
+        new = at.symbols["T"]
+        always = 1 if np.ndim(new) == 0 and new == 1 else None
+        # Of other lengths a grid has one, of which prices know as much as of 1 and code does not.
+        many = bool(always) and prod(at.shape) >= MANY
+        one = not np.ndim(new) and not np.ndim(at.symbols["B"])  # batch, with any contexts
+        pays = many or (one and self._points > OFTEN)
+        if not pays:
+            return None
+        if always not in self._codes:
+            self._codes[always] = self.make(self.figures, always)
+        return self._codes[always]

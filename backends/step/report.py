@@ -1,0 +1,383 @@
+"""The cost of one step: figures of the whole and of each op, evaluated when asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmir.backends.cost import models
+from llmir.backends.cost.op_time import Model
+from llmir.backends.memory.caches import policy
+from llmir.backends.work.basis import Basis
+from llmir.backends.work.limit import BOUNDS
+from llmir.backends.work.rows import TRAFFIC
+from llmir.base.arguments import POINTS, items
+from llmir.base.array_namespace import Number
+from llmir.base.errors import InputError
+from llmir.base.formats import Result
+from llmir.base.values import figure, rebuilt
+from llmir.hw.device import Device
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Mixed
+from llmir.ir.sizes.packed import Packed
+from llmir.ir.sizes.polynomial import Size
+
+from . import costs
+from .costs import BUBBLE, OpCost, StageCost
+from .evaluate import Plan, plan
+from .footprint import Footprint
+from .sizes import checked, checked_packed, idle, other, running, unpadded
+from .sweeps import WHOLE, sweep
+from .timing import Overhead, StepSeconds, Timing
+from .together import together
+
+if TYPE_CHECKING:
+    from .timeline import Slice
+
+PHASE_KEYS = (
+    "time_s",
+    "ideal_time_s",
+    "error",
+    "period_s",
+    "bubble",
+    "overhead_s",
+    "flops",
+    "matmul_flops",
+    "read_bytes",
+    "write_bytes",
+    "comm_bytes",
+    "weight_bytes",
+    "kv_cache_bytes",
+    "activation_peak_bytes",
+    "peak_memory_bytes",
+    "peak_at",
+    "bound",
+)
+
+STEP = ("batch", "new", "context")
+
+LONG = 10_000_000  # points of a grid, of which each figure takes seconds
+
+
+class Report(Footprint, Result):
+    """The cost of one step of a program on a device: `batch` sequences, `new` tokens each, `context` cached.
+
+    `beside` are other sequences in the same step, as mappings of the same three: a chunk of a prefill beside
+    decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
+    `model` is a cost model of the device; by default calibrated where it can be, else ideal. `phase` says
+    which of the program's phases runs; by default decode for one new token of each sequence, else prefill.
+    `cache_policy` says what is reserved for caches (`analysis.caches`).
+
+    Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
+    SI units: exact integers at a point, float64 arrays on a grid.
+    """
+
+    program: Program
+    device: Device
+    beside: tuple[tuple[Number, Number, Number], ...]
+    shape: tuple[int, ...]
+    phase: str
+    cache_policy: str
+    plan: Plan
+    _stated: str
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        *,
+        batch: Any,
+        new: Any,
+        context: Any,
+        beside: Iterable[Mapping[str, Any]] = (),
+        model: Model | None = None,
+        phase: str = "",
+        cache_policy: str = "exact",
+    ) -> None:
+        others = [other(part) for part in items("beside", beside, "other sequences")]
+        steps = ((checked if others else checked_packed)(batch, new, context), *others)
+        vars(self)["_stated"], cache_policy = phase, policy(cache_policy).name
+        program, phase, at = running(program, steps, phase)
+        shape = at.shape
+        if math.prod(shape) > POINTS:
+            raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
+        if math.prod(shape) > LONG:
+            import logging
+
+            log, points = logging.getLogger("llmir"), f"{math.prod(shape):,}"
+            log.info("each figure of a grid of %s points takes seconds or minutes", points)
+        vars(self).update(program=program, device=device, shape=shape, phase=phase, _points=at)
+        vars(self).update(beside=steps[1:], cache_policy=cache_policy)
+        if not isinstance(at, Packed):
+            vars(self).update(zip(STEP, steps[0], strict=True), at=at)
+        model = model or models.model(device)
+        unpadded(model.runs, "beside", steps)
+        vars(self)["plan"] = self._plan(model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
+        named |= {"phase": self._stated, "cache_policy": self.cache_policy}
+        beside = [dict(zip(STEP, step, strict=True)) for step in self.beside]
+        return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
+
+    def _plan(self, model: Model) -> Plan:
+        both = isinstance(self._points, Mixed) and len(set(self._points.phases)) > 1
+        return (together if both else plan)(self.program, model, self.cache_policy)
+
+    def _total(self, size: Size) -> Number:
+        return sweep(lambda at: at(size), self._points)
+
+    @property
+    def cost_model(self) -> str:
+        """The name of the cost model behind the times."""
+        return self.plan.model.name
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know: assumptions, ignored fields, types that the device lacks, idle ranks."""
+        return (*self.program.notes, *self.plan.notes, *idle(self.program, self._points))
+
+    @figure
+    def time_s(self) -> Number:
+        """Seconds, through all stages."""
+        return self._timed(lambda timing: timing.step)
+
+    @figure
+    def ideal_time_s(self) -> Number:
+        """Seconds by the roofline: a lower bound."""
+        ideal = self._plan(models.model(self.device, "ideal"))
+        return (
+            self.time_s
+            if self.plan is ideal
+            else sweep(lambda at: ideal.timing(at).step, self._points, WHOLE)
+        )
+
+    @figure
+    def error(self) -> Number | None:
+        """The mean relative error of such times, by the ops that it is known of; None of a bound."""
+        lent, model = [(0.0, 0.0)] * len(self.work), self.plan.model
+        for kind in self.plan.kinds:
+            *_, which = self._figures[kind.priced]
+            one = kind.price.held(which)
+            of_others = getattr(one, "lent", 0.0), getattr(one, "beyond", 0.0)
+            lent[kind.first] = of_others
+            for i, _ in kind.others:
+                lent[i] = of_others
+        return costs.error(self.work, lent, model.host_error or 0.0)
+
+    @figure
+    def period_s(self) -> Number:
+        """Seconds from this step to the next that needs its tokens, in a long run of such steps."""
+        return self._timed(lambda timing: timing.period)
+
+    @figure
+    def interval_s(self) -> Number:
+        """Seconds between such steps when other requests keep all stages busy."""
+        return self._timed(lambda timing: timing.interval)
+
+    @figure
+    def busy_s(self) -> Number:
+        """Seconds that all stages work, together: ops and the engine's overhead, no bubbles."""
+        return self._timed(lambda timing: timing.busy)
+
+    @figure
+    def bubble(self) -> Number:
+        """The share of the step that stages wait for one another."""
+        return self._timed(lambda timing: timing.bubble)
+
+    @figure
+    def flops(self) -> Number:
+        """All FLOPs."""
+        return self._total(self.plan.totals.get("flops", 0))
+
+    @figure
+    def matmul_flops(self) -> Number:
+        """FLOPs of matrix products, 2·m·n·k."""
+        return self._total(self.plan.totals.get("matmul_flops", 0))
+
+    @figure
+    def matmul_flops_by_kind(self) -> Mapping[str, Number]:
+        """FLOPs of matrix products for each block that has any."""
+        found: dict[str, Size] = {}
+        for row in self.plan.rows:
+            if row.work.matrix:
+                runs = row.repeat * self.program.micro_batches
+                found[row.block] = found.get(row.block, 0) + runs * row.work.matrix
+        return {block: self._total(size) for block, size in found.items()}
+
+    @figure
+    def read_bytes(self) -> Number:
+        """Bytes read from memory (with expected expert traffic, a float)."""
+        return self._total(self.plan.totals.get("read_bytes", 0))
+
+    @figure
+    def write_bytes(self) -> Number:
+        """Bytes written to memory."""
+        return self._total(self.plan.totals.get("write_bytes", 0))
+
+    @figure
+    def bytes_by_role(self) -> Mapping[str, Number]:
+        """The bytes read of weights, activations and caches, and those written of the latter two."""
+        names = (f"{role}_bytes" for role in TRAFFIC)
+        return {name: self._total(self.plan.totals.get(name, 0)) for name in names}
+
+    @figure
+    def comm_bytes(self) -> Number:
+        """Bytes sent to other ranks."""
+        return self._total(self.plan.totals.get("comm_bytes", 0))
+
+    @figure
+    def bound(self) -> Mapping[str, Number]:
+        """The share of each bound, and `bubble`: they add up to 1, without launches that a graph hides."""
+        shares: dict[str, Number] = dict.fromkeys((*BOUNDS, BUBBLE), 0.0)
+        for row in self.ops:
+            for bound in shares if self.shape else (row.bound,):
+                shares[bound] = shares[bound] + row.share * (row.bound == bound) * (row.share > 0)
+        whole = sum(shares.values())
+        return {bound: share / (whole + (whole == 0)) for bound, share in shares.items()}
+
+    def _timed(self, figure: Callable[[Timing], Number]) -> Number:
+        """A figure of the step's timing; on a grid, block by block."""
+        many = math.prod(self.shape) > 2 * WHOLE
+        timing = self.plan.timing if many else lambda at: self._timing
+        return sweep(lambda at: figure(timing(at)), self._points, WHOLE)
+
+    @cached_property
+    def _timing(self) -> Timing:
+        if self.shape:
+            return self.plan.timing(self.at)
+        return Timing(self._seconds.whole, self.program.micro_batches)
+
+    @cached_property
+    def _seconds(self) -> StepSeconds:
+        return self._evaluated[0]
+
+    @cached_property
+    def _overheads(self) -> tuple[Overhead, ...]:
+        return self.plan.overheads(self.at, self._seconds) if self.plan.host else ()
+
+    @figure
+    def all_stages_s(self) -> Number:
+        """Seconds of the step on all stages together, of which `share` is a part."""
+        return len(self.program.entries) * self.time_s
+
+    @figure
+    def ops_s(self) -> Number:
+        """Seconds of all ops, on all stages together."""
+        return sum((row.total_s for row in self.work), start=0.0)
+
+    @figure
+    def overhead_s(self) -> Number:
+        """Seconds that the engine adds to the ops, on all stages together.
+
+        Below zero where a graph of kernels hides more of the ops' launches than the host adds.
+        """
+        return sum((row.total_s for row in self.engine), start=0.0)
+
+    @figure
+    def overhead(self) -> Mapping[str, Number]:
+        """What `overhead_s` is the sum of, by the names in `Overhead`."""
+        m, stages = self.program.micro_batches, self._overheads or (Overhead(),)
+        sums = (m * sum(part) for part in zip(*stages, strict=True))
+        return dict(zip(Overhead._fields, sums, strict=True))
+
+    @cached_property
+    def ops(self) -> tuple[OpCost, ...]:
+        """The rows: of each stage its ops in schedule order, the engine's overhead, the bubble.
+
+        On every stage, Σ `time_s` × `repeat` is the step; the shares of all rows add up to 1.
+        """
+        if len(self.program.entries) == 1:
+            return (*self.work, *self.engine)
+        return tuple(sorted((*self.work, *self.engine, *self._bubbles()), key=lambda row: row.stage))
+
+    @cached_property
+    def work(self) -> tuple[OpCost, ...]:
+        """The rows of ops alone, in schedule order."""
+        parts = self.program.micro_batches
+        return costs.work(self.plan.kinds, self._figures, self.at, self.all_stages_s, parts)
+
+    @cached_property
+    def _figures(self) -> Sequence[Number]:
+        return self._evaluated[1]()
+
+    @cached_property
+    def _evaluated(self) -> tuple[StepSeconds, Callable[[], Sequence[Number]]]:
+        """Seconds of the stages, and what gives the figures of the rows: more of the same evaluation."""
+        return self.plan.evaluated(self.at)
+
+    @cached_property
+    def engine(self) -> tuple[OpCost, ...]:
+        """The rows of the engine's overhead, one a stage; none for what no engine serves."""
+        return costs.engine(self.program, self._overheads, self.all_stages_s, self.plan.model.host_error)
+
+    def _bubbles(self) -> tuple[OpCost, ...]:
+        """The rows of what stages wait, by the basis of the longest op."""
+        if not self.work:
+            return ()
+        ideal: list[Number] = [0.0] * len(self.program.entries)
+        for row, op in zip(self.plan.rows, self.work, strict=True):
+            ideal[row.stage] = ideal[row.stage] + row.repeat * op.ideal_time_s
+        least = Timing(tuple(ideal), self.program.micro_batches)
+        longest = max(self.work, key=lambda op: float(np.sum(op.total_s)))
+        known = {"basis": longest.basis, "error": self.error}
+        return costs.bubbles(self.program, self._timing, least, self.all_stages_s, **known)
+
+    @figure
+    def stages(self) -> tuple[StageCost, ...]:
+        """One row a pipeline stage; one in all where there are no others."""
+        return costs.stages(self._timing, self._overheads, self.plan.memories, self.at)
+
+    def timeline(self) -> tuple[Slice, ...]:
+        """The step as it goes by, stage by stage: `analysis.timeline`."""
+        from .timeline import timeline
+
+        return timeline(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The phase of the JSON report; arrays become lists on a grid."""
+        figures = {key: getattr(self, key) for key in PHASE_KEYS}
+        parts = {**self.bytes_by_role, "overhead": self.overhead}
+        rows = {"stages": [vars(s) for s in self.stages], "ops": [vars(op) for op in self.ops]}
+        found: dict[str, Any] = plain(figures | parts | rows)
+        return found
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame (pandas must be installed)."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("to_pandas needs pandas: pip install pandas") from None
+        return pandas.DataFrame([vars(op) | {"basis": str(op.basis)} for op in self.ops])
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {getattr(self, name)}" for name in STEP)
+        return f"<Report {self.program.name} on {self.device.name}: {sizes}>"
+
+
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
+def plain(value: Any) -> Any:
+    """Python's own types all the way down, for JSON; NaN becomes null."""
+    kind = type(value)
+    if kind is float:
+        return value if isfinite(value) else None
+    if kind in _PLAIN or isinstance(value, (str, int)):
+        return value
+    # Most of what these hold is finite numbers and words, which need no call.
+    if isinstance(value, dict):
+        return {
+            k: v if (of := type(v)) in _PLAIN or (of is float and isfinite(v)) else plain(v)
+            for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [v if type(v) in _PLAIN else plain(v) for v in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain(value.tolist())
+    return str(value) if isinstance(value, Basis) else value

@@ -1,0 +1,136 @@
+"""A step through pipeline stages: equal micro-batches go through them one after another.
+
+With stage times t₁ … tₚ for each of m micro-batches, the last leaves after Σt + (m−1)·max t: the makespan
+of equal jobs in a flow shop (Johnson 1954); for equal stages a share (p−1)/(m+p−1) of it is bubble (Narayanan
+et al. 2021, "Efficient large-scale language model training on GPU clusters", section 2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+from llmir.backends.cost.op_time import Price
+from llmir.backends.work.rows import Row
+from llmir.base.array_namespace import Number
+from llmir.base.dataclass import dataclass
+from llmir.ir.sizes.atoms import maximum
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows that stages run together, each with its price."""
+
+    priced: Sequence[tuple[Row, Price]]
+
+    @property
+    def prices(self) -> list[Price]:
+        """The latter."""
+        return [price for _, price in self.priced]
+
+
+class StageKind(NamedTuple):
+    """What a stage runs, and how often; how many stages are like it, and whether it is the first."""
+
+    parts: Sequence[tuple[Part, int]]
+    times: int
+    first: bool
+
+
+class Overhead(NamedTuple):
+    """What an engine adds to the ops of one stage in one micro-batch."""
+
+    host_s: Number = 0.0  # the GPU waits for the CPU, which schedules and samples
+    launching_s: Number = 0.0  # it waits for kernels that the CPU launches one by one
+    skew_s: Number = 0.0  # ranks of collectives wait for the last of them
+    hidden_s: Number = 0.0  # below zero: what a graph of kernels hides of the ops' launches
+
+
+Seconds = tuple[Number, ...]  # of each stage
+
+
+class StepSeconds(NamedTuple):
+    """Seconds of a micro-batch on each stage, by what is counted.
+
+    Its kernels one by one, as they are launched (in a graph or not), with what they wait for the CPU that
+    launches them, and with all that an engine adds.
+    """
+
+    alone: Seconds
+    busy: Seconds
+    launched: Seconds
+    whole: Seconds
+
+    @classmethod
+    def of(cls, values: Sequence[Number], depth: int) -> StepSeconds:
+        """Of one after another, for so many stages."""
+        return cls(*(tuple(values[i : i + depth]) for i in range(0, len(cls._fields) * depth, depth)))
+
+
+_INSTANT = 1e-300  # seconds: a step without ops takes none, and no share of it is waited
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds that each stage takes for one micro-batch, and how many micro-batches a step has."""
+
+    stages: tuple[Number, ...]
+    micro_batches: int = 1
+
+    @property
+    def _all(self) -> Number:
+        return sum(self.stages[1:], start=self.stages[0])
+
+    @property
+    def _slowest(self) -> Number:
+        return reduce(maximum, self.stages)
+
+    @property
+    def step(self) -> Number:
+        """From the first micro-batch's start to the last one's end, its bubble counted.
+
+        >>> Timing((2.0, 2.0), micro_batches=4).step
+        10.0
+        """
+        whole = self._all
+        return whole if self.micro_batches == 1 else whole + (self.micro_batches - 1) * self._slowest
+
+    @property
+    def period(self) -> Number:
+        """From one step to the next that needs its tokens: a micro-batch returns to a stage that is free.
+
+        >>> Timing((2.0, 2.0)).period, Timing((2.0, 2.0), micro_batches=4).period
+        (4.0, 8.0)
+        """
+        return maximum(self._all, self.interval)
+
+    @property
+    def interval(self) -> Number:
+        """From one step to the next when other requests keep the stages busy: what the slowest one works."""
+        return self.micro_batches * self._slowest
+
+    @property
+    def busy(self) -> Number:
+        """What all stages work together."""
+        return self.micro_batches * self._all
+
+    @property
+    def bubbles(self) -> tuple[Number, ...]:
+        """The seconds of a step that each stage waits for the others.
+
+        >>> Timing((1.0, 3.0), micro_batches=2).bubbles
+        (5.0, 1.0)
+        """
+        step = self.step
+        return tuple(step - self.micro_batches * seconds for seconds in self.stages)
+
+    @property
+    def bubble(self) -> Number:
+        """The share of a step, alone, that stages wait.
+
+        >>> Timing((1.0,) * 4, micro_batches=5).bubble
+        0.375
+        """
+        whole = len(self.stages) * self.step
+        return (whole - self.busy) / maximum(whole, _INSTANT)

@@ -1,0 +1,1 @@
+"""Record arithmetic on sizes, and print it as Python, numpy, numba or JavaScript."""

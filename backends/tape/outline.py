@@ -1,0 +1,234 @@
+"""A function as it is for counts up to a most: of its choices only what may decide them there.
+
+What is called by a function is bounded where its operands depend on one whole number alone, such as tokens:
+on blocks that cover all of them up to the most. Calls that are alike are bounded together, and what was found
+is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .bounds import Range
+from .languages import WHOLE
+from .pruning import Choices
+from .record import Function, Kept, Operand, Symbol, Tape
+
+FINE = 32  # blocks of numbers between a power of two and the next; those below are one each
+KNOWN = 1 << 12  # calls of a function of which what was found is kept
+NONE = -1  # in place of a node: none
+
+
+class Outline(Tape):
+    """A tape on which a function that is called stays one node."""
+
+    def call(self, function: Function, *operands: Operand) -> Operand:
+        """The function of the operands, as a node; a number where they are numbers."""
+        if not any(isinstance(x, Symbol) for x in operands):
+            return super().call(function, *operands)
+        return self.node(function, tuple(map(self.number, operands)))
+
+
+class Within(NamedTuple):
+    """A function, which holds where `holds`, a function of the same inputs, says so."""
+
+    function: Function
+    holds: Function
+
+
+def whole(outline: Function) -> Function:
+    """A function of an outline with all that it calls, on a tape of its own."""
+    tape, names = Tape(outline.tape.kind), outline.inputs.values()
+    return Function.of(tape, names, outline.onto(tape, map(tape.symbol, names)))
+
+
+def within(outline: Function, counts: Iterable[str], most: int) -> Within:
+    """The same without what decides nothing where these inputs are counts, of so many at most."""
+    bounded = _Bounded(outline, frozenset(counts), most)
+    tape, names = Tape(outline.tape.kind), outline.inputs.values()
+    symbols = [tape.symbol(name) for name in names]
+    found = outline.onto(tape, symbols, bounded.kept, bounded.calls)
+    holds: Operand = True
+    for root in Function(outline.tape, outline.inputs, bounded.roots).onto(tape, symbols):
+        holds = holds & (root >= 1) & (root <= most)
+    return Within(*(Function.of(tape, names, outputs) for outputs in (found, [holds])))
+
+
+@lru_cache(maxsize=8)
+def blocks(most: int) -> Range:
+    """All whole numbers from 1 to the most: single ones, then ever wider blocks that end at round ones."""
+    ends = [*range(FINE)]
+    while ends[-1] < most:
+        ends.append(ends[-1] + max(1, (1 << ends[-1].bit_length()) // FINE // 2))
+    ends[-1] = most
+    return Range(np.array(ends[:-1], dtype=float) + 1, np.array(ends[1:], dtype=float), True)
+
+
+@lru_cache(maxsize=1 << 10)
+def choices(function: Function) -> Choices:
+    """Those of a function that is called."""
+    return Choices(function)
+
+
+class _Bounded:
+    """What decides the choices of an outline, and those of its calls."""
+
+    def __init__(self, outline: Function, counts: frozenset[str], most: int) -> None:
+        self.outline, self.nodes = outline, outline.tape.nodes
+        self.choices = choices(outline)
+        self.counts, self.blocks = counts, blocks(most)
+        self.calls: dict[int, Kept] = {}  # of each call, what its choices keep
+        self._ranges: dict[int, dict[int, Range]] = {}  # by a whole number, of what depends on it alone
+        self._bound_calls()
+        self.kept = self._bound_choices()
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """The whole numbers that are bounded."""
+        return tuple(self._ranges)
+
+    @cached_property
+    def _before(self) -> Mapping[int, int]:
+        """Of each node, the last of those that all ways from inputs to it go through."""
+        found = dict.fromkeys(self.outline.inputs, NONE)
+        for number in self.outline.live:
+            found[number] = _common(found, self.nodes[number].of)
+        return found
+
+    @cached_property
+    def _whole(self) -> set[int]:
+        """The nodes that are whole numbers wherever inputs are, and that counts alone decide."""
+        found = {number for number, name in self.outline.inputs.items() if name in self.counts}
+        decided = set(found)
+        for number in self.outline.live:
+            function, of = self.nodes[number]
+            if not all(n in decided or self._is_constant(n) for n in of):
+                continue
+            decided.add(number)
+            numbers = of[1:] if function == "where" else of
+            if function in WHOLE and all(n in found or self._integer(n) for n in numbers):
+                found.add(number)
+        return found
+
+    def _is_constant(self, number: int) -> bool:
+        return bool(self.nodes[number].function == "constant")
+
+    def _integer(self, number: int) -> bool:
+        return self._is_constant(number) and float(self.nodes[number].of[0]).is_integer()
+
+    def _root(self, operands: Iterable[int]) -> int:
+        """The last whole number that decides all of them, and is no multiple of another."""
+        found = _common(self._before, operands)
+        while found != NONE:
+            function, of = self.nodes[found]
+            multiple = function == "multiply" and any(self.nodes[n].function == "constant" for n in of)
+            if found in self._whole and not multiple:
+                break
+            found = self._before[found]
+        return found
+
+    def _bound_calls(self) -> None:
+        """In turns, those together whose operands are known."""
+        roots = {n: self._root(self.nodes[n].of) for n in self.outline.live if self._is_call(n)}
+        open_ = [n for n, root in roots.items() if root != NONE]
+        while open_:
+            ready: dict[Function, list[tuple[int, int]]] = {}
+            for number in open_:
+                if self._bounded(roots[number], self.nodes[number].of):
+                    ready.setdefault(self.nodes[number].function, []).append((number, roots[number]))
+            if not ready:
+                break
+            for function, calls in ready.items():
+                self._decide(function, calls)
+            open_ = [n for n in open_ if n not in self.calls]
+
+    def _is_call(self, number: int) -> bool:
+        return isinstance(self.nodes[number].function, Function)
+
+    def _bounded(self, root: int, operands: Iterable[int]) -> bool:
+        """Bounds what a root decides, down to these; False where a call that is not bounded is needed."""
+        ranges = self._ranges.setdefault(root, {root: self.blocks})
+        needed, open_ = set[int](), list(operands)
+        while open_:
+            number = open_.pop()
+            if number in ranges or number in needed:
+                continue
+            if self._is_call(number):
+                return False
+            needed.add(number)
+            if self.nodes[number].function != "constant":
+                open_ += self.choices.operands(number)
+        with np.errstate(all="ignore"):
+            for number in sorted(needed):
+                function, of = self.nodes[number]
+                constant = function == "constant"
+                ranges[number] = Range.at(of[0]) if constant else self.choices.range(number, ranges)
+        return True
+
+    def _decide(self, function: Function, calls: list[tuple[int, int]]) -> None:
+        """Bounds calls of one function, those together of which it is not known."""
+        given = {
+            number: tuple(self._ranges[root][n] for n in self.nodes[number].of) for number, root in calls
+        }
+        known = choices(function).known
+        keys = {number: tuple(map(_key, ranges)) for number, ranges in given.items()}
+        fresh = {keys[number]: ranges for number, ranges in given.items() if keys[number] not in known}
+        if fresh:
+            if len(known) + len(fresh) > KNOWN:
+                known.clear()
+            columns = zip(*fresh.values(), strict=True)
+            inputs = dict(zip(function.inputs, map(_stacked, columns), strict=True))
+            range_, kept = choices(function).deciding(inputs, len(fresh))
+            size = len(fresh), *self.blocks.low.shape
+            lows, highs = np.broadcast_to(range_.low, size), np.broadcast_to(range_.high, size)
+            for key, low, high, keeps in zip(fresh, lows, highs, kept, strict=True):
+                known[key] = Range(low, high, range_.positive), keeps
+        for number, root in calls:
+            self._ranges[root][number], self.calls[number] = known[keys[number]]
+
+    def _bound_choices(self) -> Kept:
+        """Of the choices outside of calls."""
+        found: dict[int, Any] = {}
+        for number in self.choices.all:
+            root = self._root(self.choices.operands(number))
+            if root != NONE and self._bounded(root, self.choices.operands(number)):
+                with np.errstate(all="ignore"):
+                    places = self.choices.decide(number, self._ranges[root])
+                found[number] = [np.any(x) for x in places]
+        return {
+            number: tuple(n for n, keep in zip(self.choices.all[number].of, row, strict=True) if keep)
+            for number, row in found.items()
+            if not all(row)
+        }
+
+
+def _common(before: Mapping[int, int], numbers: Iterable[int]) -> int:
+    """The last node that all ways to all of them go through, of those that depend on inputs."""
+    found: int | None = None
+    for number in numbers:
+        if number not in before:
+            continue  # a constant
+        other = number
+        found = other if found is None else found
+        while found != other:
+            if found > other:
+                found = before[found]
+            else:
+                other = before[other]
+    return NONE if found is None else found
+
+
+def _key(x: Range) -> Any:
+    return (x.low.tobytes(), x.high.tobytes()) if x.low.ndim else float(x.low)
+
+
+def _stacked(ranges: Iterable[Range]) -> Range:
+    """Those of an input in each call, as arrays of calls × blocks."""
+    ends = zip(*((np.atleast_1d(x.low), np.atleast_1d(x.high)) for x in ranges), strict=True)
+    low, high = (np.stack(np.broadcast_arrays(*each)) for each in ends)
+    alike = low.shape[1] == 1 and (low == low[0]).all()  # a number of all of them
+    return Range.of(low[:1], high[:1]) if alike else Range.of(low, high)

@@ -1,0 +1,1 @@
+"""What an op asks of a device, and the algorithms of collectives."""

@@ -1,0 +1,170 @@
+"""What a program asks of one rank, op by op, before any device or number enters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+
+from llmir.base.dataclass import dataclass
+from llmir.base.values import figure
+from llmir.ir.core.graph import Graph, Node
+from llmir.ir.core.mesh import ONE_DEVICE, Mesh
+from llmir.ir.core.op import Op, Work, work
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.polynomial import Size
+
+from .routed import Experts, experts
+
+# What memory traffic is of: weights are read; activations, keys and values are read and written.
+TRAFFIC = ("weight_read", "activation_read", "kv_cache_read", "activation_write", "kv_cache_write")
+# What one execution does, by the names in a report: FLOPs, and bytes, also by `TRAFFIC`.
+AMOUNTS = (
+    *("flops", "matmul_flops", "read_bytes", "write_bytes"),
+    *(f"{role}_bytes" for role in TRAFFIC),
+    "comm_bytes",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op as a micro-batch runs it `repeat` times, on one rank.
+
+    `operands` and `shape`, of the first result, are local; `reads` and `writes` are (role, bytes) pairs.
+    `experts` is of the layer of routed experts that it is part of.
+    """
+
+    name: str
+    stage: int
+    node: Node
+    repeat: int
+    work: Work
+    operands: tuple[Tensor, ...]
+    shape: Tensor
+    reads: tuple[tuple[str, Size], ...]
+    writes: tuple[tuple[str, Size], ...]
+    experts: Experts | None = None
+    turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
+
+    @property
+    def op(self) -> tuple[int, int]:
+        """What rows of ops that need equal things share, wherever they run, while any of them is held."""
+        return id(self.work), id(self.writes)
+
+    @property
+    def anywhere(self) -> Row:
+        """The row under no name, in no stage, and once: what decides its price."""
+        return self.at("", 0, Node(self.node.op.opcode, self.node.op, (), ()), 1)
+
+    def at(self, name: str, stage: int, node: Node, repeat: int) -> Row:
+        """The row of an op that needs the same there."""
+        done = self.work, self.operands, self.shape, self.reads, self.writes, self.experts, self.turns
+        return Row(name, stage, node, repeat, *done)
+
+    @property
+    def kind(self) -> str:
+        """gemm, attention, moe, scan, norm, elementwise, gather or collective."""
+        return self.node.op.kind
+
+    @property
+    def block(self) -> str:
+        """The part of the model that it belongs to."""
+        return self.node.op.block
+
+    @cached_property
+    def read(self) -> Size:
+        """Bytes read."""
+        return sum((n for _, n in self.reads), start=0)
+
+    @cached_property
+    def write(self) -> Size:
+        """Bytes written."""
+        return sum((n for _, n in self.writes), start=0)
+
+    @figure
+    def amounts(self) -> Mapping[str, Size]:
+        """What one execution does, by the names of `AMOUNTS`."""
+        weights, caches = (_of(self.reads, role) for role in ("weight", "cache"))
+        kept = _of(self.writes, "cache")
+        traffic = weights, self.read - weights - caches, caches, self.write - kept, kept
+        sizes = self.flops, self.work.matrix, self.read, self.write, *traffic, self.work.wire
+        return dict(zip(AMOUNTS, sizes, strict=True))
+
+    @cached_property
+    def flops(self) -> Size:
+        """All FLOPs, of matrix and vector units."""
+        return self.work.matrix + self.work.vector
+
+
+def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
+    return sum((n for r, n in amounts if r == role), start=0)
+
+
+@lru_cache(maxsize=4096)
+def needs(graph: Graph, mesh: Mesh) -> dict[str, Row]:
+    """What each op of a graph needs, wherever it runs: one and the same of ops that need equal things."""
+    found = {}
+    for node in graph.nodes:
+        if node.op.runs:
+            origins = [graph.origin(v).op for v in node.operands]
+            found[node.name] = _anywhere(
+                *_local(node.op, graph.operand_types(node), node.results, mesh),
+                tuple([op.role for op in origins]),
+                tuple([graph.origin(v).op.role for v in node.values]),
+                experts(graph, node, mesh),
+                max([getattr(op, "turns", 0) for op in origins], default=0),
+            )
+    return found
+
+
+Types = tuple[Tensor, ...]
+
+
+def _local(op: Op, operands: Types, results: Types, mesh: Mesh) -> tuple[Op, Types, Types, Mesh]:
+    """What the work of an op is of: types of one rank, but of ranks that it joins a part of the mesh."""
+    if op.lone:
+        return (
+            op,
+            tuple([t.local(mesh) for t in operands]),
+            tuple([t.local(mesh) for t in results]),
+            ONE_DEVICE,
+        )
+    if op.joins:
+        mesh = mesh.around(op.joins, {axis for t in (*operands, *results) for axis in t.spread})
+    return op, operands, results, mesh
+
+
+@lru_cache(maxsize=1 << 14)
+def _anywhere(
+    op: Op,
+    operands: Types,
+    results: Types,
+    mesh: Mesh,
+    taken: tuple[str, ...],
+    given: tuple[str, ...],
+    around: Experts | None,
+    turns: int,
+) -> Row:
+    """The row of an op whose operands and results have these roles, under no name."""
+    done = work(op, operands, results, mesh)
+    return Row(
+        "",
+        0,
+        Node(op.opcode, op, (), ()),
+        1,
+        done,
+        tuple(t.local(mesh) for t in operands),
+        results[0].local(mesh),
+        tuple(zip(taken, done.reads, strict=True)),
+        tuple(zip(given, done.writes, strict=True)),
+        around,
+        turns,
+    )
+
+
+@lru_cache(maxsize=1024)
+def rows(program: Program) -> tuple[Row, ...]:
+    """Each op that does something, in schedule order; bodies of `repeat` in its place."""
+    runs = (at for at in program.instances() if at.node.op.runs)
+    each = {name: needs(graph, program.mesh) for name, graph in program.graphs.items()}
+    return tuple(each[at.graph.name][at.node.name].at(at.path, at.stage, at.node, at.repeat) for at in runs)

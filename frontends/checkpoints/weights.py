@@ -1,0 +1,285 @@
+"""The tensors that a program expects in a checkpoint, and how they differ from those of one.
+
+Checkpoints store the weight of a linear as [out, in], with heads and other axes run together. Which axes
+those are follows from the equation of the op that uses the weight.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.base.formats import Pairs
+from llmir.base.names import Place, layered, numbered, stored
+from llmir.base.values import Figures
+from llmir.frontends.config.fields import METHOD, TOWERS
+from llmir.ir.core.dtype import DType
+from llmir.ir.core.equation import Equation
+from llmir.ir.core.op import Op
+from llmir.ir.core.program import Instance, Program
+from llmir.ir.sizes.binding import Binding
+
+from .packing import packing
+from .tensors import Checkpoint, Stored
+
+# What checkpoints carry along and nobody learned: tables of old ones, and the constants of xIELU.
+IGNORED = ("rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps")
+
+# How checkpoints of multimodal models call the language model: `model.language_model.layers`, or, as their
+# first releases did, `language_model.model.layers` (transformers' `_checkpoint_conversion_mapping`).
+_INNER = re.compile(r"^(?:(model\.)language_model\.|language_model\.(?=model\.|lm_head))")
+# Top modules that are no part of a language model.
+_OTHER = re.compile(r"^(?:model\.)?\w*(?:vision|visual|image|audio|projector|connector|merger|aligner)\w*\.")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One tensor, or one total, that is not as it should be."""
+
+    name: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Comparison(Figures, Pairs):
+    """A checkpoint against a program; `agrees` if nothing differs. Totals are None where none are stated."""
+
+    model: str
+    checkpoint: str  # its path
+    tensors: int
+    parameters: int
+    bytes: int
+    found_tensors: int
+    shapes_known: bool
+    missing: Sequence[str] = ()
+    unexpected: Sequence[str] = ()
+    wrong_shape: Sequence[Difference] = ()
+    wrong_dtype: Sequence[Difference] = ()
+    wrong_total: Sequence[Difference] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all names, and all that is known of shapes, dtypes and totals, are the same."""
+        names = self.missing or self.unexpected
+        return not (names or self.wrong_shape or self.wrong_dtype or self.wrong_total)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        where = {"model": self.model, "checkpoint": self.checkpoint}
+        return where | {"agrees": self.agrees} | asdict(self)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """What was compared, the verdict, each difference; one line for names that differ in numbers only."""
+        size = f"{self.parameters:,} parameters, {self.bytes:,} bytes"
+        known = "names, shapes, element types"
+        rows = [
+            ("model", self.model),
+            ("checkpoint", self.checkpoint),
+            ("expected", f"{self.tensors:,} tensors, {size}"),
+            ("found", f"{self.found_tensors:,} tensors"),
+            ("compared", known if self.shapes_known else "names (an index does not know shapes)"),
+            ("verdict", "all agree" if self.agrees else "DIFFERENT"),
+        ]
+        problems: list[tuple[str, Iterable[tuple[str, str]]]] = [
+            ("missing", ((name, "") for name in self.missing)),
+            ("unexpected", ((name, "") for name in self.unexpected)),
+            ("wrong shape", map(_words, self.wrong_shape)),
+            ("wrong type", map(_words, self.wrong_dtype)),
+            ("wrong total", map(_words, self.wrong_total)),
+        ]
+        for label, found in problems:
+            rows += [(label if i == 0 else "", text) for i, text in enumerate(_folded(found))]
+        return rows
+
+
+def _words(d: Difference) -> tuple[str, str]:
+    return d.name, f"expected {d.expected}, found {d.found}"
+
+
+def _folded(found: Iterable[tuple[str, str]]) -> list[str]:
+    """One line for all names that differ only in their numbers."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, text in found:
+        groups.setdefault((re.sub(r"\d+", "*", name), text), []).append(name)
+    lines = []
+    for (pattern, text), names in groups.items():
+        shown = names[0] if len(names) == 1 else f"{pattern} ({len(names):,} tensors)"
+        lines.append(f"{shown}: {text}" if text else shown)
+    return lines
+
+
+class _Tensor(NamedTuple):
+    """A tensor before it is laid out: its shape as [out, in], after the experts if it has all of them."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    place: Place
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+    def stored(self) -> Stored:
+        """As it lies in a file, in a type that needs no packing."""
+        shape = self.shape
+        if self.place.turned:
+            *experts, outs, ins = shape
+            shape = (*experts, ins, outs)
+        if self.place.flat:
+            shape = (shape[0] * shape[1], *shape[2:])
+        return Stored(shape, self.dtype.name, Binding()(self.dtype.bytes_of(self.elements)))
+
+
+def expected(program: Program) -> dict[str, Stored]:
+    """Each tensor of the program's checkpoint, by name; `program` is unfused.
+
+    `UnsupportedError` for matrices of few bits that are stored in a way that llmir does not have.
+    """
+    found: dict[str, Stored] = {}
+    tensors = _tensors(program)
+    wide = next((t.dtype.name for t in tensors.values() if not t.dtype.low), "bf16")
+    for name, tensor in tensors.items():
+        if tensor.dtype.low:
+            pack = packing(program.facts.get(METHOD))
+            found |= pack.tensors(name, tensor.shape, tensor.dtype, wide)
+        else:
+            found[name] = tensor.stored()
+    return found
+
+
+def _tensors(program: Program) -> dict[str, _Tensor]:
+    """By name, each tensor with all its pieces."""
+    found: dict[str, _Tensor] = {}
+    for at in (at for part in program.parts for at in part.instances()):
+        for param, own in _stored(at):
+            place, shape, outs = stored(param), list(own), int(_stacked(at.node.op))
+            if place.piece:
+                shape[outs] += found[place.tensor].shape[outs]
+            found[place.tensor] = _Tensor(tuple(shape), at.node.results[0].dtype, place)
+    return found
+
+
+def _stacked(op: Op) -> bool:
+    """Whether all experts are in one tensor."""
+    return "expert" in op.axes and "{expert}" not in op.param
+
+
+class _Use(NamedTuple):
+    """How an op uses a weight: as which operand, its equation, and the weight's axes there."""
+
+    op: Op
+    slot: int
+    rule: Equation
+    axes: tuple[str, ...]
+
+
+def _uses(at: Instance) -> Iterator[_Use]:
+    for node, slot in at.graph.users[at.node.name]:
+        rule = node.op.equation(at.graph.operand_types(node))
+        yield _Use(node.op, slot, rule, tuple(d.axes[0] for d in rule.operands[slot]))
+
+
+def _stored(at: Instance) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The name and shape of each part of this weight: one for each layer, and for each expert if named so."""
+    op, type = at.node.op, at.node.results[0]
+    if not op.param:
+        return
+    if len(op.axes) != len(type.shape):
+        raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
+    sizes = dict(zip(op.axes, map(Binding(), type.shape), strict=True))
+    layers = at.layers if layered(op.param) else [at.layers.first]
+    experts = range(sizes.get("expert", 1)) if "{expert}" in op.param else [0]
+    shape = _shape(at, tuple(axis != "expert" or "{expert}" not in op.param for axis in op.axes))
+    for layer in layers:
+        for expert in experts:
+            yield numbered(op.param, layer).replace("{expert}", str(expert)), shape
+
+
+def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
+    """As stored: (indexed…, added, contracted) for a product's weight, flat for its bias, else as ops say."""
+    sizes = tuple(Binding()(n) for n, keep in zip(at.node.results[0].shape, kept, strict=True) if keep)
+    # Of several users a product says the layout: a tied embedding is lm_head's weight too.
+    use = min(_uses(at), key=lambda u: not u.op.matrices, default=None)
+    if use is None or not use.op.matrices:
+        return use.op.stored(use.slot, sizes) if use else sizes
+    roles = [use.rule.role(axis) for axis, keep in zip(use.axes, kept, strict=True) if keep]
+
+    def of(role: str) -> list[int]:
+        return [n for n, r in zip(sizes, roles, strict=True) if r == role]
+
+    contracted = [math.prod(of("contracted"))] if "contracted" in roles else []
+    return (*of("indexed"), math.prod(of("mapped")), *contracted)
+
+
+def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
+    """Copies of a shared weight that a checkpoint may hold under the name of its second user."""
+    found: dict[str, Stored] = {}
+    for at in program.instances():
+        if at.node.op.param in names:
+            users = [user.name for user, _ in at.graph.users[at.node.name]]
+            if len(users) > 1:
+                found |= {f"{user}.weight": names[at.node.op.param] for user in users}
+    return {name: tensor for name, tensor in found.items() if name not in names}
+
+
+def _text(program: Program, checkpoint: Checkpoint) -> Mapping[str, Stored | None]:
+    """The tensors of the language model, under the names that they have in a file of their own.
+
+    Of a multimodal checkpoint those of the other parts are left out.
+    """
+    if TOWERS not in program.facts:
+        return checkpoint.tensors
+    inner = {_INNER.sub(r"\1", name): tensor for name, tensor in checkpoint.tensors.items()}
+    return {name: tensor for name, tensor in inner.items() if not _OTHER.match(name)}
+
+
+def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
+    """How the tensors of a checkpoint differ from those that `program` (unfused) expects."""
+    wanted, tensors = expected(program), _tensors(program)
+    parameters = sum(tensor.elements for tensor in tensors.values())
+    text = _text(program, checkpoint)
+    packed = any(tensor.dtype.low for tensor in tensors.values())
+    ignored = (*IGNORED, *(packing(program.facts.get(METHOD)).beside if packed else ()))
+    found = {name: t for name, t in text.items() if not name.endswith(ignored)}
+    tied = _tied(program, wanted)
+    copies = {name: tensor for name, tensor in tied.items() if name in found}
+    pairs = [(name, ours, theirs) for name, ours in (wanted | copies).items() if (theirs := found.get(name))]
+    # An index may count a tied copy or not; what else lies in the files, it counts too.
+    whole = len(found) == len(checkpoint.tensors)
+    totals = (
+        ("bytes", checkpoint.total_bytes if whole or not packed else None, _bytes),
+        ("parameters", None if packed else checkpoint.total_parameters, _parameters),
+    )
+    return Comparison(
+        program.name,
+        checkpoint.path,
+        len(wanted),
+        parameters,
+        _bytes(wanted),
+        len(found),
+        any(found.values()),
+        [name for name in wanted if name not in found],
+        [name for name in found if name not in wanted and name not in tied],
+        [Difference(n, str(list(a.shape)), str(list(b.shape))) for n, a, b in pairs if a.shape != b.shape],
+        [Difference(n, a.dtype, b.dtype) for n, a, b in pairs if a.dtype != b.dtype],
+        [
+            Difference(what, f"{count(wanted):,}", f"{stated:,}")
+            for what, stated, count in totals
+            if stated not in (None, count(wanted), count(wanted | copies))
+        ],
+    )
+
+
+def _parameters(tensors: Mapping[str, Stored]) -> int:
+    return sum(math.prod(t.shape) for t in tensors.values())
+
+
+def _bytes(tensors: Mapping[str, Stored]) -> int:
+    return sum(t.bytes for t in tensors.values())

@@ -1,0 +1,1 @@
+"""Reader of a Hugging Face config: every field is read or refused."""

@@ -1,0 +1,292 @@
+"""A model's config, read field by field with errors that name the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.base.names import bounded, plain, suggest
+from llmir.ir.core.dtype import BF16, FP16, FP32
+
+from .source import locate, show
+
+# Sizes beyond this are typos, and products of them would leave float64's exact integers anyway.
+_ABSURD = 2**48
+_DTYPES = {d.torch: d.name for d in (BF16, FP16, FP32)}
+Neutral = tuple[Collection[object], str]
+"""The values with which a field does not act, and what it is otherwise."""
+_NOTHING: Mapping[str, Neutral] = MappingProxyType({})
+
+
+class Config:
+    """A read-only view of a config that remembers what was asked of it.
+
+    Each accessor raises `ConfigError` with the field's path. A field without a default is required,
+    and null is a value like any other: only the `optional_` accessors, `nested` and `integers` take it
+    for "none". `lenient` turns what llmir does not model or know from an error into one of the `notes`.
+    """
+
+    def __init__(self, fields: Mapping[str, object], *, name: str, lenient: bool = False) -> None:
+        self.fields: Mapping[str, object] = MappingProxyType({str(k): v for k, v in fields.items()})
+        self.name = plain(name) or "model"
+        self.lenient = lenient
+        self.notes: list[str] = []
+        self._path = ""
+        self._spellings: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._nested: dict[str, Config] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return self._key(key) in self.fields
+
+    def spelled(self, **spellings: str) -> Config:
+        """Itself; fields by these names are found under the other ones too, by which its class calls them."""
+        self._spellings |= spellings
+        return self
+
+    def _key(self, key: str) -> str:
+        own = self._spellings.get(key, key)
+        return own if own in self.fields or key not in self.fields else key
+
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _ABSURD) -> int:
+        """An integer from `minimum` to `maximum`, which is 2**48 unless stated."""
+        return self._integer(key, self._get(key, default), minimum, maximum)
+
+    def assumed(self, key: str, default: int) -> int:
+        """An integer; where the field is absent, the family's `default`, with a note."""
+        if key not in self:
+            self.note(f"config names no {self._key(key)}; {default} assumed")
+        return self.integer(key, default)
+
+    def fill(self, **defaults: object) -> None:
+        """The family's own values for fields that are absent, each with a note."""
+        absent = {key: value for key, value in defaults.items() if key not in self.fields}
+        for key, value in absent.items():
+            self.note(f"config names no {key}; {show(value)} assumed")
+        self.fields = MappingProxyType({**self.fields, **absent})
+
+    def absent(self, *keys: str) -> None:
+        """Take null for absent in these fields, as their class does."""
+        left = {k: v for k, v in self.fields.items() if k not in keys or v is not None}
+        self.fields = MappingProxyType(left)
+
+    def optional_integer(self, key: str, minimum: int = 1) -> int | None:
+        """An integer, or None where the field is absent or null."""
+        value = self._get(key, None, required=False)
+        return None if value is None else self._integer(key, value, minimum)
+
+    def stated(self, key: str) -> int | None:
+        """An integer, or None where the field is absent or "auto"."""
+        return None if self._get(key, "auto") == "auto" else self.integer(key)
+
+    def integers(self, key: str, default: Iterable[int] = ()) -> tuple[int, ...]:
+        """A list of integers from 0 up; null counts as absent."""
+        value = self._get(key, None, required=False)
+        if value is None:
+            return tuple(default)
+        if not isinstance(value, list | tuple):
+            raise self.error(key, f"expected a list of integers, got {show(value)}")
+        return tuple(self._integer(f"{key}[{i}]", item, 0) for i, item in enumerate(value))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings; null and absent are empty."""
+        value = self._get(key, None, required=False)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+            raise self.error(key, f"expected a list of strings, got {show(value)}")
+        return tuple(value)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number above zero."""
+        return self._number(key, self._get(key, default))
+
+    def _number(self, key: str, value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except OverflowError:  # an integer that no float holds
+                number = math.inf
+            if 0 < number < math.inf:
+                return number
+        raise self.error(key, f"expected {bounded('a number', 0, above=True)}, got {show(value)}")
+
+    def optional_number(self, key: str, *, zero: bool = False) -> float | None:
+        """A finite number above zero, or None where the field is absent or null (or 0, if `zero` is none)."""
+        value = self._get(key, None, required=False)
+        off = value is None or (zero and value == 0 and not isinstance(value, bool))
+        return None if off else self.number(key)
+
+    def numbers(self, key: str, count: int, *, zero: bool = False) -> tuple[float, ...]:
+        """A list of `count` finite numbers above zero, or with `zero` from there up."""
+        value = self._get(key, None)
+        if not isinstance(value, list | tuple) or len(value) != count:
+            got = f"a list of {len(value)}" if isinstance(value, list | tuple) else show(value)
+            raise self.error(key, f"expected a list of {count} numbers, got {got}")
+        off = (0,) if zero else ()
+        return tuple(
+            0.0 if item in off and not isinstance(item, bool) else self._number(f"{key}[{i}]", item)
+            for i, item in enumerate(value)
+        )
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """True or false."""
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"expected true or false, got {show(value)}")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string that is not empty."""
+        value = self._get(key, default)
+        if not isinstance(value, str) or not value:
+            raise self.error(key, f"expected a string, got {show(value)}")
+        return value
+
+    def nested(self, key: str) -> Config | None:
+        """The object under `key` as a view that shares these notes; None where absent or null."""
+        value = self._get(key, None, required=False)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.error(key, f"expected an object, got {show(value)}")
+        if key not in self._nested:
+            inner = Config(value, name=self.name, lenient=self.lenient)
+            inner.notes, inner._path = self.notes, f"{self._path}.{key}"
+            self._nested[key] = inner
+        return self._nested[key]
+
+    def part(self, key: str, beside: Collection[str]) -> Config:
+        """The object under `key` as a config of its own, which the fields `beside` it are in too.
+
+        Those that say something override what the object says of them.
+        """
+        inner = self.nested(key) or self
+        fields = {k: v for k in beside if (v := self.fields.get(k)) is not None}
+        found = Config({**inner.fields, **fields}, name=self.name, lenient=self.lenient)
+        found.notes, found._path = self.notes, inner._path
+        inner.ignore(*inner.fields)  # whoever has the part asks for them there
+        return found
+
+    def dtype(self) -> str:
+        """`bf16`, `fp16` or `fp32`, from either spelling of the field."""
+        found: dict[str, str] = {}
+        for key in ("dtype", "torch_dtype"):
+            value = self._get(key, None, required=False)
+            if value is None or value == "auto":
+                continue
+            # A config still in memory may hold torch's own dtype, which spells itself the same way.
+            spelling = str(value) if type(value).__name__ == "dtype" else value
+            known = _DTYPES.get(spelling.removeprefix("torch.")) if isinstance(spelling, str) else None
+            if known is None:
+                raise self.error(key, f"expected one of {', '.join(_DTYPES)}, got {show(spelling)}")
+            found[key] = known
+        if len(set(found.values())) > 1:
+            raise self.error("torch_dtype", f"{found['torch_dtype']} contradicts dtype {found['dtype']}")
+        if not found:
+            self.note("config names no dtype; bf16 assumed")
+        return next(iter(found.values()), "bf16")
+
+    def unmodelled(self, key: str, allowed: Collection[object], reason: str) -> None:
+        """Refuse (or, when lenient, note) a field whose value changes the model in a way llmir leaves out."""
+        if key not in self:
+            return
+        value = self._get(key, None)
+        # True equals 1 in Python but not in JSON, where 1 and 1.0 are the same.
+        if any(isinstance(value, bool) == isinstance(a, bool) and value == a for a in allowed):
+            return
+        choices = " or ".join(map(show, allowed)) or "no value"
+        self._refuse(key, f"{show(value)} is not modelled ({reason}); {choices} is")
+
+    def fixed(self, reason: str, **usual: object) -> None:
+        """Refuse (or, when lenient, note) each field that is there, not null, and not as `usual`."""
+        for key, value in usual.items():
+            self.unmodelled(key, (None, value), reason)
+
+    def every(self, key: str, *allowed: str) -> None:
+        """Refuse (or, when lenient, note) a list of strings that are not those `allowed`, one by one."""
+        kinds = self.texts(key)
+        if self.fields.get(key) is not None and len(kinds) != len(allowed):
+            raise self.error(key, f"{len(kinds)} kinds for {len(allowed)} layers")
+        for i, (kind, due) in enumerate(zip(kinds, allowed, strict=False)):
+            if kind != due:
+                self._refuse(f"{key}[{i}]", f"{show(kind)} is not modelled; {show(due)} is")
+
+    def ignore(self, *keys: str) -> None:
+        """Count `keys` as asked for: this family knows that they change nothing llmir computes."""
+        self._asked.update(keys)
+
+    def error(self, key: str, fact: str, kind: type[ConfigError] = ConfigError) -> ConfigError:
+        """The error that says `fact` of a field, for the caller to raise."""
+        return kind(f"${self._path}.{self._key(key)}: {fact}")
+
+    def note(self, message: str) -> None:
+        """Keep a warning for whoever reads the result, once."""
+        if message not in self.notes:
+            self.notes.append(message)
+
+    def finish(self, inert: Collection[str] = (), neutral: Mapping[str, Neutral] = _NOTHING) -> None:
+        """Refuse (or, when lenient, note) each field that nobody asked for and that may act.
+
+        Those of `inert` cannot, those of `neutral` do not with the values that it has for them. Objects
+        inside are finished too; where they have such fields, whoever reads them does it first.
+        """
+        unknown = []
+        for key in self.fields:
+            if key in self._asked or key in inert:
+                continue
+            if key in neutral:
+                self.unmodelled(key, *neutral[key])
+            elif not key.startswith("_"):  # Hugging Face's own bookkeeping
+                unknown.append(key)
+        self._asked.update(self.fields)
+        if unknown:
+            self._unknown(unknown, {*self._asked, *inert, *neutral} - {*unknown})
+        for view in self._nested.values():
+            view.finish()
+
+    def _unknown(self, keys: list[str], known: Collection[str]) -> None:
+        if self.lenient:
+            for key in keys:
+                self.note(f"unknown config field {plain(f'{self._path}.{key}'.lstrip('.'))!r} ignored")
+            return
+        first, *others = keys
+        near = suggest(first, known, limit=1)
+        more = f" ({len(others)} more: {', '.join(map(plain, others[:5]))})" if others else ""
+        reason = "unknown, so it may act; --lenient leaves it out"
+        fact = f"{show(self.fields[first])} is not modelled ({reason}){near}{more}"
+        raise UnsupportedError(f"${self._path}.{plain(first)}: {fact}")
+
+    def _refuse(self, key: str, fact: str) -> None:
+        """Raise, or when lenient note, what llmir does not model."""
+        error = self.error(key, fact, UnsupportedError)
+        if not self.lenient:
+            raise error
+        self.note(str(error))
+
+    def _get(self, key: str, default: object, *, required: bool = True) -> object:
+        key = self._key(key)
+        self._asked.add(key)
+        if key in self.fields:
+            return self.fields[key]
+        if required and default is None:
+            raise self.error(key, "missing")
+        return default
+
+    def _integer(self, key: str, value: object, minimum: int, maximum: int = _ABSURD) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
+            return value
+        raise self.error(key, f"expected {bounded('an integer', minimum, maximum)}, got {show(value)}")
+
+
+def read(model: object, *, lenient: bool = False) -> Config:
+    """The config of a model: whatever `locate` understands, or a Config, whose fields are read anew."""
+    if isinstance(model, Config):
+        return Config(model.fields, name=model.name, lenient=lenient or model.lenient)
+    found = locate(model)
+    config = Config(found.fields, name=found.name, lenient=lenient)
+    if found.note:
+        config.note(found.note)
+    return config

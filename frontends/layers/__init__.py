@@ -1,0 +1,1 @@
+"""What mixes tokens in a layer: each a spec that builds itself, and adds to hidden states."""

@@ -1,0 +1,194 @@
+"""Attention over a cache, eager, and what rotary positions it has."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import FP32
+from llmir.ir.core.graph import Value
+from llmir.ir.core.masks import mask
+from llmir.ir.sizes.polynomial import B, C
+
+from .attention_blocks import BlockIndex
+from .blocks import Blocks
+
+_KEPT = ("batch", "cached", "kv_heads", "head_dim")
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions: base, how they stretch beyond the trained length, what of a head they turn.
+
+    That is its first `size` elements, or its `last` ones, all if 0, as two halves or, `interleaved`, as pairs
+    of neighbours.
+    """
+
+    theta: float
+    scaling: str = "none"
+    factors: tuple[float, ...] = ()
+    size: int = 0
+    interleaved: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Temper:
+    """By how much queries of late positions are sharper: as the op of that name says."""
+
+    beta: float
+    length: float
+    shift: float = 0.0
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Grouped-query attention over the cache, eager: the scores go through memory.
+
+    Scores are scaled by `scale`, by default 1/√head_dim, and capped softly unless `cap` is 0; q, k and v are
+    cut to ±`clip` unless that is 0, and q is scaled by its position if there is a `temper`. q and k are
+    normalized, if at all, by `qk_norm`: each `head` by one weight, each of the `heads` by its own, or the
+    `whole` projection, or each head by none (`bare`); after the rotary positions if `norm_turned`. The output
+    is scaled by the sigmoid of a `gate`, so called in checkpoints; where that is the projection to q, it has
+    the gate beside each head of q. `module` and `matrices` are what they call it and its projections to q,
+    k, v and back, and `qk_norms` the norms. With `sinks`, so called there, each head has a score that takes
+    its part of the softmax. Values are of `value_dim` elements a head, by default as keys, and are scaled;
+    they are normalized without a weight if `bare_v`, and are what keys are before norm and positions if
+    `one_kv`. What it `lends` are keys and values, under that name, to later layers that `borrow` them and
+    have none. What it sees has the axes `given`. Where the mask is `full`, as in an encoder, there is no
+    cache: all keys are those of the step. With `blocks` a query sees the keys of some blocks alone.
+    """
+
+    block: ClassVar[str] = "attention"
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope: Rope | None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: str = ""
+    mask: str = "causal"
+    scale: float | None = None
+    cap: float = 0.0
+    gate: str = ""
+    clip: float = 0.0
+    temper: Temper | None = None
+    module: str = "self_attn"
+    matrices: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    qk_norms: tuple[str, str] = ("q_norm", "k_norm")
+    norm_turned: bool = False
+    sinks: str = ""
+    value_dim: int | None = None
+    value_scale: float = 1.0
+    given: str = "h"
+    blocks: BlockIndex | None = None
+    bare_v: bool = False
+    one_kv: bool = False
+    lends: str = ""
+    borrows: str = ""
+
+    @property
+    def sees(self) -> str:
+        """Whether it sees all keys or a part, as configs call it."""
+        word = self.mask.partition("(")[0]
+        return "sparse" if self.blocks else {"window": "sliding", "chunk": "chunked"}.get(word, "full")
+
+    @property
+    def kind(self) -> str:
+        """What it sees, whether it knows positions, and whether its keys are another layer's."""
+        words = (self.sees, "" if self.rope else "nope", "shared" if self.borrows else "")
+        return "_".join(filter(None, words))
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of normed hidden states, what is added to them."""
+        b, wide, m = blocks.b, self.value_dim or self.head_dim, "m" if self.value_dim else "d"
+        sizes = {"g": self.kv_heads, "r": self.heads // self.kv_heads, "d": self.head_dim}
+        at = blocks.sized(**sizes, m=wide)
+        to_q, to_k, to_v, to_out = (f"{self.module}.{name}" for name in self.matrices)
+
+        def project(outs: str, name: str, param: str) -> Value:
+            terms = f"b t {self.given}", f"{self.given} {outs}", f"b t {outs}"
+            found = at.linear(x, *terms, name, param, bias=self.qkv_bias)
+            return b.clip(found, limit=self.clip, name=f"clip_{name}") if self.clip else found
+
+        with b.block("attention"):
+            if self.gate == self.matrices[0]:
+                parts = dict.fromkeys(("q_proj", "gate_proj"), "h g r d")
+                q, gate = at.merged(x, parts, "q_proj", to_q, self.heads, bias=self.qkv_bias)
+            else:
+                q = project("g r d", "q_proj", to_q)
+            q = q if self.norm_turned else self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+            k = v = None
+            if not self.borrows:
+                k = first = project("g d", "k_proj", to_k)
+                k = k if self.norm_turned else self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+                v = first if self.one_kv else project(f"g {m}", "v_proj", to_v)
+                v = self._bare(at, v, "v_norm") if self.bare_v else v
+                v = at.scale(v, self.value_scale, "value_scale")
+            if self.gate and self.gate != self.matrices[0]:
+                named = f"{self.module}.{self.gate}"
+                gate = at.linear(x, "b t h", f"h g r {m}", f"b t g r {m}", "gate_proj", named)
+            if self.rope:
+                how: dict[str, Any] = vars(self.rope)
+                q, k = b.rope(q, name="rope_q", **how), k and b.rope(k, name="rope_k", **how)
+            if self.norm_turned:
+                q = self._norm(at, q, "q_norm", self.qk_norms[0], "g r d")
+                k = k and self._norm(at, k, "k_norm", self.qk_norms[1], "g d")
+            q = b.temper(q, name="temper", **vars(self.temper)) if self.temper else q
+            alone = self.mask == "full"
+            if k and v and not alone:
+                k, v = self._kept(at, k, "k", self.head_dim), self._kept(at, v, "v", wide)
+            keys, values = self._shared(at, k, v)
+        index = self.blocks.build(at, x, self.module, vars(self.rope)) if self.blocks and self.rope else None
+        with b.block("attention_core"):
+            scale = self.head_dim**-0.5 if self.scale is None else self.scale
+            scores = at.cap(b.attention_scores(q, keys, scale=scale, name="scores"), self.cap, "soft_cap")
+            masked = scores if alone else b.attention_mask(scores, mask=self.mask, name="mask")
+            if self.blocks and index:
+                masked = self.blocks.select(at, masked, index)
+            probabilities = b.softmax(at.cast(masked, FP32), *self._sinks(at), name="softmax")
+            mixed = b.attention_mix(at.cast(probabilities, at.dtype), values, name="mix")
+        with b.block("attention"):
+            how = {"bias": self.out_bias}
+            mixed = b.sigmoid_mul(mixed, gate, name="gated") if self.gate else mixed
+            return at.linear(mixed, f"b t g r {m}", f"g r {m} h", "b t h", "o_proj", to_out, **how)
+
+    def _kept(self, at: Blocks, x: Value, name: str, size: int) -> Value:
+        """Keys or values of all tokens so far that some token to come sees, the new ones among them."""
+        type = at.tensor(B, mask(self.mask).kept(C), self.kv_heads, size)
+        cache = at.b.cache(type, name=f"{name}_cache", axes=_KEPT)
+        result: Value = at.b.append(cache, x, name=f"append_{name}")
+        return result
+
+    def _shared(self, at: Blocks, k: Value | None, v: Value | None) -> tuple[Value, Value]:
+        """Its own, which later layers may borrow, or those of the last layer that lent them."""
+        if not (k and v):
+            return at.beside[f"{self.borrows}_keys"], at.beside[f"{self.borrows}_values"]
+        if self.lends:
+            at.beside.hand(f"{self.lends}_keys", k, _KEPT)
+            at.beside.hand(f"{self.lends}_values", v, _KEPT)
+        return k, v
+
+    def _sinks(self, at: Blocks) -> list[Value]:
+        """The score of each head's sink, if there are some."""
+        with at.b.block("attention"):
+            return [at.weight("g r", "sinks", f"{self.module}.{self.sinks}")] if self.sinks else []
+
+    def _norm(self, at: Blocks, x: Value, name: str, param: str, axes: str) -> Value:
+        """q or k of these axes, normed if they are."""
+        if not self.qk_norm:
+            return x
+        if self.qk_norm == "bare":
+            return self._bare(at, x, name)
+        whole = axes.replace("g", "G").replace("r", "R")
+        learned, over = {"head": ("d", 1), "heads": (axes, 1), "whole": (whole, len(axes.split()))}[
+            self.qk_norm
+        ]
+        return at.norm(x, name, f"{self.module}.{param}", learned, over)
+
+    def _bare(self, at: Blocks, x: Value, name: str) -> Value:
+        """Each head normed, without a weight."""
+        with at.b.block("norm"):
+            bare: Value = at.b.rms_norm(x, eps=at.normal.eps, name=name)
+            return bare

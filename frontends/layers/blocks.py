@@ -1,0 +1,268 @@
+"""What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
+
+Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them, `d`
+head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of latent
+attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are without
+position, `p` with, `m` of values. `a` is a number alone, `st` are streams of hidden states, `j` is hidden.
+Ops come in the order in which transformers' eager code runs them, so that live memory is that code's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import DType
+from llmir.ir.core.graph import Value
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.polynomial import B, Size
+from llmir.ir.tools.build import Builder
+
+from .beside import Beside
+
+_AXES = {
+    "h": "embed",
+    "f": "mlp",
+    "g": "kv_heads",
+    "r": "heads",
+    "d": "head_dim",
+    "v": "vocab",
+    "z": "position",
+    "c": "label",
+    "e": "expert",
+    "x": "route",
+    "q": "q_latent",
+    "l": "latent",
+    "i": "index_heads",
+    "u": "head_dim",
+    "y": "index_dim",
+    "p": "head_dim",
+    "m": "head_dim",
+    "n": "state",
+    "w": "tap",
+    "S": "series",
+    "s": "stream",
+    "j": "stream_weight",
+    "o": "out_latent",
+    "k": "rank",
+    "st": "stream",
+    "St": "stream",
+    "ly": "layer",
+    "li": "layer_input",
+    "a": "scalar",
+    "A": "row",
+    "O": "column",
+    "C": "channel",
+    "F": "frequency",
+    "J": "embed",
+    "G": "whole_kv_heads",
+    "H": "embed",
+    "R": "whole_heads",
+}
+
+
+def _place(param: str) -> tuple[str, str]:
+    """The module, and what follows it: a piece of its tensor, or that it is turned."""
+    module = re.split(r"[\[^]", param)[0]
+    return module, param.removeprefix(module)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """How a model normalizes: by which op, what it learns (`weight`, `bias`, both or nothing), epsilon.
+
+    `offset` is added to the weight (Gemma, which stores the weight less 1).
+    """
+
+    eps: float = 1e-6
+    opcode: str = "rms_norm"
+    learns: tuple[str, ...] = ("weight",)
+    offset: float = 0.0
+
+    def build(self, blocks: Blocks, x: Value, name: str, param: str, axes: str, over: int) -> Value:
+        """Of `x`, over its last so many axes; `axes` are those of what it learns, stored under `param`."""
+        learned = [blocks.weight(axes, f"{name}.{what}", f"{param}.{what}") for what in self.learns]
+        how: dict[str, Any] = {"eps": self.eps, "over": over, "name": name}
+        how |= {"offset": self.offset} if self.offset else {}
+        result: Value = getattr(blocks.b, self.opcode)(x, *learned, **how)
+        return result
+
+
+class Blocks:
+    """One model's on one builder: its element type, its norm, and the lengths of axes.
+
+    `stem` is what checkpoints call the part that is built, with `{layer}` and a point at its end: all names
+    of parameters follow it. `beside` is what goes between graphs beside hidden states. To products of modules
+    that are in `adapters` others add, by name.
+    """
+
+    def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
+        self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
+        self.beside = Beside(b, {})
+        self._made: dict[str, Value] = {}  # by the name in a checkpoint
+        self.adapters: Mapping[str, str] = {}
+        self.lows: dict[tuple[Value, str], Value] = {}
+
+    def sized(self, **sizes: Size) -> Blocks:
+        """The same with lengths of further axes."""
+        found = Blocks(self.b, self.dtype, self.normal, self.stem, **{**self.sizes, **sizes})
+        found.beside, found._made = self.beside, self._made
+        found.adapters, found.lows = self.adapters, self.lows
+        return found
+
+    @property
+    def hidden(self) -> int:
+        """The length of hidden states."""
+        size = self.sizes["h"]
+        assert isinstance(size, int)
+        return size
+
+    def tensor(self, *shape: Size, dtype: DType | None = None) -> Tensor:
+        """A tensor of the model's element type."""
+        return Tensor(shape, dtype or self.dtype)
+
+    def weight(
+        self,
+        axes: str,
+        name: str,
+        param: str,
+        *,
+        dtype: DType | None = None,
+        buffer: bool = False,
+    ) -> Value:
+        """A parameter, or a buffer, with the axes of an equation term such as `h g r d`; each once."""
+        letters = axes.split()
+        type = self.tensor(*(self.sizes[x.lower()] for x in letters), dtype=dtype)
+        how: dict[str, Any] = {"name": name, "param": self.stem + param}
+        make = self.b.buffer if buffer else self.b.weight
+        if param not in self._made:
+            self._made[param] = make(type, axes=tuple(_AXES[x] for x in letters), **how)
+        return self._made[param]
+
+    def linear(
+        self,
+        x: Value,
+        term: str,
+        weight: str,
+        out: str,
+        name: str,
+        param: str,
+        *,
+        bias: bool = False,
+        dtype: DType | None = None,
+    ) -> Value:
+        """x · W (+ bias) by `term, weight -> out`; `param` is the module, and the bias has W's own axes.
+
+        W may have a `dtype` of its own.
+        """
+        module, place = _place(param)
+        stored = f"{module}.weight{place}", f"{module}.bias{place.removesuffix('^T')}"
+        operands, terms = [x, self.weight(weight, f"{name}.weight", stored[0], dtype=dtype)], [term, weight]
+        if bias:
+            added = " ".join(a for a in weight.split() if a not in term.split())
+            operands.append(self.weight(added, f"{name}.bias", stored[1]))
+            terms.append(added)
+        result: Value = self.b.linear(*operands, einsum=f"{', '.join(terms)} -> {out}", name=name)
+        return self._adapted(result, x, (term, weight, out), name, param)
+
+    def _adapted(self, y: Value, x: Value, terms: tuple[str, str, str], name: str, param: str) -> Value:
+        """y, the product of x, and what a low rank adds to it if the model adapts that (arXiv:2106.09685)."""
+        module, piece = _place(param)
+        if not (adapter := self.adapters.get(module)):
+            return y
+        term, weight, out = terms
+        rows = " ".join(axis for axis in term.split() if axis not in weight.split())
+        ins = " ".join(axis for axis in weight.split() if axis in term.split())
+        outs = " ".join(axis for axis in weight.split() if axis not in term.split())
+        if (x, adapter) not in self.lows:  # one for all pieces of a tensor
+            own = f"{name}_low", f"{adapter}.0"
+            self.lows[x, adapter] = self.linear(x, term, f"{ins} k", f"{rows} k", *own)
+        low = self.lows[x, adapter]
+        more = self.linear(low, f"{rows} k", f"k {outs}", out, f"{name}_raised", f"{adapter}.1{piece}")
+        total: Value = self.b.add(y, more, name=f"{name}_adapted")
+        return total
+
+    def merged(
+        self,
+        x: Value,
+        weights: Mapping[str, str],
+        name: str,
+        param: str,
+        blocks: int = 1,
+        *,
+        bias: bool = False,
+    ) -> list[Value]:
+        """x · W (+ bias) of weights that a checkpoint has below one another in `param`: their axes, by name.
+
+        The first axis of each is x's last. They lie so in each of its `blocks`.
+        """
+        ins = next(iter(weights.values())).split()[0]
+        outs = {part: axes.split(maxsplit=1)[1] for part, axes in weights.items()}
+        if len(weights) == 1:
+            return [self.linear(x, f"b t {ins}", weights[name], f"b t {outs[name]}", name, param, bias=bias)]
+        among = f"/{blocks}" if blocks > 1 else ""
+        pieces = {part: f"[{i}{among}]" for i, part in enumerate(weights)}
+        kinds = [("weight", weights), *([("bias", outs)] if bias else [])]
+        taken = [
+            self.weight(axes[part], f"{part}.{what}", f"{param}.{what}{pieces[part]}")
+            for what, axes in kinds
+            for part in weights
+        ]
+        terms = ", ".join([f"b t {ins}", *(axes[part] for _, axes in kinds for part in weights)])
+        einsum = f"{terms} -> {', '.join(f'b t {out}' for out in outs.values())}"
+        return list(self.b.linear(x, *taken, einsum=einsum, name=name))
+
+    def convolved(
+        self,
+        x: Value,
+        axes: str,
+        name: str,
+        param: str,
+        *,
+        bias: bool,
+        piece: int | None = None,
+        block: str | None = None,
+    ) -> Value:
+        """x of those channels through a short convolution, of a `block`, whose last tokens are kept."""
+        which = "" if piece is None else f"[{piece}]"
+        weight = self.weight(f"{axes} w", f"{name}.weight", f"{param}.weight{which}")
+        added = [self.weight(axes, f"{name}.bias", f"{param}.bias{which}")] if bias else []
+        state = self.state(f"w {axes}", f"{name}_state", {"w": self.sizes["w"] - 1}, self.dtype)
+        y: Value
+        y, _ = self.b.causal_conv(x, weight, state, *added, name=name, block=block)
+        return y
+
+    def state(self, axes: str, name: str, sizes: Mapping[str, Size], dtype: DType) -> Value:
+        """What is kept of each sequence, zeros before the first token; `sizes` are other than the blocks'."""
+        letters = axes.split()
+        shape = (B, *({**self.sizes, **sizes}[x] for x in letters))
+        named = ("batch", *(_AXES[x] for x in letters))
+        return self.b.cache(self.tensor(*shape, dtype=dtype), name=name, axes=named)
+
+    def norm(self, x: Value, name: str, param: str, axes: str = "h", over: int = 1) -> Value:
+        """The model's norm over the last axes; what it learns has `axes`."""
+        with self.b.block("norm"):
+            return self.normal.build(self, x, name, param, axes, over)
+
+    def scale(self, x: Value, factor: float, name: str) -> Value:
+        """x · factor; x itself where that is 1."""
+        if factor == 1:
+            return x
+        result: Value = self.b.scale(x, factor=factor, name=name)
+        return result
+
+    def cap(self, x: Value, cap: float, name: str) -> Value:
+        """x capped softly; x itself where `cap` is 0."""
+        if not cap:
+            return x
+        result: Value = self.b.soft_cap(x, cap=cap, name=name)
+        return result
+
+    def cast(self, x: Value, to: DType) -> Value:
+        """x in another element type; x itself if it has it."""
+        if self.b.type(x).dtype == to:
+            return x
+        result: Value = self.b.cast(x, to=to.name)
+        return result

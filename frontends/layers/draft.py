@@ -1,0 +1,51 @@
+"""A layer that predicts a further token (arXiv:2412.19437, section 2.2): the phase that drafts.
+
+It is given the hidden state of each token and the token after it, and gives the logits of the one after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import INT64
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.polynomial import B, T
+from llmir.ir.tools.build import Builder
+
+from .blocks import Blocks
+from .decoder import Decoder, Draft
+from .stack import Stack
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A model beside which the layer that predicts further is a phase with weights and a cache of its own."""
+
+    model: Decoder
+    draft: Draft
+
+    def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
+        """The model; its embedding and head are the draft's too."""
+        whole = self.model.program(logits, apart)
+        return whole.replace(phases={"draft": self._drafts(logits).replace(facts=whole.facts)})
+
+    def _drafts(self, logits: str) -> Program:
+        model, draft, b = self.model, self.draft, Builder("main")
+        blocks = Blocks(b, model.dtype, model.norm, h=model.hidden, v=model.vocab, s=2)
+        tokens = b.input(blocks.tensor(B, T, dtype=INT64), name="tokens", axes=("batch", "seq"))
+        hidden = b.input(blocks.tensor(B, T, model.hidden), name="hidden", axes=("batch", "seq", "embed"))
+        with b.block("embedding"):
+            table = blocks.weight("v h", "embed.weight", f"{model.names.embedding}.weight")
+            x = b.embedding(table, tokens)
+        x = blocks.norm(x, "embedding_norm", draft.embedding_norm)
+        hidden = blocks.norm(hidden, "hidden_norm", draft.hidden_norm)
+        with b.block("draft"):
+            pair = b.stack(x, hidden, name="pair")
+            x = blocks.linear(pair, "b t s h", "s h H", "b t H", "draft_proj", draft.projection)
+        stack = Stack([(draft.layer, None)], f"{draft.stem}.", model.hidden, model.dtype, model.norm)
+        x = stack.build(blocks.beside, x)
+        x = blocks.norm(x, "final_norm", draft.norm)
+        with b.block("lm_head"):
+            b.output(model.headed(blocks, b.last_token(x) if logits == "last" else x, table))
+        return Program(model.name, {"main": b.graph(), **stack.bodies})

@@ -1,0 +1,150 @@
+"""Multi-head latent attention (arXiv:2405.04434, section 2.1), naive and eager."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import FP32
+from llmir.ir.core.graph import Value
+from llmir.ir.sizes.polynomial import B, C
+
+from .attention import Rope, Temper
+from .blocks import Blocks, Norm
+
+_NORM = Norm(1e-6)  # of latents, whatever `rms_norm_eps` says
+_INDEX_NORM = Norm(1e-6, "layer_norm", ("weight", "bias"))
+_MODULE = "self_attn."
+_PIECES = {"l": "latent", "p": "rope", "u": "nope", "m": "values"}  # of a stored tensor, by their last axis
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """What chooses so many `keys` for each query, by scores of `heads` of `size` over keys of its own.
+
+    Halves are rotated or, `interleaved`, pairs of neighbours.
+    """
+
+    heads: int
+    size: int
+    keys: int
+    interleaved: bool = False
+
+    def build(self, blocks: Blocks, x: Value, rows: Value, rope: Rope, rotary: int) -> Value:
+        """The scores of all keys, of hidden states and of the queries' latent."""
+        b, at, module = blocks.b, blocks.sized(i=self.heads, y=self.size), f"{_MODULE}indexer."
+        how = {**vars(rope), "size": rotary, "interleaved": self.interleaved}
+        with b.block("indexer"):
+            q = at.linear(rows, "b t q", "q i y", "b t i y", "index_q", f"{module}wq_b")
+            k = at.linear(x, "b t h", "h y", "b t y", "index_k", f"{module}wk")
+            k = _INDEX_NORM.build(at, k, "index_norm", f"{module}k_norm", "y", 1)
+            k = b.rope(k, name="rope_index_k", **how)
+            keys = _appended(at, k, self.size, "index")
+            weights = at.linear(x, "b t h", "h i", "b t i", "index_weights", f"{module}weights_proj")
+            q = b.rope(q, name="rope_index_q", **how)
+            scale = (self.size * self.heads) ** -0.5
+            scores: Value = b.index_scores(q, keys, weights, scale=scale, name="index_scores")
+            return scores
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """The cache keeps a latent row of a token and a rotary key, from which keys and values are expanded.
+
+    A head's queries and keys are of `nope` elements without position and `rotary` with, its values of
+    `value`; without a `rope`, none has position. Queries go through a latent of `q_latent` too, if there is
+    one, and are scaled by their position if there is a `temper`. The biases are those of `q_a_proj`,
+    `kv_a_proj_with_mqa` and `o_proj`.
+    """
+
+    kind: ClassVar[str] = "full"
+    block: ClassVar[str] = "attention"
+
+    heads: int
+    q_latent: int | None
+    latent: int
+    nope: int
+    rotary: int
+    value: int
+    rope: Rope | None
+    scale: float
+    bias: bool = False
+    indexer: Indexer | None = None
+    temper: Temper | None = None
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of normed hidden states, what is added to them."""
+        b = blocks.b
+        sizes = {"g": self.heads, "l": self.latent, "u": self.nope, "p": self.rotary, "m": self.value}
+        at = blocks.sized(**sizes, q=self.q_latent or 1)
+        norms = Blocks(b, at.dtype, _NORM, at.stem, **at.sizes)
+        with b.block("attention"):
+            rows = self._rows(at, norms, x)
+            q, q_rope = self._queries(at, rows)
+            latent, k_rope = _product(
+                at, x, "b t h", ("h l", "h p"), "kv_a_proj", "kv_a_proj_with_mqa", self.bias
+            )
+            latent = norms.norm(latent, "kv_a_norm", f"{_MODULE}kv_a_layernorm", "l")
+            if self.rope:
+                how = vars(self.rope)
+                q_rope, k_rope = b.rope(q_rope, name="rope_q", **how), b.rope(k_rope, name="rope_k", **how)
+            if self.temper:
+                how = vars(self.temper)
+                q, q_rope = b.temper(q, name="temper", **how), b.temper(q_rope, name="temper_rope", **how)
+            latents = _appended(at, latent, self.latent, "latent")
+            rotary = _appended(at, k_rope, self.rotary, "k_rope")
+            k, v = _product(at, latents, "b c l", ("l g u", "l g m"), "kv_b_proj", "kv_b_proj")
+        index = None
+        if self.indexer and self.rope:
+            index = self.indexer.build(at, x, rows, self.rope, self.rotary)
+        with b.block("attention_core"):
+            scores = b.latent_scores(q, q_rope, k, rotary, scale=self.scale, name="scores")
+            masked = b.attention_mask(scores, mask="causal", name="mask")
+            if self.indexer and index:
+                masked = b.select_keys(masked, index, top_k=self.indexer.keys, mask="causal", name="select")
+            probabilities = b.softmax(at.cast(masked, FP32), name="softmax")
+            mixed = b.latent_mix(at.cast(probabilities, at.dtype), v, name="mix")
+        with b.block("attention"):
+            bias: dict[str, Any] = {"bias": self.bias}
+            return at.linear(mixed, "b t g m", "g m h", "b t h", "o_proj", f"{_MODULE}o_proj", **bias)
+
+    def _rows(self, at: Blocks, norms: Blocks, x: Value) -> Value:
+        """What queries are made of: their latent, or the hidden states."""
+        if not self.q_latent:
+            return x
+        rows = at.linear(x, "b t h", "h q", "b t q", "q_a_proj", f"{_MODULE}q_a_proj", bias=self.bias)
+        return norms.norm(rows, "q_a_norm", f"{_MODULE}q_a_layernorm", "q")
+
+    def _queries(self, at: Blocks, rows: Value) -> tuple[Value, ...]:
+        """The parts without position and with."""
+        if not self.q_latent:
+            return _product(at, rows, "b t h", ("h g u", "h g p"), "q_proj", "q_proj")
+        return _product(at, rows, "b t q", ("q g u", "q g p"), "q_b_proj", "q_b_proj")
+
+
+def _product(
+    at: Blocks, x: Value, term: str, weights: tuple[str, str], name: str, module: str, bias: bool = False
+) -> tuple[Value, ...]:
+    """One product whose results are pieces of one stored tensor: of each head's rows where it has heads."""
+    *axes, x_axis = term.split()
+    outs = [w.removeprefix(x_axis).strip() for w in weights]
+    inside = f"/{at.sizes['g']}" if "g" in outs[0] else ""
+    terms = [*weights, *(outs if bias else ())]
+    kinds = ["weight"] * len(weights) + ["bias"] * (len(terms) - len(weights))
+    pieces = [(_PIECES[out.split()[-1]], i) for i, out in enumerate(outs)] * 2
+    held = [
+        at.weight(t, f"{name}_{what}.{kind}", f"{_MODULE}{module}.{kind}[{i}{inside}]")
+        for t, kind, (what, i) in zip(terms, kinds, pieces, strict=False)
+    ]
+    results = ", ".join(" ".join((*axes, out)) for out in outs)
+    found: tuple[Value, ...] = at.b.linear(
+        x, *held, einsum=f"{', '.join((term, *terms))} -> {results}", name=name
+    )
+    return found
+
+
+def _appended(at: Blocks, rows: Value, size: int, name: str) -> Value:
+    """A cache of rows that all heads share, with the new ones."""
+    kept = at.b.cache(at.tensor(B, C, size), name=f"{name}_cache", axes=("batch", "cached", "latent"))
+    result: Value = at.b.append(kept, rows, name=f"append_{name}")
+    return result

@@ -1,0 +1,120 @@
+"""Linear attention by the delta rule: gated delta nets (arXiv:2412.06464) and KDA (arXiv:2510.26692)."""
+
+from __future__ import annotations
+
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import FP32
+from llmir.ir.core.graph import Value
+
+from .blocks import Blocks, Norm
+
+_CORE = "linear_attention_core"
+_AXES = {"q": "g d", "k": "g d", "v": "g r u", "z": "g r u", "b": "g r", "a": "g r"}
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    """Heads whose states forget by a gate and write by the delta rule.
+
+    `projections` are what checkpoints call those to q, k, v, the output's gate z, the strength b of a write
+    and the decay a: each a module, in how many blocks it stacks them, and the parts. Two modules, one after
+    the other, have a rank of `key_dim` between them. There is one convolution of q, k and v, or one of each
+    `{part}`. A decay is of each head or of each element of its keys, as its axes `decays` say. With
+    `negative`, strengths go up to 2. The output is normalized, by head, as of block `norm_block`, and gated
+    by the `gate` of z.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    eps: float
+    projections: tuple[tuple[str, int, str], ...]
+    norms: str = "norm"
+    out: str = "out_proj"
+    negative: bool = False
+    module: str = "linear_attn"
+    block: str = "attention"
+    norm_block: str = "norm"
+    kind: str = "delta"
+    conv: str = "conv1d"
+    decays: str = "g r"
+    gate: str = "silu"
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of normed hidden states, what is added to them."""
+        sizes = {"g": self.key_heads, "r": self.value_heads // self.key_heads}
+        sizes |= {"d": self.key_dim, "u": self.value_dim, "k": self.key_dim, "w": self.taps}
+        at, b = blocks.sized(**sizes), blocks.b
+        with b.block(self.block):
+            rows = self._rows(at, x)
+            q, k, v = (self._convolved(at, rows[part], part, i) for i, part in enumerate("qkv"))
+            decay, beta, z = self._gates(at, rows)
+        with b.block(_CORE):
+            q, k = b.l2_norm(q, name="q_l2"), b.l2_norm(k, name="k_l2")
+            kept = at.state("g r d u", "state", {}, FP32)
+            y, _ = b.gated_delta(q, k, v, decay, beta, kept, scale=self.key_dim**-0.5, name="scan")
+        with b.block(self.norm_block):
+            y = Norm(self.eps).build(at, y, "output_norm", f"{self.module}.{self.norms}", "u", 1)
+        with b.block(self.block):
+            y = self._gated(at, y, z)
+            return at.linear(y, "b t g r u", "g r u h", "b t h", "out_proj", f"{self.module}.{self.out}")
+
+    def _rows(self, at: Blocks, x: Value) -> dict[str, Value]:
+        """What each part is projected to."""
+        rows: dict[str, Value] = {}
+        for modules, count, letters in self.projections:
+            *low, module = modules.split()
+            name = module if len(letters) > 1 else f"{letters}_proj"
+            given = x
+            if low:
+                given = at.linear(x, "b t h", "h k", "b t k", f"{letters}_low", f"{self.module}.{low[0]}")
+            axes = {**_AXES, "a": self.decays}
+            parts = {f"{part}_proj": f"{'k' if low else 'h'} {axes[part]}" for part in letters}
+            found = at.merged(given, parts, name, f"{self.module}.{module}", count)
+            rows |= zip(letters, found, strict=True)
+        return rows
+
+    def _convolved(self, at: Blocks, x: Value, part: str, piece: int) -> Value:
+        stored = f"{self.module}.{self.conv.format(part=part)}"
+        own = None if "{part}" in self.conv else piece
+        y = at.convolved(x, _AXES[part], f"conv_{part}", stored, bias=False, piece=own, block=_CORE)
+        with at.b.block(_CORE):
+            result: Value = at.b.silu(y, name=f"silu_{part}")
+            return result
+
+    def _gates(self, at: Blocks, rows: dict[str, Value]) -> tuple[Value, Value, Value]:
+        """The logarithm of the decay, the strength of a write, and what gates the output."""
+        b, own = at.b, f"{self.module}."
+        a_log = at.weight("g r", "A_log", f"{own}A_log")
+        bias = at.weight(self.decays, "dt_bias", f"{own}dt_bias")
+        by = b.decay_gate if self.decays == "g r" else b.key_decay_gate
+        decay: Value = by(rows["a"], a_log, bias, name="decay")
+        beta = at.scale(b.sigmoid(rows["b"], name="beta"), 2.0 if self.negative else 1.0, "beta_scale")
+        return decay, beta, rows["z"]
+
+    def _gated(self, at: Blocks, y: Value, z: Value) -> Value:
+        b = at.b
+        gated: Value = (
+            b.sigmoid_mul(y, z, name="gated")
+            if self.gate == "sigmoid"
+            else b.mul(y, b.silu(z, name="silu_z"), name="gate_mul")
+        )
+        return gated
+
+
+def kda(heads: int, size: int, taps: int, *, eps: float) -> DeltaNet:
+    """Kimi's: a decay of each element of keys and a gate of the output, both of low rank."""
+    low = ("f_a_proj f_b_proj", 1, "a"), ("g_a_proj g_b_proj", 1, "z")
+    return DeltaNet(
+        *(heads, heads, size, size, taps, eps),
+        (*((f"{part}_proj", 1, part) for part in "qkvb"), *low),
+        norms="o_norm",
+        out="o_proj",
+        module="self_attn",
+        kind="kda",
+        conv="{part}_conv1d",
+        decays="g r d",
+        gate="sigmoid",
+    )

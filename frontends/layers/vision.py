@@ -1,0 +1,79 @@
+"""Towers that encode images beside a language model: a phase of its own, of patches and not of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.program import Program
+from llmir.ir.tools.build import Builder
+
+from .blocks import Blocks, Norm
+from .decoder import Decoder
+from .diffusion import patch_embedding, patches
+from .layer import Layer
+from .stack import Stack
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A vision transformer, and the projection of what it gives into the language model's embeddings.
+
+    Of each image there are `patches`, of `side` pixels by as many, each with a learned position. `module` is
+    what checkpoints call it, `projector` the two products with an activation between, and `newline` the row
+    that ends an image, if there is one.
+    """
+
+    hidden: int
+    patches: int
+    side: int
+    channels: int
+    norm: Norm
+    layers: tuple[Layer, ...]
+    module: str
+    projector: str
+    activation: str
+    newline: str = ""
+
+    def program(self, language: Decoder) -> Program:
+        """The phase: pixels of patches in, rows that take the place of a language model's embeddings out."""
+        b, stem = Builder("main"), f"{self.module}."
+        at = Blocks(b, language.dtype, self.norm, stem, h=self.hidden, z=self.patches, j=language.hidden)
+        with b.block("embedding"):
+            x = patches(at, self.patches, self.channels, self.side)
+            x = patch_embedding(at, x, self.channels, self.side, "embeddings.patch_embedding")
+            rows = at.weight("z h", "positions.weight", "embeddings.position_embedding.weight")
+            x = b.positions(x, rows, name="positions")
+        kinds = [(layer, None) for layer in self.layers]
+        inner = f"{stem}encoder.layers.{{layer}}."
+        stack = Stack(kinds, inner, self.hidden, language.dtype, self.norm)
+        x = stack.build(at.beside, x)
+        with b.block("norm"):
+            for what in self.norm.learns:  # of a norm whose result a language model does not take
+                at.weight("h", f"last_norm.{what}", f"post_layernorm.{what}")
+        to = Blocks(b, language.dtype, self.norm, "", h=self.hidden, j=language.hidden, n=1)
+        with b.block("projector"):
+            x = to.linear(x, "b t h", "h J", "b t J", "projector_1", f"{self.projector}.linear_1", bias=True)
+            x = getattr(b, self.activation)(x, name=f"projector_{self.activation}")
+            at = to.sized(h=language.hidden)
+            x = at.linear(x, "b t h", "h J", "b t J", "projector_2", f"{self.projector}.linear_2", bias=True)
+            if self.newline:
+                x = b.append_row(x, to.weight("n J", "newline", self.newline), name="append_newline")
+        b.output(x)
+        return Program(language.name, {"main": b.graph(), **stack.bodies})
+
+
+@dataclass(frozen=True)
+class Multimodal:
+    """A language model whose prompts may have images, in the places of the token `image`."""
+
+    language: Decoder
+    tower: Tower
+    image: int
+
+    def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
+        """The language model, beside which the tower is the phase that encodes."""
+        text = self.language.program(logits, apart)
+        facts = {**text.facts, "image_token": self.image}
+        encode = self.tower.program(self.language).replace(facts=facts)
+        return text.replace(facts=facts, phases={"encode": encode})

@@ -1,0 +1,149 @@
+"""From a model's config to a program. `FAMILIES` is what llmir can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmir.base.arguments import choice, flag
+from llmir.base.errors import InputError, LlmirError, UnsupportedError
+from llmir.base.names import plain, suggest
+from llmir.frontends.config.family import FAMILIES, Family, Model, family
+from llmir.frontends.config.fields import INERT, NEUTRAL, TOWERS
+from llmir.frontends.config.groups import KEY
+from llmir.frontends.config.reader import Config, read
+from llmir.frontends.layers.decoder import Decoder
+from llmir.frontends.layers.draft import Drafted
+from llmir.frontends.layers.rope import on_axes
+from llmir.ir.core.program import Program
+
+from .config import quantization
+
+__all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
+
+LOGITS = ("last", "all")
+
+
+def load(model: object, *, logits: str = "last", lenient: bool = False, draft: bool = False) -> Program:
+    """The unfused, unsharded program of a model, with the phase that drafts beside it if that is wanted.
+
+    `model` is a preset's name, an HF id, a path to a config.json or its folder, a dict, or an object
+    with `.to_dict()`. `lenient` turns fields that llmir does not model or know from errors into notes.
+    Raises `ConfigError`, or `UnsupportedError` for a model that llmir does not have.
+    """
+    logits, lenient = choice("logits", logits, LOGITS), flag("lenient", lenient)
+    draft = flag("draft", draft)
+    whole = read(model, lenient=lenient)
+    config, without = _text(whole), ", ".join(_towers(whole))
+    family = _model(config)
+    if draft:
+        family = _drafted(family, config)
+    config.ignore(KEY)
+    config.finish(INERT, NEUTRAL)
+    remote = config.fields.get("auto_map")
+    if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
+        config.note("config names code of its own in auto_map, which is not run; its class is modelled")
+    program, how = quantization.scheme(config, lambda apart: family.program(logits, apart))
+    facts = {**program.facts, **how, **({TOWERS: without} if without else {})}
+    own = {"facts": facts, "notes": tuple(config.notes)}
+    phases = {name: phase.replace(**own) for name, phase in program.phases.items()}
+    return program.replace(**own, phases=phases)
+
+
+def _drafted(family: Model, config: Config) -> Drafted:
+    """The model with its layer that predicts further tokens; `InputError` where there is none."""
+    if not isinstance(family, Decoder) or family.draft is None:
+        raise InputError(f"draft: {config.name} has no layer that predicts further tokens and is modelled")
+    return Drafted(family, family.draft)
+
+
+# What a multimodal config states for its language model too.
+_TOWERS = ("vision_config", "audio_config")
+_SHARED = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
+
+# What stands on a backbone, by the end of its class: logits of the vocabulary, of labels, or nothing.
+_CAUSAL = "ForCausalLM"
+_HEADS = {"ForSequenceClassification": "score", "Model": ""}
+
+
+def _text(config: Config) -> Config:
+    """Of a multimodal config the part that is its language model; the others are left out, with a note.
+
+    A config whose family reads all parts stays whole.
+    """
+    if _whole(config):
+        return config
+    if others := _towers(config):
+        config.note(f"the language model alone is modelled, without {' and '.join(others)}")
+        config.ignore(*others)
+    text = isinstance(config.fields.get("text_config"), Mapping)
+    found = config.part("text_config", _SHARED) if text else config
+    if others:
+        on_axes(found)
+    return found
+
+
+def _towers(config: Config) -> list[str]:
+    """The parts of a multimodal config beside its language model, where its family does not read them."""
+    found = [key for key in _TOWERS if isinstance(config.fields.get(key), Mapping)]
+    return [] if found and _whole(config) else found
+
+
+def _whole(config: Config) -> bool:
+    """Whether its class's family reads all parts of a multimodal config."""
+    if not any(isinstance(config.fields.get(key), Mapping) for key in _TOWERS):
+        return False
+    named = config.texts("architectures")[:1]
+    if named:
+        return named[0] in FAMILIES and FAMILIES[named[0]].whole
+    kind = config.fields.get("model_type")
+    return bool(FAMILIES.matching(lambda family: family.whole and kind in family.model_types))
+
+
+def _model(config: Config) -> Model:
+    """What a config's family makes of it, under the head that its class has."""
+    classes = config.texts("architectures")
+    for named in classes[:1]:
+        for end, head in _HEADS.items():
+            backbone = f"{named.removesuffix(end)}{_CAUSAL}"
+            if named.endswith(end) and named not in FAMILIES and backbone in FAMILIES:
+                config.every("architectures", *[named] * len(classes))
+                decoder: Any = FAMILIES[backbone].read(config)  # of a causal class
+                names = decoder.names if head else decoder.names.bare()
+                own = {"architecture": named, "head": head, "labels": _labels(config), "names": names}
+                model: Model = replace(decoder, **own)
+                return model
+    return _family(config).read(config)
+
+
+def _labels(config: Config) -> int:
+    """How many there are, in either spelling; transformers' default is two."""
+    named = config.fields.get("id2label")
+    return len(named) if isinstance(named, Mapping) and named else config.integer("num_labels", 2)
+
+
+def _family(config: Config) -> Family:
+    classes = config.texts("architectures")
+    for named in classes[:1]:
+        if named not in FAMILIES:
+            raise _unknown(config, "architectures", plain(named))
+        config.every("architectures", *[named] * len(classes))
+        config.unmodelled("model_type", (None, *FAMILIES[named].model_types), f"{named} is of another")
+        return FAMILIES[named]
+    if "model_type" not in config:
+        if "_class_name" in config:  # diffusers' way to say what a config is of
+            if (named := config.text("_class_name")) in FAMILIES:
+                return FAMILIES[named]
+            raise _unknown(config, "_class_name", plain(named))
+        raise config.error("architectures", "missing, and there is no model_type either")
+    kind = config.text("model_type")
+    for found in FAMILIES.matching(lambda family: kind in family.model_types):
+        return found
+    raise _unknown(config, "model_type", repr(kind))
+
+
+def _unknown(config: Config, field: str, named: str) -> LlmirError:
+    near = suggest(named, FAMILIES)
+    fact = f"{named} is not supported; supported are {len(FAMILIES)} classes, in docs/families.md{near}"
+    return config.error(field, fact, UnsupportedError)

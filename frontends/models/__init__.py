@@ -1,0 +1,1 @@
+"""Published models by name: the config of each, and its parameter count."""

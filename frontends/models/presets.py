@@ -1,0 +1,65 @@
+"""Published models by name: enough of each Hugging Face config to rebuild its graph, and its size."""
+
+from __future__ import annotations
+
+from llmir.base.names import normalize
+from llmir.base.values import FrozenDict
+
+from . import (
+    allenai,
+    cohere,
+    deepseek,
+    gemma,
+    gemma4,
+    images,
+    llama,
+    mistral,
+    newest,
+    older,
+    others,
+    phi,
+    qwen,
+    recent,
+    remote,
+    sparse,
+    state,
+)
+from .preset import Preset
+
+__all__ = ["PRESETS", "Preset", "find", "names"]
+
+_FAMILIES = (
+    llama,
+    mistral,
+    others,
+    phi,
+    qwen,
+    deepseek,
+    newest,
+    sparse,
+    gemma,
+    gemma4,
+    cohere,
+    allenai,
+    older,
+    state,
+    images,
+    recent,
+    remote,
+)
+PRESETS = FrozenDict({preset.name: preset for family in _FAMILIES for preset in family.presets()})
+_BY_SPELLING = {spelling: preset for preset in PRESETS.values() for spelling in preset.spellings()}
+
+
+def find(name: str) -> Preset | None:
+    """The preset of that name, Hugging Face id or alias, whatever its case, dashes and organisation.
+
+    >>> find("qwen/QWEN3_30b-a3b").name
+    'Qwen3-30B-A3B'
+    """
+    return _BY_SPELLING.get(normalize(name))
+
+
+def names() -> list[str]:
+    """The display names, by family and then by age and size."""
+    return list(PRESETS)

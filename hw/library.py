@@ -1,0 +1,301 @@
+"""Devices and clusters by name or file: YAML whose keys carry units, and whose `sources` say where from."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmir.base import arguments
+from llmir.base.errors import HardwareError, InputError
+from llmir.base.names import normalize, suggest
+
+from . import calibration_files, schema
+from . import engine as versions
+from .calibration import Calibration, Fitted
+from .device import Device
+from .document import checked, cite, leaves, merge, parse
+from .engine import Engine
+from .link import BOX, Link, Node
+from .prices import at_prices
+
+__all__ = [
+    "BOX",
+    "Calibration",
+    "Device",
+    "Engine",
+    "Fitted",
+    "Link",
+    "Node",
+    "cluster",
+    "clusters",
+    "engine",
+    "engines",
+    "from_keys",
+    "join",
+    "load",
+    "measured",
+    "names",
+    "priced",
+    "usual",
+]
+
+_DEVICES, _CLUSTERS = (Path(__file__).parent / name for name in ("devices", "clusters"))
+
+# The aliases of a bundled file, which are found without reading all of it.
+_ALIASES = re.compile(r"^aliases: \[([^]]*)\]", re.MULTILINE)
+_BRANDS = ("nvidia", "tesla", "geforce", "amd", "instinct", "google", "cloud", "intel")
+
+
+def load(device: str | os.PathLike[str] | Device) -> Device:
+    """The device or cluster of this name (any case, dashes or brand), or YAML file; a Device is itself.
+
+    A file may `extend` a known device or another file, and then says only what differs. HardwareError for an
+    unknown name, a file that cannot be read, and a key or number that is wrong.
+
+    >>> load("nvidia/H100_SXM") is load("h100")
+    True
+    """
+    if isinstance(device, Device):
+        return device
+    if not isinstance(device, (str, os.PathLike)):
+        raise HardwareError(f"a device is a name or a YAML file, got {schema.show(device)}")
+    spelled = os.fsdecode(device)
+    path = _as_path(spelled)
+    return _bundled(_stem(spelled)) if path is None else _read(path, f"user file {path.name}")
+
+
+def from_keys(fields: Mapping[str, Any], name: str = "device") -> Device:
+    """A device of the keys of a YAML file, which may `extend` a bundled one by name; errors call it `name`.
+
+    HardwareError as of a file.
+
+    >>> from_keys({"extend": "h100-sxm", "name": "H100 96GB", "memory_GB": 96}).memory_bytes
+    96000000000
+    """
+    name = arguments.text("name", name, error=HardwareError)
+    return _device(*_laid(checked(fields, name), name, None, name, (), ""), name)
+
+
+def cluster(name: str | os.PathLike[str] | Device) -> Device:
+    """As `load`, of a cluster: a device in a node. HardwareError for a device alone.
+
+    >>> cluster("dgx-h100").node.devices
+    8
+    """
+    found = load(name)
+    if found.node is None:
+        raise HardwareError(f"{found.name} is a device and no cluster; clusters are {', '.join(clusters())}")
+    return found
+
+
+def usual(device: str | os.PathLike[str] | Device) -> Node:
+    """The node of the bundled cluster of such devices that has a network; else a box of eight without one.
+
+    >>> usual("h100-sxm").name, usual("l40s").network
+    ('DGX-H100', None)
+    """
+    return _usual(load(device).measured_as)
+
+
+@functools.lru_cache(maxsize=64)
+def _usual(measured_as: str) -> Node:
+    known = (load(name) for name in clusters())
+    alike = (c.node for c in known if c.measured_as == measured_as and c.node and c.node.network)
+    return replace(next(alike, Node(f"box of {BOX}", BOX)), assumed=True)
+
+
+def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
+    """The device in its node, or the usual one, with nodes joined by `network`: GB/s each way, µs a hop.
+
+    The network has switches; HardwareError for what is none.
+
+    >>> join("rtx4090-pcie-8", "25GBps,5us").node.network
+    Link(Bps=25000000000.0, latency_s=5e-06, ranks=None, direct=True, reduces=False, host_Bps=None)
+    """
+    found, said = load(device), arguments.text("network", network, error=HardwareError)
+    link = replace(schema.stated(said, "network"), direct=True)
+    node = replace(found.node or usual(found), network=link, assumed=False)
+    sources = dict.fromkeys(("node.network.Bps", "node.network.latency_s"), f"stated as {said.strip()}")
+    return replace(found, node=node, sources={**found.sources, **sources})
+
+
+def priced(devices: Iterable[str | os.PathLike[str] | Device], prices: Mapping[str, float]) -> list[Device]:
+    """The devices, those that `prices` name at so many USD an hour in place of the list price in their files.
+
+    A price of a device is that of clusters of it too. InputError for what is no price above 0, and for the
+    price of a device that is not among them.
+
+    >>> [device.price_per_hour_usd for device in priced(["hgx-h200", "h100"], {"h200": 3.5})]
+    [3.5, 3.99]
+    """
+    found = [load(device) for device in arguments.items("devices", devices, "devices")]
+    said = arguments.mapping("price", prices, "USD an hour by device")
+    usd = {name: arguments.number(f"price of {name}", value, above=True) for name, value in said.items()}
+    return at_prices(found, {name: (load(name), price) for name, price in usd.items()})
+
+
+def once(devices: Sequence[Device]) -> None:
+    """InputError for a device that is among them twice, by one of its names or by two.
+
+    >>> once([load("h200"), load("h200-sxm")])
+    Traceback (most recent call last):
+        ...
+    llmir.base.errors.InputError: hw: H200-SXM is there twice
+    """
+    if twice := next((each.name for i, each in enumerate(devices) if each in devices[:i]), None):
+        raise InputError(f"hw: {twice} is there twice")
+
+
+def names() -> list[str]:
+    """The names of the bundled devices, sorted."""
+    return sorted(path.stem for path in _DEVICES.glob("*.yaml"))
+
+
+def clusters() -> list[str]:
+    """The names of the bundled clusters, sorted."""
+    return sorted(path.stem for path in _CLUSTERS.glob("*.yaml"))
+
+
+def measured() -> list[str]:
+    """The names of the bundled devices that have a calibration of their own, sorted."""
+    return sorted(calibration_files.names())
+
+
+def engines() -> list[str]:
+    """The names of the bundled engines, sorted: what they add to their kernels was fitted."""
+    return list(versions.names())
+
+
+def engine(name: str, kernels: Iterable[str] = ()) -> Engine:
+    """An engine, bundled or of a YAML file; `vllm@0.12` at a version, else the newest that was measured.
+
+    HardwareError for an unknown one, which may be meant for one of `kernels` too, and for what is no version.
+
+    >>> print(engine("vllm@0.14"))
+    vllm 0.11–0.12, nearest to 0.14
+    """
+    path = _as_path(arguments.text("engine", name, error=HardwareError))
+    if path is not None:
+        return versions.read(path)
+    stem, version = versions.spelled(name)
+    more = arguments.items("kernels", kernels, "names", error=HardwareError)
+    return versions.at(versions.known(stem, tuple(map(str, more))), version)
+
+
+@functools.cache
+def _bundled(stem: str) -> Device:
+    return _read(_file(stem), f"{stem}.yaml")
+
+
+def _file(stem: str) -> Path:
+    """The bundled file of this name."""
+    return next(p for folder in (_DEVICES, _CLUSTERS) if (p := folder / f"{stem}.yaml").exists())
+
+
+@functools.cache
+def _spellings() -> dict[str, str]:
+    """Name by normalized name or alias, of all that is bundled."""
+    found: dict[str, str] = {}
+    for name in (*names(), *clusters()):
+        said = _ALIASES.search(_file(name).read_text(encoding="utf-8"))
+        aliases = said[1].split(",") if said else ()
+        found |= {normalize(spelling.strip(' "\n')): name for spelling in (name, *aliases)}
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _stem(name: str) -> str:
+    spelling = normalize(name).removesuffix("gpu")
+    while brand := next((b for b in _BRANDS if spelling.startswith(b)), None):
+        spelling = spelling.removeprefix(brand)
+    if spelling not in _spellings():
+        known = (*names(), *clusters())
+        near = suggest(spelling, known) or f", known are {', '.join(known)}"
+        raise HardwareError(f"unknown device {schema.show(name)}{near}")
+    return _spellings()[spelling]
+
+
+def _as_path(name: str, folder: Path = Path()) -> Path | None:
+    """The file that `name` means, or None where it is the name of a device."""
+    is_file_name = name.lower().endswith((".yaml", ".yml"))
+    if not is_file_name and os.sep not in name:
+        return None
+    try:
+        path = folder / Path(name).expanduser()
+        exists = path.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown ~user
+        exists = False
+    if exists:
+        return path
+    if is_file_name:
+        near = suggest(Path(name).stem, (*names(), *clusters()))
+        raise HardwareError(f"no such hardware file {schema.show(name)}{near}")
+    return None
+
+
+def _read(path: Path, source: str) -> Device:
+    return _device(*_resolve(path, source, ()), path.name)
+
+
+def _device(doc: dict[Any, Any], sources: dict[str, str], calibrated: str, where: str) -> Device:
+    fields = schema.read(doc, where, schema.DEVICE)
+    if "fp32" not in fields["vector_flops"]:
+        raise HardwareError(f"{where}: vector_tflops must give fp32, which all else can fall back on")
+    if fields.get("physical_bytes", 0) > fields["memory_bytes"]:
+        raise HardwareError(f"{where}: physical_GiB is more than the memory that there is")
+    return Device(**fields, measured_as=calibrated, sources=sources)
+
+
+Resolved = tuple[dict[Any, Any], dict[str, str], str]
+
+
+def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> Resolved:
+    """A file's keys laid over those it extends, and each number's source; `source` where none is stated.
+
+    Last, the bundled device whose calibration holds: none where a file on the way states its own, laid over.
+    """
+    here = path.resolve()
+    if here in above:
+        circle = " -> ".join(p.name for p in (*above[above.index(here) :], here))
+        raise HardwareError(f"{path.name}: extend goes round in a circle, {circle}")
+    calibrated = here.stem if here.parent == _DEVICES.resolve() else ""
+    return _laid(parse(path), path.name, path.parent, source, (*above, here), calibrated)
+
+
+def _laid(
+    own: dict[Any, Any],
+    where: str,
+    folder: Path | None,
+    source: str,
+    above: tuple[Path, ...],
+    calibrated: str,
+) -> Resolved:
+    """Keys laid over those they extend: a bundled file, or one in the `folder` if there is one."""
+    stated = own.pop("sources", {})
+    below: dict[Any, Any] = {}
+    sources: dict[str, str] = {}
+    if "extend" in own:
+        base = schema.text(own.pop("extend"), f"{where}: extend", 1)
+        file = None if folder is None else _as_path(base, folder)
+        if file is None:
+            file = _file(_stem(base))
+        in_box = file.parent in (_DEVICES, _CLUSTERS)
+        named = file.name if in_box else f"user file {file.name}"
+        below, sources, calibrated = _resolve(file, named, above)
+        below.pop("aliases", None)
+        if {"memory_GiB", "memory_GB"} & own.keys():
+            below.pop("physical_GiB", None)  # of another size of memory
+    if "calibration" in own and calibrated:
+        below["calibration"] = calibration_files.document(calibrated)
+        calibrated = ""
+    doc = merge(below, own)
+    present = {schema.field_path(leaf) for leaf in leaves(doc)}
+    kept = {leaf: s for leaf, s in sources.items() if leaf in present}
+    # Aliases are no number, and a calibration says its origin itself.
+    numbers = {key: value for key, value in own.items() if key not in ("aliases", "calibration")}
+    return doc, kept | cite(numbers, stated, where, source), calibrated

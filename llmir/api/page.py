@@ -1,0 +1,106 @@
+"""A page that computes: a model in some set-ups, as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from llmir.base import arguments
+from llmir.base.errors import InputError, LlmirError
+from llmir.base.formats import Page
+from llmir.ir.core.program import Program
+from llmir.ir.tools.pipeline import steps_of
+
+from .estimate import load, run
+
+if TYPE_CHECKING:
+    from llmir.backends.export.page.setups import Setup
+    from llmir.ir.tools.pipeline import Step
+
+AXES = {"hw": "h100-sxm"}
+
+
+def page(
+    model: object,
+    axes: Mapping[str, object] | None = None,
+    *,
+    batch: int = 1,
+    prompt: int = 2048,
+    generate: int = 128,
+    pipeline: Step | Sequence[Step] | None = None,
+    max_size: int | None = None,
+) -> Page:
+    """A page of HTML that computes what `workload` says of a model, in each combination of some axes.
+
+    `model` is what `load` takes, or a program; `axes` are those of a structure as `sweep` has them, such as
+    `{"hw": "h100-sxm,h200", "tp": (1, 2)}`. `batch`, `prompt` and `generate` are where its sliders stand, and
+    `pipeline` are the passes between types and ranks, by default the engine's. The page is one file, which
+    opens from disk and asks no server, and what a notebook shows. It has `max_size` bytes at most, by
+    default 5 MB.
+
+    InputError for axes that mean nothing, for more than 64 combinations or a larger page, and for models that
+    read images or see prompts in part.
+
+    >>> made = page("llama3.2-1b", {"tp": (1, 2)})
+    >>> made.startswith("<!doctype html>"), len(made) < 250_000
+    (True, True)
+    """
+    from llmir.backends.export.page.bundle import SIZE
+    from llmir.backends.export.page.bundle import page as made
+    from llmir.base.version import __version__
+
+    start = {
+        name: arguments.integer(name, value, 1)
+        for name, value in (("batch", batch), ("prompt", prompt), ("generate", generate))
+    }
+    size = SIZE if max_size is None else arguments.integer("max_size", max_size, 1)
+    return Page(made(setups(model, axes, pipeline), start, __version__, size))
+
+
+def setups(
+    model: object, axes: Mapping[str, object] | None = None, pipeline: Step | Sequence[Step] | None = None
+) -> list[Setup]:
+    """The set-ups of a page: each combination of its axes, the last one fastest."""
+    from llmir.backends.export.page.bundle import MOST
+    from llmir.backends.search.axes import POINTS, axis
+    from llmir.hw.library import load as device
+    from llmir.hw.library import once
+
+    said = arguments.mapping("axes", {} if axes is None else axes, "axes by name")
+    for name in said:
+        if name in POINTS:
+            raise InputError(f"{name}: is a slider of the page; leave it out of the axes")
+    values = {name: axis(name, value) for name, value in {**AXES, **said}.items()}
+    if (count := prod(map(len, values.values()))) > MOST:
+        most = ", ".join(f"{name} has {len(its)}" for name, its in values.items() if len(its) > 1)
+        raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
+    once([device(str(hw)) for hw in values["hw"]])  # a name that means nothing is no set-up that cannot be
+    program = model if isinstance(model, Program) else load(model)
+    passes = None if pipeline is None else steps_of(pipeline)
+    return [
+        setup(program, passes, dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())
+    ]
+
+
+def setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mapping[str, Any]) -> Setup:
+    """A set-up of a page, or why it cannot be; `structure` is a value of each axis."""
+    from llmir.backends.cost.models import model
+    from llmir.backends.export.page.setups import Setup
+    from llmir.hw.library import load as device
+
+    from .deployment import Deployment
+    from .usual import passes_of
+
+    try:
+        priced = model(device(structure["hw"]), structure.get("cost"), structure.get("engine"), None)
+        own = {f.name: structure[f.name] for f in fields(Deployment) if structure.get(f.name) is not None}
+        deployed: Any = Deployment(**own)
+        passes = (passes_of(priced.runs),) if pipeline is None else pipeline
+        steps = deployed.around(*passes, runs=priced.runs)
+        said = ",".join(filter(None, map(str, steps)))
+        return Setup(structure, run(program, steps), priced, passes=said)
+    except LlmirError as error:
+        return Setup(structure, why=str(error.__cause__ or error if pipeline is None else error))

@@ -1,0 +1,211 @@
+"""Plans for some traffic: which devices, how many, and how a model is laid over them: `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmir.base import arguments
+from llmir.base.errors import InputError, LlmirError
+from llmir.base.gc_pause import uncollected
+from llmir.ir.core.program import Program
+
+from .capacity import beyond
+from .estimate import _model, load, run
+from .serve import drafted
+
+if TYPE_CHECKING:
+    from llmir.backends.search.plan import Plans
+    from llmir.backends.search.refusal import Refusal
+    from llmir.backends.search.search import Progress
+    from llmir.backends.search.splits import Split
+    from llmir.backends.search.structure import Structure
+    from llmir.backends.simulate.drafts import Drafts
+
+DEVICES = 1 << 16  # there may be at most
+PLANNED = ("round-robin", "random", "least-loaded")  # what deals out requests in a plan
+REPLICA = 64  # devices of a replica at most, where their number is not limited
+
+
+def plan(
+    model: object,
+    hw: Any = "h100-sxm",
+    *,
+    rate: float,
+    prompt: int | str = 2048,
+    generate: int | str = 128,
+    max_ttft: float | str | None = None,
+    max_tpot: float | str | None = None,
+    gpus: int | None = None,
+    weights: str | Iterable[str] = "",
+    chunk: int | str | Iterable[int] | None = None,
+    batch: int | str | Iterable[int] | None = None,
+    price: Mapping[str, float] | None = None,
+    engine: str | None = None,
+    emit: str | None = None,
+    link: str | None = None,
+    router: str | None = None,
+    prefix_hits: float = 0.0,
+    requests: int = 1000,
+    seed: int = 0,
+    verify: Program | None = None,
+    draft_tokens: int | None = None,
+    acceptance: float | None = None,
+    draft: Program | None = None,
+    progress: Progress | None = None,
+) -> Plans:
+    """The plans that serve `rate` requests a second within limits, the cheapest first.
+
+    `hw` are devices, with commas or in a list; `gpus` is how many there may be, by default any number.
+    `prompt` and `generate` are tokens or laws, as `simulate` takes them; a share `prefix_hits` of each prompt
+    is cached already. A limit is seconds or words such as
+    `30ms`, and of the 99th percentile of requests unless it says `mean:30ms` or `p50:30ms`. `weights` are the
+    types that the checkpoint may be quantized to, `chunk` and `batch` tokens and requests of a step, by
+    default all that the engine takes. With `emit`, plans are those that a command of that engine (vllm,
+    sglang, trtllm) is known to start. With a `link` (nvlink, network, or a rate such as `25GBps,5us`) there
+    are plans of prefill servers and decode servers too, between which caches go over it. A `router` deals
+    requests out to servers of a kind: round-robin, as by default, random or least-loaded. `price` has dollars
+    an hour of a device, by name. With `draft_tokens` steps verify drafts, as in `server`: `verify` and
+    `draft` are programs before any pass, split as the model is. If all devices have a price, cost decides,
+    else their number.
+
+    Every split of the model is priced by closed forms; those on the front are then simulated on the traffic,
+    by five seeds of so many `requests`, and that decides. `progress` is told the number of each such run as
+    it begins, and its plan. InputError for what means nothing.
+
+    >>> import llmir
+    >>> found = llmir.plan("llama3.1-8b", rate=20, prompt=500, generate=100, max_tpot="20ms", gpus=4)
+    >>> found.best.devices, found.best.meets
+    (1, True)
+    """
+    from llmir.backends.cost.channel import between
+    from llmir.backends.search.limit import limit
+    from llmir.backends.search.search import search
+    from llmir.backends.search.traffic import Traffic
+    from llmir.backends.simulate.engine import policy
+    from llmir.backends.simulate.lengths import lengths
+    from llmir.backends.simulate.router import FIRST
+
+    if progress is not None and not callable(progress):
+        arguments.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
+    for name, said in (("prompt", prompt), ("generate", generate)):
+        lengths(name, said)
+    asked = (
+        arguments.number("rate", rate, 1e-6, 1e9),
+        prompt,
+        generate,
+        arguments.integer("requests", requests, 100, 1_000_000),
+        None if max_ttft is None else limit("max_ttft", max_ttft),
+        None if max_tpot is None else limit("max_tpot", max_tpot),
+    )
+    link = None if link is None else arguments.text("link", link)
+    if emit is not None and link is not None:
+        raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
+    if isinstance(router, str) and router == "prefix-aware":
+        raise InputError("router: prefix-aware needs prompts with hashes, a plan's have none")
+    deals = FIRST if router is None else arguments.choice("router", router, PLANNED)
+    most = None if gpus is None else arguments.integer("gpus", gpus, 1, DEVICES)
+    chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
+    program = model if isinstance(model, Program) else load(model)
+    first = arguments.integer("seed", seed)
+    hits = arguments.number("prefix_hits", prefix_hits, most=1)
+    positions = program.facts.get("positions")
+    traffic = Traffic(*asked, positions if isinstance(positions, int) else None, hits, deals, first)
+    if traffic.answer < 2:
+        raise InputError(f"generate: {generate}; a plan is for answers from 2 tokens up")
+    if traffic.positions and traffic.read + traffic.answer > traffic.positions:
+        raise InputError(beyond(traffic.read, traffic.answer, traffic.positions, program.name))
+    types = _names("weights", weights) or ("",)
+    drafts = drafted(verify, draft_tokens, acceptance, draft)
+    structures, refused = _structures(program, _devices(hw, price), types, engine, emit, most, drafts)
+    if not structures:
+        raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
+    for structure in {each.device.name: each for each in structures}.values():
+        if link is not None:
+            between(structure.model, link)
+        policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
+    return search(structures, traffic, most, chunks, batches, refused, link, progress)
+
+
+def _names(name: str, said: Any) -> tuple[str, ...]:
+    parts = said.split(",") if isinstance(said, str) else arguments.items(name, said, "names")
+    return tuple(dict.fromkeys(arguments.text(name, part).strip() for part in parts))
+
+
+def _sizes(name: str, said: Any) -> tuple[int, ...] | None:
+    from llmir.backends.search.axes import axis
+
+    return None if said is None else tuple(int(n) for n in axis("batch", said, name) if n is not None)
+
+
+def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
+    """Each device, at its price if that is said; InputError for the price of another one."""
+    from llmir.hw.library import once, priced
+
+    names = hw.split(",") if isinstance(hw, str) else hw if isinstance(hw, (list, tuple)) else [hw]
+    found = priced(
+        [each.strip() if isinstance(each, str) else each for each in names], {} if price is None else price
+    )
+    once(found)
+    return found
+
+
+@uncollected()
+def _structures(
+    program: Program,
+    devices: Sequence[Any],
+    types: Sequence[str],
+    engine: str | None,
+    emit: str | None,
+    most: int | None,
+    drafts: tuple[int, float, Program, Program | None] | None,
+) -> tuple[list[Structure], dict[str, Refusal]]:
+    """Every split on every device that passes take, and why they refuse others."""
+    from llmir.backends.request.speculation import drafter_of
+    from llmir.backends.search.launch import check
+    from llmir.backends.search.refusal import Refusal
+    from llmir.backends.search.splits import splits
+    from llmir.backends.search.structure import Structure, name
+    from llmir.passes.plan import divides
+
+    limit = REPLICA if most is None else min(most, REPLICA)
+    experts = any("expert" in n.op.axes for graph in program.graphs.values() for n in graph.sources)
+    tensor = [n for n in range(1, limit + 1) if divides(program, n)]
+    stages = program.depth(program.entries[0])
+    found, refused = [], {}
+    drafter = drafter_of(program, drafts[-1]) if drafts else ""
+    for device in devices:
+        model = _model(device, None, engine, None)
+        for kind in types:
+            if emit is not None:
+                check(emit, model.runs, kind, None, drafter)
+            for split in splits(limit, tensor, stages, experts=experts):
+                try:
+                    if emit is not None:
+                        check(emit, model.runs, kind, split, drafter)
+                    deployed = _deployed(program, kind, split, model.runs)
+                    own = drafts and _drafts(deployed, kind, split, model.runs, *drafts)
+                    found.append(Structure(deployed, model, kind, split, own))
+                except LlmirError as error:
+                    refused[name(device, kind, split)] = Refusal(str(error.__cause__ or error))
+    return found, refused
+
+
+def _drafts(
+    deployed: Program, kind: str, split: Split, runs: Any, count: int, share: float, *programs: Program | None
+) -> Drafts:
+    """What verifies and drafts on the ranks of a split; InputError where drafts are not simulated there."""
+    from llmir.backends.simulate.drafts import Drafts
+
+    verify, small = (each and _deployed(each, kind, split, runs) for each in programs)
+    assert verify is not None
+    return Drafts.of(deployed, count, share, verify, small, runs.name if runs else "")
+
+
+def _deployed(program: Program, weights: str, split: Split, runs: Any) -> Program:
+    """The program as it lies on the ranks of a split."""
+    from .deployment import Deployment
+    from .usual import passes_of
+
+    deployed = Deployment(weights=weights, **split._asdict())
+    return run(program, deployed.around(passes_of(runs), runs=runs))

@@ -1,0 +1,276 @@
+"""Sweeps: steps of a model in many structures, at many points."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import fields
+from functools import partial
+from itertools import groupby, product
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from llmir.base import arguments
+from llmir.base.errors import InputError, LlmirError
+from llmir.ir.core.program import Program
+from llmir.ir.tools.pipeline import steps_of
+
+from .estimate import load, run
+
+if TYPE_CHECKING:
+    from llmir.backends.export.folder import Written
+    from llmir.backends.search.part import Grid, Part, Steps
+    from llmir.backends.search.sweep import Sweep
+    from llmir.hw.device import Device
+    from llmir.ir.tools.pipeline import Step
+
+Structure = Mapping[str, Any]
+Progress = Callable[[int, int, int], object]
+
+STRUCTURES = 100_000  # a day of them
+ROWS = 20_000_000  # in memory: 4 GB
+LARGE = 1 << 20  # of them that are evaluated together, where all stay in memory
+ROOM = 1 << 19  # rows that wait to be taken from workers: 120 MB
+
+
+def sweep(
+    model: object,
+    axes: Mapping[str, object],
+    *,
+    pipeline: Step | Sequence[Step] | None = None,
+    price: Mapping[str, float] | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Each step of a model in all combinations of some axes, which `analyze` would say one by one.
+
+    `model` is what `load` takes, or a program. Axes of the structure are `hw`, `engine`, `cost`, the types
+    `weights`, `activations`, `kv` and `collectives`, the ranks `tp`, `pp`, `micro_batches`, `dp`, `ep`, `sp`
+    and `redundant_experts`, `dispatch` and `routing`; of points `batch`, `new` and `context`. Values are
+    numbers and names, or as on the command line, `"1:64:x2"`. `pipeline` are the passes between types and
+    ranks, by default the engine's, and `price` what an hour of a device costs, in USD by device. An
+    `executor` of `concurrent.futures` spreads structures over workers, and `progress` is told how many rows
+    are done, of how many, and how many are refused. A structure that cannot be is a row that says why, and so
+    is one whose worker died twice.
+
+    InputError for axes and values that mean nothing, and what `load` raises.
+
+    >>> found = sweep("llama3.1-8b", {"tp": (1, 3), "batch": "1:16:x4", "context": 1000})
+    >>> [row["batch"] for row in found.rows()]
+    [1, 4, 16, None]
+    >>> found.columns["refused"][-1]
+    "shard: axis 'kv_heads' is 8 and cannot be split 3 ways over mesh axis 'tp'; tp can be 1, 2, 4, 8, 16, 32"
+    """
+    from llmir.backends.search.sweep import Sweep
+
+    asked = _Asked(model, axes, pipeline, price, executor, progress)
+    if asked.size > ROWS:
+        raise InputError(
+            f"{asked.size:,} rows, and memory takes {ROWS:,}; a file takes any number (-o FILE, sweep_to)"
+        )
+    found: dict[int, list[Part]] = {}
+    for index, part in asked.parts(LARGE):
+        found[index] = [part] if part.alone else [*found.get(index, ()), part]
+    return Sweep(asked.axes, [part for parts in found.values() for part in parts], asked.program.name)
+
+
+def sweep_to(
+    path: str | os.PathLike[str],
+    model: object,
+    axes: Mapping[str, object],
+    *,
+    format: str | None = None,
+    pipeline: Step | Sequence[Step] | None = None,
+    price: Mapping[str, float] | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Written:
+    """The rows of `sweep` in a file, or a folder of parts, one for each structure: any number of them.
+
+    A file's suffix says its format: `.csv`, `.jsonl`, `.parquet` or `.arrow`. A path that ends in `/`, or is
+    a folder, is one of parts, in `format`, by default `parquet`. Parts are there when they are whole, those
+    of a file in a folder beside it, `NAME.parts`, until it is: whoever asks again after an interrupt has what
+    is whole read, and the rest computed.
+
+    OutputError for what cannot be written, InputError where all rows are refused, and what `sweep` raises.
+
+    >>> import tempfile
+    >>> file = f"{tempfile.mkdtemp()}/grid.csv"
+    >>> sweep_to(file, "llama3.1-8b", {"tp": (1, 3), "batch": "1:16:x4", "context": 1000}).rows
+    4
+    """
+    from llmir.backends.export.folder import Folder
+    from llmir.backends.search.keys import key
+    from llmir.backends.search.part import BLOCK
+
+    folder = Folder.of(path, format)
+    asked = _Asked(model, axes, pipeline, price, executor, progress)
+    same = key(asked.program, asked.pipeline, asked.points, [*asked.axes], folder.form)
+    with folder.opened(asked.axes):
+        try:
+            for index, structure in enumerate(asked.structures()):
+                if rows := folder.find(index, key(same, asked.basis(structure))):
+                    asked.tell(prod(map(len, asked.points)), rows.refused)
+            todo = [i for i in range(asked.count) if i not in folder.found]
+            for index, parts in groupby(asked.parts(BLOCK, todo), key=lambda each: each[0]):
+                folder.add(index, (part for _, part in parts))
+            return folder.whole()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(folder.left(asked.count)) from None
+
+
+class _Task(NamedTuple):
+    """Some points of a structure."""
+
+    at: int
+    structure: Structure
+    grid: Grid
+
+    @property
+    def size(self) -> int:
+        return prod(len(axis.ravel()) for axis in self.grid)
+
+
+class _Asked:
+    """What a sweep is asked for, checked."""
+
+    def __init__(
+        self,
+        model: object,
+        axes: Mapping[str, object],
+        pipeline: Step | Sequence[Step] | None,
+        price: Mapping[str, float] | None,
+        executor: Executor | None,
+        progress: Progress | None,
+    ) -> None:
+        from llmir.backends.search.axes import POINTS, axis
+
+        said = arguments.mapping("axes", axes, "axes by name")
+        if executor is not None and not isinstance(executor, Executor):
+            arguments.refuse("executor", executor, "an Executor of concurrent.futures")
+        if progress is not None and not callable(progress):
+            arguments.refuse("progress", progress, "a function of rows done, of all, and of those refused")
+        given = {**({} if "hw" in said else {"hw": "h100-sxm"}), **said}
+        given = {**{name: given[name] for name in given if name not in POINTS}, **POINTS, **given}
+        self.axes = {name: axis(name, value) for name, value in given.items()}
+        self.names = [name for name in self.axes if name not in POINTS]
+        self.points: Any = tuple(self.axes[name] for name in POINTS)
+        self.count = prod(len(self.axes[name]) for name in self.names)
+        self.size = self.count * prod(map(len, self.points))
+        if self.count > STRUCTURES:
+            raise InputError(f"{self.count:,} structures; a sweep has {STRUCTURES:,} at most")
+        self.program = model if isinstance(model, Program) else load(model)
+        self.pipeline = None if pipeline is None else steps_of(pipeline)
+        self.executor, self.progress = executor, progress
+        self.devices = _priced(self.axes["hw"], {} if price is None else price)
+        self.done = self.refused = 0
+
+    def structures(self) -> Iterator[Structure]:
+        """All of them, the last axis fastest."""
+        for values in product(*(self.axes[name] for name in self.names)):
+            yield dict(zip(self.names, values, strict=True))
+
+    def basis(self, structure: Structure) -> tuple[object, ...]:
+        """What its rows follow from, beside the program and what is asked of it."""
+        from llmir.hw import library
+
+        engine = None
+        with suppress(LlmirError):  # which is a row that says why
+            engine = structure.get("engine") and library.engine(structure["engine"])
+        return structure, self.devices.get(structure["hw"]), engine
+
+    def tell(self, rows: int, refused: int) -> None:
+        """That so many more are done."""
+        self.done, self.refused = self.done + rows, self.refused + refused
+        if self.progress:
+            self.progress(self.done, self.size, self.refused)
+
+    def parts(self, most: int, of: Sequence[int] | None = None) -> Iterator[tuple[int, Part]]:
+        """The parts of structures, of so many rows at most, in order.
+
+        One that stands for its structure alone is the last of it.
+        """
+        from llmir.backends.search.part import refused
+        from llmir.backends.search.workers import LOST, Workers
+
+        call = partial(_part, uuid4().hex, self.program, self.pipeline, self.devices)
+        ended = -1
+        for task, part in Workers[_Task, "Part"](call, self.executor, ROOM).results(self._tasks(most, of)):
+            found = refused(task.structure, LOST) if part is None else part
+            if task.at == ended:  # more points of a structure that has none
+                self.tell(task.size, 0)
+                continue
+            yield task.at, found
+            ended = task.at if found.alone else ended
+            self.tell(task.size, found.refusals)
+
+    def _tasks(self, most: int, of: Sequence[int] | None) -> Iterator[_Task]:
+        from llmir.backends.search.part import grids
+
+        kept = None if of is None else {*of}
+        most = most if self.executor is None else ROOM // 8  # so that several work on one structure
+        for index, structure in enumerate(self.structures()):
+            if kept is None or index in kept:
+                for grid in grids(self.points, most):
+                    yield _Task(index, structure, grid)
+
+
+def _priced(names: Iterable[Any], prices: Mapping[str, float]) -> dict[str, Device]:
+    """The devices that there are among these, at prices that are stated; none is there twice."""
+    from llmir.hw import library
+
+    found = {}
+    for name in names:
+        with suppress(LlmirError):  # which is a row that says why
+            found[name] = library.load(name)
+    library.once([*found.values()])
+    return dict(zip(found, library.priced(found.values(), prices), strict=True))
+
+
+def _part(
+    sweep: str,
+    program: Program,
+    pipeline: tuple[Step, ...] | None,
+    devices: Mapping[str, Device],
+    task: _Task,
+) -> Part:
+    """The rows of a task."""
+    from llmir.backends.search.part import Part
+
+    known = sweep, task.at
+    steps = _STEPS.get(known)
+    if steps is None:
+        while len(_STEPS) >= KEPT:
+            _STEPS.pop(next(iter(_STEPS)), None)
+        steps = _STEPS[known] = _steps(program, pipeline, devices, task.structure)
+    return steps if isinstance(steps, Part) else steps.part(task.grid)
+
+
+# Of structures that were lowered last: their points come in pieces.
+_STEPS: dict[tuple[str, int], Steps | Part] = {}
+KEPT = 4
+
+
+def _steps(
+    program: Program, pipeline: tuple[Step, ...] | None, devices: Mapping[str, Device], structure: Structure
+) -> Steps | Part:
+    """The steps of a structure, or the row that says why there are none."""
+    from llmir.backends.cost.models import model
+    from llmir.backends.search.part import Steps, refused
+    from llmir.hw.library import load as device
+
+    from .deployment import Deployment
+    from .usual import passes_of
+
+    try:
+        hw = devices.get(structure["hw"]) or device(structure["hw"])
+        priced = model(hw, structure.get("cost"), structure.get("engine"), None)
+        own = {f.name: structure[f.name] for f in fields(Deployment) if structure.get(f.name) is not None}
+        deployed: Any = Deployment(**own)
+        passes = (passes_of(priced.runs),) if pipeline is None else pipeline
+        return Steps(structure, run(program, deployed.around(*passes, runs=priced.runs)), priced)
+    except LlmirError as error:
+        return refused(structure, error.__cause__ or error if pipeline is None else error)

@@ -1,0 +1,242 @@
+"""What callers give, checked: as Python's own type and within its range, or one line that names the argument.
+
+Every public argument, option of a pass and attribute of an op goes through these. Numbers of numpy are
+numbers; booleans, NaN and infinities are none.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import reprlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .errors import InputError, LlmirError
+from .names import bounded, plain, suggest
+from .values import read_only
+
+Error = type[LlmirError]
+Number = Any  # an int, a float, or a float64 array
+
+LARGEST = 1e300  # of a number that is no count
+MOST = 1 << 48  # beyond this a count is a typo, and products of counts would leave float64's exact integers
+POINTS = 100_000_000  # of a grid: arrays of figures then have a gigabyte each
+_MANY = 10_000  # items of a list that a caller gives; no list that goes on for ever is read to its end
+
+
+def shown(value: object) -> str:
+    """A value on one line, cut."""
+    try:
+        return plain(" ".join(reprlib.repr(value).split()))
+    except Exception:  # whatever a class of a caller does when it is printed
+        return f"a {type(value).__name__}"
+
+
+def refuse(name: str, value: object, expected: str, error: Error = InputError) -> NoReturn:
+    """Raise what is wrong with an argument: its name, what is allowed, what was got."""
+    raise error(f"{name}: expected {expected}, got {shown(value)}")
+
+
+def _range(what: str, least: float, most: float, *, above: bool = False) -> str:
+    """In words; of counts that may be below 0 there are no ends."""
+    return what if (least, most) == (-MOST, MOST) else bounded(what, least, most, above=above)
+
+
+def integer(name: str, value: object, least: int = 0, most: int = MOST, *, error: Error = InputError) -> int:
+    """An integer in a range.
+
+    >>> integer("tp", np.int64(8)), integer("tp", np.array(8))
+    (8, 8)
+    >>> integer("tp", True, 1, 64)
+    Traceback (most recent call last):
+    ...
+    llmir.base.errors.InputError: tp: expected an integer from 1 to 64, got True
+    """
+    expected = _range("an integer", least, most)
+    if isinstance(value, (bool, np.bool_)):
+        refuse(name, value, expected, error)
+    try:
+        found = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        refuse(name, value, expected, error)
+    return found if least <= found <= most else refuse(name, value, expected, error)
+
+
+def number(
+    name: str,
+    value: object,
+    least: float = 0.0,
+    most: float = float("inf"),
+    *,
+    above: bool = False,
+    error: Error = InputError,
+) -> float:
+    """A finite number in a range; `above` leaves out its lower end.
+
+    >>> number("share", np.float32(0.5), most=1, above=True)
+    0.5
+    """
+    expected = _range("a number", least, most, above=above)
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        try:
+            found = float(value)
+        except OverflowError:  # an integer that no float holds
+            refuse(name, value, expected, error)
+        if (least < found or (found == least and not above)) and found <= most and found < float("inf"):
+            return found
+    refuse(name, value, expected, error)
+
+
+def flag(name: str, value: object, *, error: Error = InputError) -> bool:
+    """True or false."""
+    return bool(value) if isinstance(value, (bool, np.bool_)) else refuse(name, value, "true or false", error)
+
+
+def text(name: str, value: object, *, error: Error = InputError) -> str:
+    """Text, which may be empty."""
+    return str(value) if isinstance(value, str) else refuse(name, value, "text", error)
+
+
+def choice(name: str, value: object, choices: Collection[Any], *, error: Error = InputError) -> Any:
+    """One of a few values, with the names that are near to another one."""
+    for known in choices:
+        if isinstance(value, type(known)) and value == known:
+            return known
+    words = [str(c) for c in choices]
+    near = suggest(value, words) if isinstance(value, str) else ""
+    allowed = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    raise error(f"{name}: expected {allowed}, got {shown(value)}{near}")
+
+
+def path(name: str, value: object, *, error: Error = InputError) -> Path:
+    """The name of a file."""
+    try:
+        found = os.fspath(value)  # type: ignore[call-overload]
+    except TypeError:
+        found = None
+    if not isinstance(found, str) or not found or "\0" in found:
+        refuse(name, value, "the name of a file", error)
+    return Path(found)
+
+
+def counts(name: str, value: object, least: int = 0, most: int = MOST) -> Number:
+    """An integer in a range, or a read-only float64 array of such, a copy.
+
+    >>> counts("batch", [1, 2.0]), counts("batch", np.int8(3), 1)
+    (array([1., 2.]), 3)
+    """
+    if type(value) is int and least <= value <= most:
+        return value
+    try:
+        array = _asarray(name, value)
+        whole = array.dtype.kind in "iu" or (array.dtype.kind == "f" and bool(np.all(array % 1 == 0)))
+        if array.ndim and whole and array.size and least <= array.min() and array.max() <= most:
+            return read_only(array.astype(np.float64))
+    except (ValueError, TypeError):  # what cannot be compared
+        array = np.zeros(())
+    if array.ndim:
+        refuse(name, value, _range("integers", least, most))
+    return integer(name, value, least, most)
+
+
+def _asarray(name: str, value: object) -> np.ndarray[Any, np.dtype[Any]]:
+    """Numpy's view of a value; an object without dimensions for what has none."""
+    try:
+        many = not isinstance(value, np.ndarray) and len(value) > POINTS  # type: ignore[arg-type] # or an error
+    except Exception:  # a number has no length; a caller's object may have anything
+        many = False
+    if many:
+        refuse(name, value, f"at most {POINTS:,} numbers")
+    try:
+        return np.asarray(value)
+    except Exception:  # a ragged list, say, or an object of a caller that cannot be looked into
+        return np.zeros((), dtype=object)
+
+
+def array(name: str, value: object, *, error: Error = InputError) -> np.ndarray[Any, np.dtype[Any]]:
+    """An array of real numbers."""
+    found = _asarray(name, value)
+    return found if found.dtype.kind in "biuf" else refuse(name, value, "an array of numbers", error)
+
+
+def items(
+    name: str, value: object, of: str, *, most: int = _MANY, error: Error = InputError
+) -> tuple[Any, ...]:
+    """The things in a list, tuple or the like, but not the letters of a text or the keys of a mapping."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        refuse(name, value, f"a list of {of}", error)
+    found = tuple(islice(_guarded(name, value, of, error), most + 1))
+    return found if len(found) <= most else refuse(name, value, f"a list of at most {most:,} {of}", error)
+
+
+def _guarded(name: str, value: Iterable[Any], of: str, error: Error) -> Iterator[Any]:
+    try:
+        yield from value
+    except TypeError:  # such as an array without dimensions
+        refuse(name, value, f"a list of {of}", error)
+
+
+def mapping(name: str, value: object, of: str, *, error: Error = InputError) -> dict[str, Any]:
+    """A mapping whose keys are text."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        refuse(name, value, f"a mapping of {of}", error)
+    return dict(value)
+
+
+def stated(name: str, value: object, kind: object, about: Mapping[str, Any], error: Error) -> Any:
+    """What a field is declared to be: `kind` is its annotation, `about` has its range or `choices`.
+
+    The range is `least` to `most`; `above` leaves out its lower end. `words` may stand for a number.
+    A field of another kind is its class's own to check.
+    """
+    word = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    if word.endswith("| None"):
+        if value is None:
+            return value
+        word = word.removesuffix("| None").strip()
+    least, most = about.get("least"), about.get("most")
+    if words := about.get("words"):
+        if isinstance(value, str):
+            known = f"{_range('an integer', least or -MOST, most or MOST)}, or {' or '.join(words)}"
+            return value if value in words else refuse(name, value, known, error)
+        word = word.removesuffix("| str").strip()
+    if "choices" in about:
+        value = choice(name, value, about["choices"], error=error)
+    elif word == "int":
+        value = integer(name, value, -MOST if least is None else least, most or MOST, error=error)
+    elif word == "float":
+        low, above = -LARGEST if least is None else least, bool(about.get("above"))
+        value = number(name, value, low, most or LARGEST, above=above, error=error)
+    elif word == "bool":
+        value = flag(name, value, error=error)
+    elif word == "str":
+        value = text(name, value, error=error)
+    elif word.startswith("tuple["):
+        inner = word[len("tuple[") : -1].partition(",")[0]
+        found = items(name, value, "values", error=error)
+        value = tuple(stated(f"{name}[{i}]", each, inner, {}, error) for i, each in enumerate(found))
+    return value
+
+
+def read(said: str) -> Any:
+    """The value that a text spells, for `stated` to check: a number, true or false, or the text.
+
+    >>> read("1.5"), read("8"), read("true"), read("fp8")
+    (1.5, 8, True, 'fp8')
+    """
+    if re.fullmatch(r"[+-]?\d{1,400}", said, re.ASCII):
+        return int(said)
+    if said.lower() in ("true", "false"):
+        return said.lower() == "true"
+    try:
+        return float(said) if said.isascii() and "_" not in said else said
+    except ValueError:
+        return said

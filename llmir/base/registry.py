@@ -1,0 +1,259 @@
+"""The one registry: ops, passes, model families, cost models, exporters, commands, by kind and name.
+
+Whatever is defined puts itself here, in its own file. A name that is not here yet is looked for in the home
+of its kind, a package of llmir, first in the module that is called like it or like its first word, and then
+in the plugins that are installed: what nobody asks for is not imported. A plugin is a module, or a file, that
+defines such things.
+
+>>> from llmir.ir.tools.pipeline import PASSES
+>>> PASSES["dce"].__name__, "inline" in PASSES
+('DeadCode', False)
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, MutableMapping
+from types import ModuleType
+from typing import Any, TypeVar
+
+from .errors import LlmirError, PluginError, PluginWarning
+from .names import plain
+
+GROUP = "llmir.base.registry"  # the entry points of installed plugins: any name, and a module
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+KINDS: dict[str, Kind[Any]] = {}
+
+
+class Kind(MutableMapping[str, T]):
+    """The things of one kind, by name; whoever lists them imports them all.
+
+    `what` is the word for one of them; `homes` are the packages, or modules, that define llmir's own, and
+    `index` is a module whose `MODULES` say which module defines a name, if a script has written that down.
+    """
+
+    def __init__(self, what: str, *homes: str, index: str = "") -> None:
+        self.what, self.homes, self.index = what, homes, index
+        self._things: dict[str, T] = {}
+        self._makers: dict[str, tuple[str, str]] = {}  # name -> module and function or class
+        self._read = False
+        KINDS[what] = self
+
+    def add(self, name: str, thing: T, maker: Any) -> None:
+        """Take in what a class or function defines; `PluginError` if another one has that name."""
+        by = maker.__module__, maker.__qualname__
+        if not by[0].startswith(("llmir.", *self.homes)):
+            self._read_homes()  # llmir's own names are there first
+        other = self._makers.get(name, by) if name in self._things else by
+        if other != by:
+            raise PluginError(f"{self.what} {name!r} is defined twice, by {other[0]} and by {by[0]}")
+        self._things[name], self._makers[name] = thing, by
+
+    def register(self, *names: str) -> Callable[[D], D]:
+        """A decorator that takes in a class or function, under each of the names."""
+
+        def take(thing: D) -> D:
+            for name in names:
+                self.add(name, thing, thing)  # type: ignore[arg-type]
+            return thing
+
+        return take
+
+    def matching(self, fits: Callable[[T], bool]) -> list[T]:
+        """All of llmir's own, and of what is loaded, that fit; if none do, those of installed plugins."""
+        self._read_homes()
+        found = [thing for thing in self._things.values() if fits(thing)]
+        return found or ([thing for thing in self._things.values() if fits(thing)] if installed() else [])
+
+    def _places(self, name: str = "") -> Iterator[None]:
+        """Come back after each place that may have more: what is there, the homes, installed plugins."""
+        yield
+        if not self._read:
+            if self.index and (module := importlib.import_module(self.index).MODULES.get(name)):
+                importlib.import_module(module)
+                yield
+            first = re.match("[A-Z][a-z]+|[a-z]+(?= )", name)  # as of LlamaForCausalLM, or `table of Report`
+            for module in (name.replace("-", "_"), first[0].lower() if first else ""):
+                if module.isidentifier():
+                    for home in self.homes:
+                        _import_if_there(f"{home}.{module}")
+                    yield
+            self._read_homes()
+            yield
+        if installed():
+            yield
+
+    def load(self) -> None:
+        """Import all of llmir's own."""
+        self._read_homes()
+
+    def _read_homes(self) -> None:
+        if not self._read:
+            self._read = True
+            for home in self.homes:
+                import_all(home)
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        return name in self._things or any(name in self._things for _ in self._places(name))
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._things or name in self:
+            return self._things[name]
+        raise KeyError(name)
+
+    def __setitem__(self, name: str, thing: T) -> None:
+        self._things[name] = thing
+
+    def __delitem__(self, name: str) -> None:
+        del self._things[name]
+
+    def __iter__(self) -> Iterator[str]:
+        for _ in self._places():
+            pass
+        return iter(sorted(self._things))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def _import_if_there(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+
+
+def import_all(home: str) -> None:
+    """Import a package and each module in it, not those of packages inside."""
+    from pkgutil import iter_modules
+
+    package = importlib.import_module(home)
+    for module in iter_modules(getattr(package, "__path__", ())):
+        importlib.import_module(f"{home}.{module.name}")
+
+
+_loaded: dict[str, ModuleType] = {}  # by the name that messages have
+
+
+def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
+    """The module of a plugin, a module's name or a file `.py`, imported once; what it defines is then known.
+
+    `PluginError` names the plugin and says what is wrong in it, or that there is none.
+    """
+    name = os.fspath(plugin) if isinstance(plugin, str | os.PathLike) else None
+    if not isinstance(name, str) or not name or "\0" in name:
+        got = f"a {type(plugin).__name__}" if name is None else plain(str(name))
+        raise PluginError(f"a plugin is the name of a module, or a file .py; got {got!r}")
+    shown = plain(name)
+    if name.endswith(".py") or os.sep in name:
+        path = os.path.realpath(os.path.expanduser(name))
+        if not os.path.isfile(path) or not path.endswith(".py"):
+            raise PluginError(f"plugin {shown}: there is no such file .py")
+        return _guarded(shown, path, lambda: _import_file(path))
+    return _load_module(shown, name)
+
+
+def loaded() -> tuple[str, ...]:
+    """The modules and files of plugins that are loaded, for another process to load them."""
+    return tuple(_loaded)
+
+
+def files() -> tuple[str, ...]:
+    """The files of the plugins that are loaded, with all modules inside them."""
+    found = set()
+    for name, module in [*sys.modules.items()]:
+        inside = any(f"{name}.".startswith(f"{plugin}.") for plugin in _loaded)
+        if inside and (path := getattr(module, "__file__", None)):
+            found.add(str(path))
+    return tuple(sorted(found))
+
+
+def _load_module(name: str, module: str) -> ModuleType:
+    return _guarded(name, module, lambda: importlib.import_module(module))
+
+
+def _guarded(name: str, module: str, bring: Callable[[], ModuleType]) -> ModuleType:
+    if module in _loaded:
+        return _loaded[module]
+    try:
+        _loaded[module] = bring()
+    except LlmirError as error:
+        raise PluginError(f"plugin {name}: {error}") from error
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise PluginError(f"plugin {name}: module {error.name!r} is not installed") from error
+        raise PluginError(f"plugin {name}: there is no such module; a file's name ends in .py") from None
+    except (Exception, SystemExit) as error:  # whatever its author did
+        raise PluginError(f"plugin {name}: {_said(error, module)}") from error
+    return _loaded[module]
+
+
+def _import_file(path: str) -> ModuleType:
+    """A file as a module whose name is its path: no other module has that."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(path, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[path] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path]
+        raise
+    return module
+
+
+_installed: dict[str, str] = {}  # name and version -> what is wrong with it, if anything
+
+
+def installed() -> dict[str, str]:
+    """The installed plugins, with their versions, imported when first asked for, and what is wrong with each.
+
+    A broken one is a `PluginWarning`, once; all else works.
+    """
+    if not _installed:
+        from importlib.metadata import entry_points
+
+        _installed[""] = ""  # looked for, if none is found
+        for point in entry_points(group=GROUP):
+            version = point.dist.version if point.dist else ""
+            said = ""
+            try:
+                _load_module(point.name, point.module)
+            except PluginError as error:
+                said = str(error)
+                warnings.warn(said, PluginWarning, stacklevel=2)
+            _installed[f"{point.name} {version}".strip()] = said
+    return {name: said for name, said in _installed.items() if name}
+
+
+def blame(error: BaseException) -> str | None:
+    """Which plugin an error comes from and what it says; None if no plugin was running."""
+    trace, found = error.__traceback__, None
+    while trace:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if plugin := next((name for name in _loaded if f"{module}.".startswith(f"{name}.")), None):
+            found = f"plugin {plugin}: {_said(error, plugin)}"
+        trace = trace.tb_next
+    return found
+
+
+def _said(error: BaseException, module: str) -> str:
+    """`KeyError: 'x' (line 12)`, the line being the last one in the plugin."""
+    trace, line = error.__traceback__, 0
+    while trace:
+        if str(trace.tb_frame.f_globals.get("__name__")) == module:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    where = f" (line {line})" if line else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"

@@ -1,0 +1,158 @@
+"""The command line. A command's module is imported when the command runs, so that the rest starts fast."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import click
+
+from llmir.base.errors import PluginWarning
+from llmir.base.registry import load_plugin
+from llmir.base.version import __version__
+
+from .command import COMMANDS, command, plugin
+from .ending import echo, guard, line, streams
+
+__all__ = ["COMMANDS", "cli", "command", "main"]
+
+_EPILOG = """\b
+Exit codes: 0 fine, 1 a limit that you set is exceeded or a check failed,
+2 bad input, 3 unsupported model or op.
+"""
+
+
+class Commands(click.Group):
+    """A group that loads commands late and ends every failure in one line on stderr."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All that there are."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        return COMMANDS.get(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the names that are near to an unknown one."""
+        name = args[0]
+        for option, value in pairwise((*args[1:], "")):
+            if option == "--plugin":  # which may define the command
+                load_plugin(value)
+        if name not in COMMANDS and not name.startswith("-"):
+            from llmir.base.names import suggest
+
+            raise click.UsageError(
+                f"unknown command {name!r}; commands are {', '.join(COMMANDS)}{suggest(name, COMMANDS)}"
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each with its summary, whole."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, c.short_help or c.get_short_help_str(80)) for name, c in COMMANDS.items()]
+            )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run, and show where an error comes from if that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:  # whatever it is: it goes on up, to become one line and an exit code
+            if ctx.params.get("traceback"):
+                traceback.print_exc()
+            raise
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run and exit; the exit codes are those of `llmir --help`."""
+        name = prog_name or "llmir"
+
+        def run() -> Any:
+            # As click does, but for its own words when it is interrupted or nobody reads.
+            self._main_shell_completion(extra, name, complete_var)
+            try:
+                with self.make_context(name, list(sys.argv[1:] if args is None else args), **extra) as ctx:
+                    return self.invoke(ctx)
+            except click.exceptions.Exit as ended:
+                return ended.exit_code
+
+        streams()
+        with warnings.catch_warnings(), _announcements():
+            warnings.showwarning = _note(warnings.showwarning)
+            sys.exit(guard(run))
+
+
+@contextmanager
+def _announcements() -> Iterator[None]:
+    """What is announced before it starts, as it takes long, is noted in one line."""
+    log, shown = logging.getLogger("llmir"), logging.Handler()
+    shown.emit = lambda record: line("note", record.getMessage())  # type: ignore[method-assign]
+    before = log.level
+    log.addHandler(shown)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(shown)
+        log.setLevel(before)
+
+
+def _note(show: Callable[..., None]) -> Callable[..., None]:
+    """A plugin that cannot be loaded is noted in one line; other warnings are shown as Python does."""
+
+    def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, PluginWarning):
+            line("note", str(message))
+        else:
+            show(message, category, *where, **more)
+
+    return note
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@plugin
+@click.version_option(__version__, "--version", "-V", message="llmir %(version)s")
+@click.option(
+    "--traceback",
+    is_flag=True,
+    envvar="LLMIR_TRACEBACK",
+    help="Show where an error comes from (also LLMIR_TRACEBACK=1).",
+)
+@click.pass_context
+def cli(ctx: click.Context, traceback: bool) -> None:
+    """How fast does a language model run on this hardware, how much memory does it take, and why?
+
+    \b
+    llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048
+    llmir draw qwen3-30b-a3b --hw h100-sxm -o qwen.svg
+    llmir COMMAND --help shows the options and an example of each.
+    """
+    if ctx.invoked_subcommand is None:
+        echo(ctx.get_help())
+
+
+def main() -> None:
+    """The entry point `llmir`."""
+    cli.main()

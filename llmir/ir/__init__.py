@@ -1,0 +1,1 @@
+"""The intermediate representation: sizes, tensors, ops, graphs and programs."""

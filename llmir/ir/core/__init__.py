@@ -1,0 +1,1 @@
+"""Data types, tensors, equations, ops, graphs and programs."""

@@ -1,0 +1,263 @@
+"""Element types as values: their bits, and the scales that travel with a tile of them.
+
+A name says all of it. `fp8_e4m3_c.kn` is e4m3 with one scale a channel, on a matrix whose first dimension
+is contracted (`k`) and whose second one is kept (`n`):
+
+- `_c` one fp32 scale for each row along `k` (`_c16`: of 16 bits), `_t` one fp32 scale for each matrix
+- `_g128` one 16-bit scale for each 128 elements along `k`
+- `z` at the end of either: a zero point beside each scale; `i`: 32 bits for each position along `k`, which
+  say whose scale it has (GPTQ's `g_idx`)
+- `_b128x128` one fp32 scale for each tile of 128 rows × 128 elements along `k`
+- `mxfp4` and `nvfp4` have the scales that their standards say, `nf4` and `bnb_fp4` those of bitsandbytes:
+  one fp32 for each 64 elements, or, with `_dq`, one of 8 bits, and one fp32 for each 256 of those
+
+After the dot stands one letter a dimension: `k` along which scales run, `n` (of weights) and `m` (of
+activations) the rows, `b` matrices apart, such as experts. Dimensions of one letter are taken together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import Literal
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import ParseError, VerifyError
+from llmir.base.names import suggest
+from llmir.base.values import FrozenDict
+from llmir.ir.sizes.atoms import ceildiv
+from llmir.ir.sizes.polynomial import Size, product
+
+
+@dataclass(frozen=True)
+class DType:
+    """`bits` an element, and `scale_bits` for each tile of `block` = (rows, elements along `k`).
+
+    0 rows or elements are all there are. 256 scales have `nested_bits` more together, each position along
+    `k` has `index_bits`, and each matrix `matrix_bits`. `zeros` says that a tile has a zero point (which
+    `scale_bits` includes). Elements of the kind `code` are numbers of entries of a table, which nothing
+    multiplies as they are. Without `roles`, a tensor is one long row, and no matrix. `unit` is the one that
+    multiplies its elements; the rest is what those are called (`_ALL`).
+    """
+
+    name: str
+    bits: int
+    kind: Literal["float", "int", "code"] = "float"
+    block: tuple[int, int] = (0, 0)
+    scale_bits: int = 0
+    nested_bits: int = 0
+    index_bits: int = 0
+    matrix_bits: int = 0
+    zeros: bool = False
+    roles: str = ""
+    unit: str = ""
+    torch: str = ""
+    stored: str = ""
+    words: tuple[str, ...] = ()
+    alias: str = ""
+    scales: str = ""
+
+    @property
+    def low(self) -> bool:
+        """Whether it is a float or integer so narrow that values are lost in it."""
+        return self.bits <= 8
+
+    @cached_property
+    def plain(self) -> DType:
+        """How its elements are multiplied: itself, without scales of its own choice."""
+        return DTYPES.get(self.scheme) or dtype(_SCALED.sub("", self.scheme))
+
+    @cached_property
+    def scheme(self) -> str:
+        """Its name without the roles of dimensions: equal for matrices of one format."""
+        return self.name.partition(".")[0]
+
+    @cached_property
+    def short(self) -> str:
+        """The shortest word for it as a type of weights, which `quantize` takes.
+
+        >>> [dtype(n).short for n in ("fp8_e4m3_c.kn", "fp8_e4m3_b128x128", "int4_g128", "int4_g32", "bf16")]
+        ['fp8', 'fp8_b128x128', 'int4', 'int4_g32', 'bf16']
+        """
+        base = self.plain
+        scales = self.scheme.removeprefix(base.name)
+        return (base.alias or base.name) + ("" if scales == f"_{base.scales}" else scales)
+
+    @property
+    def scaled(self) -> DType:
+        """With the scales of a narrow weight where nothing is said of them, if it needs any."""
+        return self if self.scale_bits or not self.scales else dtype(f"{self.name}_{self.scales}")
+
+    def laid(self, roles: str) -> DType:
+        """The same with its scales laid out by the roles of dimensions; itself if it has no scales."""
+        return dtype(f"{self.scheme}.{roles}") if self.scale_bits else self
+
+    def sizes(self, shape: Iterable[Size]) -> tuple[Size, Size, Size]:
+        """(matrices, rows, elements along `k`) of a tensor of this shape."""
+        sizes = tuple(shape)
+        if not self.roles:
+            return 1, 1, product(sizes)
+        if len(self.roles) != len(sizes):
+            raise VerifyError(
+                f"{self} has scales over {len(self.roles)} dimensions, the shape has {len(sizes)}"
+            )
+        found: dict[str, Size] = {"b": 1, "n": 1, "k": 1}
+        for role, size in zip(self.roles.replace("m", "n"), sizes, strict=True):
+            found[role] = found[role] * size
+        return found["b"], found["n"], found["k"]
+
+    def bytes_of(self, *shape: Size) -> Size:
+        """Bytes of a tensor of this shape, scales included.
+
+        >>> INT4.bytes_of(256), MXFP4.bytes_of(64), dtype("fp8_e4m3_c.kn").bytes_of(100, 7)
+        (128, 34, 728)
+        """
+        data = ceildiv(product(shape) * self.bits, 8)
+        if not self.scale_bits:
+            return data
+        matrices, rows, along = self.sizes(shape)
+        across, length = self.block
+        tiles = (ceildiv(rows, across) if across else 1) * (ceildiv(along, length) if length else 1)
+        scales = ceildiv(matrices * tiles * self.scale_bits, 8)
+        if not self.roles:
+            return data + scales
+        each = self.matrix_bits + along * self.index_bits
+        each = each + (ceildiv(tiles, NESTED) * self.nested_bits if self.nested_bits else 0)
+        return data + scales + ceildiv(matrices * each, 8)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+NESTED = 256  # scales that share one (QLoRA, arXiv:2305.14314, section 3)
+
+# The one table of element types: bits, the unit that multiplies them, and what they are called, in torch, in
+# safetensors, and in other words. `alias` is the name where no other format of the kind is meant, `scales`
+# what a narrow weight has where nothing else is said.
+FP64 = DType("fp64", 64, unit="fp64", torch="float64", stored="F64", words=("double",))
+FP32 = DType("fp32", 32, unit="fp32", torch="float32", stored="F32", words=("float",))
+# What tensor cores make of fp32: stored in 32 bits, multiplied with 10 bits of mantissa.
+TF32 = DType("tf32", 32, unit="tf32")
+BF16 = DType("bf16", 16, unit="bf16", torch="bfloat16", stored="BF16")
+FP16 = DType("fp16", 16, unit="fp16", torch="float16", stored="F16", words=("half",))
+FP8_E4M3 = DType("fp8_e4m3", 8, unit="fp8", torch="float8_e4m3fn", stored="F8_E4M3", alias="fp8", scales="c")
+FP8_E5M2 = DType("fp8_e5m2", 8, unit="fp8", torch="float8_e5m2", stored="F8_E5M2", scales="c")
+INT64 = DType("int64", 64, "int", unit="int32", torch="int64", stored="I64")
+INT32 = DType("int32", 32, "int", unit="int32", torch="int32", stored="I32")
+INT8 = DType("int8", 8, "int", unit="int8", torch="int8", stored="I8", scales="c")
+INT4 = DType("int4", 4, "int", unit="int4", scales="g128")
+# OCP Microscaling Formats v1.0: 32 elements share one 8-bit exponent.
+MXFP4 = DType("mxfp4", 4, block=(1, 32), scale_bits=8, unit="fp4")
+# NVIDIA Blackwell NVFP4: 16 elements share one fp8 (e4m3) scale, a matrix one fp32 scale.
+NVFP4 = DType("nvfp4", 4, block=(1, 16), scale_bits=8, matrix_bits=32, unit="fp4")
+# bitsandbytes: elements are numbers of entries of a table of 16 fp32 that lies beside them, in QLoRA's normal
+# floats or in 4-bit floats without infinities; 64 share one fp32. Where scales are quantized again, they are
+# numbers in a table of 256.
+NF4 = DType("nf4", 4, "code", block=(1, 64), scale_bits=32, matrix_bits=16 * 32, unit="bf16")
+BNB_FP4 = replace(NF4, name="bnb_fp4")
+NF4_DQ = replace(NF4, name="nf4_dq", scale_bits=8, nested_bits=32, matrix_bits=(16 + 256) * 32)
+BNB_FP4_DQ = replace(NF4_DQ, name="bnb_fp4_dq")
+
+_WIDE = (FP64, FP32, TF32, BF16, FP16, INT64, INT32)
+_NARROW = (FP8_E4M3, FP8_E5M2, INT8, INT4, MXFP4, NVFP4, NF4, NF4_DQ, BNB_FP4, BNB_FP4_DQ)
+_ALL = (*_WIDE, *_NARROW)
+DTYPES = FrozenDict({d.name: d for d in _ALL})
+_CALLED = {d.name: {d.name, d.alias, d.torch, d.stored, *d.words} - {""} for d in _ALL}
+_WORDS = {word.lower(): name for name, words in _CALLED.items() for word in words}
+
+# Each arithmetic unit, and the units that may take over, best first: an operand is only ever widened to a
+# format that holds its values. fp32 never becomes tf32, which would drop 13 bits of mantissa in silence.
+WIDER: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "fp64": (),
+        "fp32": (),
+        "tf32": ("fp32",),
+        "bf16": ("tf32", "fp32"),
+        "fp16": ("tf32", "fp32"),
+        "fp8": ("bf16", "fp16", "tf32", "fp32"),
+        "fp6": ("fp8", "bf16", "fp16", "tf32", "fp32"),
+        "fp4": ("fp8", "bf16", "fp16", "tf32", "fp32"),
+        "int32": (),
+        "int8": ("bf16", "fp16", "tf32", "fp32"),
+        "int4": ("int8", "bf16", "fp16", "tf32", "fp32"),
+    }
+)
+# Words for the arithmetic of types that no tensor here has: formats that differ in scales or in the split of
+# exponent and mantissa share a unit, and integers of any other width run where int32 does.
+_UNITS = {unit: unit for unit in WIDER}
+_UNITS |= {"float8": "fp8", "f8": "fp8", "mxfp8": "fp8", "mxfp6": "fp6", "float4": "fp4"}
+_UNITS |= {"int16": "int32", "bool": "int32", "uint8": "int8", "uint4": "int4"}
+
+_SCALED = re.compile(
+    r"_(?:t|b(?P<n>[1-9]\d*)x(?P<k>[1-9]\d*)|(?:c(?P<c>16)?|g(?P<g>[1-9]\d*))(?P<z>z)?(?P<i>i)?)$"
+)
+
+
+@lru_cache(maxsize=4096)
+def dtype(name: str) -> DType:
+    """The element type called `name`; `ParseError` if there is none.
+
+    >>> dtype("int4_g128.kn").bytes_of(4096, 256) == 4096 * 256 // 2 + 32 * 256 * 2
+    True
+    """
+    scheme, _, roles = name.partition(".")
+    found = DTYPES.get(scheme) or _scaled(scheme)
+    if found and not roles and name == scheme:
+        return found
+    if found and found.scale_bits and re.fullmatch("[bmnk]+", roles):
+        return replace(found, name=name, roles=roles)
+    raise ParseError(f"dtype {name!r} is unknown; known: {', '.join(DTYPES)}{suggest(name, DTYPES)}")
+
+
+def _scaled(scheme: str) -> DType | None:
+    """`int4_g128` and its like: a narrow type with scales."""
+    part = _SCALED.search(scheme)
+    base = DTYPES.get(scheme[: part.start()]) if part else None
+    if part is None or base is None or not base.low or base.scale_bits:
+        return None
+    if part["n"]:
+        return replace(base, name=scheme, block=(int(part["n"]), int(part["k"])), scale_bits=32)
+    if part[0] == "_t":
+        return replace(base, name=scheme, block=(0, 0), scale_bits=32)
+    bits = (16 if part["g"] else int(part["c"] or 32)) + (base.bits if part["z"] else 0)
+    block, index = (1, int(part["g"] or 0)), 32 if part["i"] else 0
+    return replace(base, name=scheme, block=block, scale_bits=bits, zeros=bool(part["z"]), index_bits=index)
+
+
+@lru_cache(maxsize=4096)
+def spelled(word: str) -> DType:
+    """The element type that people, torch, safetensors or this module call `word`; `ParseError` if none is.
+
+    >>> [str(spelled(w)) for w in ("torch.bfloat16", "half", "F8_E4M3", "fp8", "fp8_b128x128", "int4_g32")]
+    ['bf16', 'fp16', 'fp8_e4m3', 'fp8_e4m3', 'fp8_e4m3_b128x128', 'int4_g32']
+    """
+    plain = word.strip().lower().removeprefix("torch.")
+    scales = _SCALED.search(plain)
+    base = _WORDS.get(plain) or _WORDS.get(plain[: scales.start()] if scales else "")
+    if base is None:
+        raise ParseError(f"dtype {word!r} is unknown; known: {', '.join(DTYPES)}{suggest(word, _WORDS)}")
+    return dtype(base if plain in _WORDS or scales is None else base + scales[0])
+
+
+@lru_cache(maxsize=4096)
+def unit_of(word: str) -> str:
+    """The unit that does the arithmetic of a type, also of one that no tensor here may have; or `ParseError`.
+
+    >>> unit_of("fp8_e4m3"), unit_of("nvfp4"), unit_of("int4_g128"), unit_of("mxfp6")
+    ('fp8', 'fp4', 'int4', 'fp6')
+    """
+    # What follows the first underscore says how the bits are split or scaled, not which unit multiplies them.
+    known = _UNITS.get(word) or _UNITS.get(word.partition("_")[0])
+    if known:
+        return known
+    try:
+        return spelled(word).unit
+    except ParseError:
+        near = suggest(word, {**_UNITS, **_WORDS})
+        raise ParseError(f"unknown dtype {word!r}, known are {', '.join(WIDER)}{near}") from None

@@ -1,0 +1,52 @@
+"""The numbers of layers, which checkpoint names, caches and pictures count by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, product
+from math import prod
+
+from llmir.base.dataclass import dataclass
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers that something runs as: `first`, and on from there through the loops around it.
+
+    Each of `loops`, outermost first, is how often it runs and how many layers one iteration has.
+
+    >>> period = Layers(2).inside(0, times=2, size=6)  # twice, five local layers and a global one
+    >>> print(period.inside(0, times=5, size=1), "|", period.inside(5, times=1, size=1))
+    layers 2–6, 8–12 | layers 7, 13
+    """
+
+    first: int = 0
+    loops: tuple[tuple[int, int], ...] = ()
+
+    def inside(self, before: int, times: int, size: int) -> Layers:
+        """Where the iterations of a loop begin that has so many layers `before` it in its own body."""
+        *outer, (last, step) = self.loops or ((1, 0),)
+        if times == 1:
+            return Layers(self.first + before, self.loops)
+        if step == times * size or last == 1:  # the two loops count on as one
+            return Layers(self.first + before, (*outer, (last * times, size)))
+        return Layers(self.first + before, (*self.loops, (times, size)))
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return prod(times for times, _ in self.loops)
+
+    def __iter__(self) -> Iterator[int]:
+        steps = (range(0, times * size, size) for times, size in self.loops)
+        return (self.first + sum(step) for step in product(*steps))
+
+    def __str__(self) -> str:
+        *outer, (times, size) = self.loops or ((1, 1),)
+        runs = Layers(self.first, tuple(outer)) if size == 1 else self
+        last = times - 1 if size == 1 else 0
+        shown = [f"{n}–{n + last}" if last else f"{n}" for n in islice(runs, _SHOWN)]
+        more = ["…"] if runs.count > _SHOWN else []
+        return f"layer{'s' if self.count > 1 else ''} {', '.join([*shown, *more])}"

@@ -1,0 +1,300 @@
+"""Programs of graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from llmir.base import arguments
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.base.formats import Shown
+from llmir.base.names import layered
+from llmir.base.values import FrozenDict, Record
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size
+
+from .graph import Graph, Node, Value, checked_name
+from .layers import Layers
+from .mesh import ONE_DEVICE, Mesh, Parallelism
+from .tensor import Tensor
+
+__all__ = ["PHASES", "Graph", "Instance", "Node", "Program", "Value", "checked_name"]
+
+PHASES = ("encode", "prefill", "decode", "draft")
+"""Steps of images, of prompts, of one new token of each sequence, of the layer that predicts further ones."""
+APART = ("encode", "draft")  # with weights of their own
+
+
+class Instance(NamedTuple):
+    """A node where it runs: `path` is unique in the program, `stage` is the pipeline stage.
+
+    In a body it runs as `layers`, of which each run of the body is one, or begins at one.
+    """
+
+    path: str
+    graph: Graph
+    node: Node
+    layers: Layers
+    stage: int
+
+    @property
+    def repeat(self) -> int:
+        """How often a micro-batch runs it."""
+        return self.layers.count
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Program(Record, Shown):
+    """Named graphs, and the graphs that a step enters at: one per pipeline stage, each on a mesh of its own.
+
+    An entry is given, first, what the one before returns. A step sends its batch through the entries in
+    `micro_batches` equal parts, of which `B` counts the sequences. `facts` are what a report repeats of the
+    model (architecture, layers, positions), `notes` what the user should know (an assumption, an ignored
+    field).
+
+    `phases` are what runs in place of the graphs in a phase, by the name in `PHASES`: programs of their own
+    over the same weights and caches; but encode has weights of its own, and gives what prefill takes, and
+    draft has some and a cache, which count neither as the program's parameters nor as its caches.
+    """
+
+    prints = "ir"
+
+    name: str
+    graphs: Mapping[str, Graph]
+    entries: tuple[str, ...] = ("main",)
+    mesh: Mesh = ONE_DEVICE
+    facts: Mapping[str, str | int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    micro_batches: int = 1
+    phases: Mapping[str, Program] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        arguments.text("program: name", self.name, error=VerifyError)
+        graphs = arguments.mapping("program: graphs", self.graphs, "graphs by name", error=VerifyError)
+        facts = arguments.mapping("program: facts", self.facts, "facts by name", error=VerifyError)
+        for name, graph in graphs.items():
+            if not isinstance(graph, Graph):
+                arguments.refuse(f"program: graphs: {name}", graph, "a Graph", VerifyError)
+        for name, fact in facts.items():
+            if not isinstance(fact, (str, int, float, tuple)):
+                arguments.refuse(f"program: facts: {name}", fact, "text or a number", VerifyError)
+        if not isinstance(self.mesh, Mesh):
+            arguments.refuse("program: mesh", self.mesh, "a Mesh", VerifyError)
+        for lines in ("entries", "notes"):
+            texts = arguments.stated(f"program: {lines}", getattr(self, lines), "tuple[str]", {}, VerifyError)
+            vars(self)[lines] = texts
+        steps = arguments.integer("program: micro_batches", self.micro_batches, 1, error=VerifyError)
+        vars(self)["micro_batches"] = steps
+        for name, phase in arguments.mapping(
+            "program: phases", self.phases, "programs", error=VerifyError
+        ).items():
+            arguments.choice("program: phases", name, PHASES, error=VerifyError)
+            if not isinstance(phase, Program) or phase.phases:
+                arguments.refuse(f"program: phases: {name}", phase, "a Program without phases", VerifyError)
+
+    def phase(self, name: str) -> Program:
+        """The program as it runs in a phase; what runs in others are then its `phases`.
+
+        That is itself where nothing else runs in that phase.
+        """
+        arguments.choice("phase", name, PHASES, error=VerifyError)
+        if name not in self.phases:
+            return self
+        others = {n: p for n, p in self.phases.items() if n != name}
+        own = [n for n in ("prefill", "decode") if n not in self.phases][:1]
+        return self.phases[name].replace(phases={**others, **dict.fromkeys(own, self.replace(phases={}))})
+
+    @property
+    def splits(self) -> bool:
+        """Whether prefill and decode are of two programs."""
+        return not {"prefill", "decode"}.isdisjoint(self.phases)
+
+    @property
+    def parts(self) -> tuple[Program, ...]:
+        """The program, and the one of its phases that has weights of its own: what encodes images."""
+        return self, *(phase for name, phase in self.phases.items() if name == "encode")
+
+    def __getitem__(self, name: str) -> Graph:
+        try:
+            return self.graphs[name]
+        except (KeyError, TypeError):  # what cannot be a key
+            known = ", ".join(f"@{g}" for g in self.graphs)
+            shown = name if isinstance(name, str) else arguments.shown(name)
+            raise VerifyError(f"program {self.name!r} has no graph @{shown}; it has {known}") from None
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name}: {', '.join(f'@{g}' for g in self.graphs)}>"
+
+    def instances(self) -> Iterator[Instance]:
+        """Every node that a step runs, in order, with the bodies of `repeat` in its place."""
+
+        def walk(name: str, path: str, layers: Layers, stage: int) -> Iterator[Instance]:
+            graph = self[name]
+            inner = self.iterations(graph, layers)
+            for node in graph.nodes:
+                yield Instance(path + node.name, graph, node, layers, stage)
+                if node.name in inner:
+                    body = graph.loops[node.name].body
+                    yield from walk(body, f"{path}{node.name}.", inner[node.name], stage)
+
+        for stage, entry in enumerate(self.entries):
+            yield from walk(entry, self.prefix(entry), Layers(), stage)
+
+    def iterations(self, graph: Graph, start: Layers) -> dict[str, Layers]:
+        """By the name of each `repeat` of `graph`, which begins at `start`, where its iterations begin.
+
+        A `repeat` begins after the layers before it in its graph, unless it states its `first`; an iteration
+        has as many layers as its body (`depth`).
+        """
+        found: dict[str, Layers] = {}
+        before = 0
+        for name, loop in graph.loops.items():
+            size = self.depth(loop.body)
+            before = before if loop.first is None else loop.first
+            found[name] = start.inside(before, loop.times, size)
+            before += loop.times * size
+        return found
+
+    def runs(self, graph: Graph, times: Mapping[str, int] | None = None) -> dict[Graph, int]:
+        """How often each graph runs when `graph` does once; `times` says so of its own `repeat`s."""
+        found = {graph: 1}
+        for name, loop in graph.loops.items():
+            often = (times or {}).get(name, loop.times)
+            for inner, count in self.runs(self[loop.body]).items():
+                found[inner] = found.get(inner, 0) + often * count
+        return found
+
+    def depth(self, name: str) -> int:
+        """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
+        loops = self[name].loops.values()
+        depths: dict[str, int] = vars(self).setdefault("_depths", {})
+        if name not in depths:
+            depths[name] = sum(p.times * self.depth(p.body) for p in loops) or 1
+        return depths[name]
+
+    def prefix(self, entry: str) -> str:
+        """What paths of ops begin with in an entry: nothing where there is only one."""
+        return f"{entry}." if len(self.entries) > 1 else ""
+
+    @cached_property
+    def parallelism(self) -> Parallelism:
+        """How many ways each kind of parallelism splits it."""
+        tp, dp = (self.mesh.degree(name) for name in ("tp", "dp"))
+        return Parallelism(tp=tp, pp=len(self.entries), ep=self.mesh.ep, dp=dp, sp=self.mesh.sp)
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a whole model of tokens, which an engine can serve: frontends name its class."""
+        return "architecture" in self.facts and not self.patches
+
+    @cached_property
+    def patches(self) -> int:
+        """Of how many patches of an image a step reads pixels, for each of `B` images; 0 if of none."""
+        return self._given("patch")
+
+    @cached_property
+    def image_tokens(self) -> int:
+        """How many tokens of each prompt are those of images; 0 where there are none."""
+        return self._given("image")
+
+    def _given(self, axis: str) -> int:
+        """The size of a logical axis of what a step is given; 0 where nothing has it."""
+        given = (n for n in self[self.entries[0]].inputs if axis in n.op.axes)
+        return next((Binding()(n.results[0].shape[n.op.axes.index(axis)]) for n in given), 0)
+
+    @property
+    def devices(self) -> int:
+        """How many devices a step runs on: those of the mesh, for each stage."""
+        return self.mesh.devices * len(self.entries)
+
+    def held(self) -> Iterator[Instance]:
+        """Each weight that a stage holds: under a name without `{layer}` one, of the first layer with it."""
+        seen: set[tuple[str, int, Tensor]] = set()
+        for at in self.instances():
+            name, key = at.node.op.param, (at.node.op.param, at.stage, at.node.results[0])
+            if at.node.op.role != "weight":
+                continue
+            if layered(name) or not name:
+                yield at
+            elif key not in seen:
+                seen.add(key)
+                yield at._replace(layers=Layers(at.layers.first))
+
+    def weights(self) -> Iterator[Instance]:
+        """Each weight; one that is tied once, in the first of the stages that hold it."""
+        first: dict[str, int] = {}  # by name in the checkpoint, the stage
+        for at in (at for part in self.parts for at in part.held()):
+            name = at.node.op.param
+            if layered(name) or not name or first.setdefault(name, at.stage) == at.stage:
+                yield at
+
+    @cached_property
+    def parameters_by_kind(self) -> FrozenDict[str, int]:
+        """Parameters of each block, of what encodes images after its name; tied weights count once, buffers
+        do not.
+        """
+        total: Counter[str] = Counter()
+        own = {*self.graphs.values()}
+        for at in self.weights():
+            if count := Binding()(at.node.op.parameters):
+                kind = at.node.op.block if at.graph in own else f"encode.{at.node.op.block}"
+                total[kind] += count * at.repeat
+        return FrozenDict(total)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, all experts included."""
+        return sum(self.parameters_by_kind.values())
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets, embeddings included: of the routed experts only top-k."""
+        idle = Fraction(0)
+        for at in self.instances():
+            if (share := at.node.op.active) < 1:
+                op = at.node.op
+                rule = op.equation(at.graph.operand_types(at.node))
+                biases = {i for i, term in enumerate(rule.operands) if rule.indexed & {*rule.axes([term])}}
+                held = (at.graph[at.node.operands[slot].node].op for slot in {*op.matrices} | biases)
+                idle += at.repeat * sum(Binding()(weight.parameters) for weight in held) * (1 - share)
+        return self.parameters - int(idle)
+
+    @cached_property
+    def _caches(self) -> tuple[tuple[Size, int], ...]:
+        """Bytes of each cache, and in how many layers."""
+        caches = (i for i in self.instances() if i.node.op.role == "cache")
+        return tuple((i.node.results[0].bytes, i.repeat) for i in caches)
+
+    def cache_bytes(self, tokens: int) -> int:
+        """What the caches of one sequence take after so many tokens."""
+        at = Binding(B=1, T=0, C=tokens)
+        return sum(at(size) * times for size, times in self._caches)
+
+    @property
+    def kv_cache_bytes_per_token(self) -> int:
+        """By how much the caches of one sequence grow with the first token.
+
+        As much with each later one, but where a window is full or tokens are compressed: then by less.
+        """
+        return self.cache_bytes(1) - self.cache_bytes(0)
+
+    @property
+    def kv_cache_bytes_per_later_token(self) -> float:
+        """By how much they grow once all windows are full: the mean over the second million tokens."""
+        million = 1 << 20  # a multiple of all chunks and compressions
+        return (self.cache_bytes(2 * million) - self.cache_bytes(million)) / million
+
+    @property
+    def state_bytes_per_sequence(self) -> int:
+        """What is kept for each sequence however long it is: states of scans, windows of convolutions."""
+        return self.cache_bytes(0)
+
+    def replace(self, **changes: Any) -> Program:
+        """A copy with some fields changed."""
+        return replace(self, **changes)

@@ -1,0 +1,82 @@
+"""What beam search adds to a step: the candidates of each row of logits, and caches that change places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.ir.core.dtype import FP32, INT32, DType
+from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.polynomial import Size
+
+MOST = 1024  # beams of a request: more than anyone asks for
+
+
+@dataclass(frozen=True)
+class LogSoftmaxTopK(Op):
+    """The `k` largest log-probabilities of each row of logits and which they are, in one kernel.
+
+    The softmax takes 5 FLOPs a candidate, its comparison one.
+    """
+
+    opcode = "log_softmax_top_k"
+    kind = "elementwise"
+    rule = "* e! -> * k, * k"
+    takes = ("logits",)
+
+    k: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """`k` of as many or more."""
+        candidates = operands[0].shape[-1]
+        if self.k < 1 or (isinstance(candidates, int) and self.k > candidates):
+            raise VerifyError(f"{self.opcode}: cannot choose {self.k} of {candidates}")
+        return {"k": self.k}
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """fp32 values and 32-bit indices."""
+        return (FP32, INT32)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """6 a candidate."""
+        return 6 * operands[0].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The largest first."""
+        (logits,) = operands
+        below = logits - logits.max(axis=-1, keepdims=True)
+        scores = below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
+        chosen = np.argsort(-scores, axis=-1, kind="stable")[..., : self.k]
+        return np.take_along_axis(scores, chosen, axis=-1), chosen
+
+
+@dataclass(frozen=True)
+class Reorder(Op):
+    """A cache whose sequences are copied to where beams go on from them, as `index_select` does.
+
+    Which sequence goes where changes no cost; here each stays. What a step finds in place of the old cache is
+    the copy; that both are held for a while is not counted.
+    """
+
+    opcode = "reorder"
+    kind = "gather"
+    rule = "b * -> b *"
+    takes = ("cache",)
+    aliases = MappingProxyType({0: 0})
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The whole cache."""
+        return (operands[0].bytes,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The whole cache."""
+        return (results[0].bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As it is."""
+        return (operands[0].copy(),)

@@ -1,0 +1,297 @@
+"""Ops that change where a value lies, not what it is.
+
+Wire bytes are ring-equivalent: what a rank sends in a ring over `n` ranks, which moves each payload
+(n−1)/n times for a gather, a scatter or an exchange, and twice that for an all_reduce
+(Thakur, Rabenseifner & Gropp 2005, section 4). How it is sent in fact is for the cost model to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.ir.core.dtype import INT8, DType, dtype
+from llmir.ir.core.equation import Equation, equation
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.op import Array, Meeting, Op, Work
+from llmir.ir.core.tensor import Placement, Tensor
+from llmir.ir.sizes.atoms import ceildiv
+from llmir.ir.sizes.polynomial import Size
+from llmir.ir.sizes.ragged import even, routed
+from llmir.ir.sizes.routing import CHANCE
+from llmir.ir.sizes.routing_laws import law
+
+TOKENS = -1  # as `dim`: the first two dimensions together
+
+
+@dataclass(frozen=True)
+class Collective(Op):
+    """Moves a value, or several at once, between the ranks that the mesh axes `over` join."""
+
+    relays = exchanges = True
+    share = "(n−1)/n"
+
+    over: tuple[str, ...]
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """The axes `over`."""
+        return self.over
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Values as they are."""
+        letters = iter("abcdefghijlmnopqrsuvwxyz")
+        axes = ", ".join(" ".join(islice(letters, len(t.shape))) for t in operands)
+        return equation(f"{axes} -> {axes}")
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The same tensors, lying elsewhere."""
+        return tuple(map(self.moved, operands))
+
+    def moved(self, x: Tensor) -> Tensor:
+        """Where `x` lies afterwards."""
+        return x
+
+    def payload(self, x: Tensor, y: Tensor) -> Tensor:
+        """What goes round once."""
+        return x
+
+    @property
+    def pattern(self) -> str:
+        """The opcode of the collective that the payload goes as."""
+        return self.opcode
+
+    def wire(self, payload: Size, ranks: int) -> Size:
+        """Bytes that a rank sends in a ring: (n−1)/n of the payload."""
+        return ceildiv((ranks - 1) * payload, ranks)
+
+    def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
+        """That of an op, and what goes over the wire."""
+        each = (self.payload(x, y).local(mesh).bytes for x, y in zip(operands, results, strict=False))
+        payload = sum(each, start=0)
+        group = mesh.group(self.over)
+        wire = self.wire(payload, len(group))
+        done = super().work(operands, results, mesh)
+        return replace(done, wire=wire, payload=payload, group=group, pattern=self.pattern)
+
+
+def without(placement: Placement, over: Placement, what: Tensor) -> Placement:
+    """`placement` less its last axes `over`; `VerifyError` if it does not end with them."""
+    if not over or placement[len(placement) - len(over) :] != over:
+        raise VerifyError(f"{what} is not split over {'.'.join(over) or 'nothing'} innermost")
+    return placement[: len(placement) - len(over)]
+
+
+def summed(x: Tensor, over: Placement) -> Placement:
+    """The axes over which `x` is a sum, less `over`."""
+    if not over or not set(over) <= set(x.partial):
+        raise VerifyError(f"{x} is not a partial sum over {'.'.join(over) or 'nothing'}")
+    return tuple(a for a in x.partial if a not in over)
+
+
+def replaced(x: Tensor, dim: int, placement: Placement, partial: Placement) -> Tensor:
+    """`x` with the placement of one dimension (or of its tokens) replaced."""
+    if dim == TOKENS:
+        return x.laid(x.placements, partial, placement)
+    if not 0 <= dim < len(x.shape):
+        raise VerifyError(f"{x} has no dimension {dim}")
+    if x.tokens and dim < 2:
+        raise VerifyError(f"{x}: its tokens are split within dimension {dim}, which cannot move before them")
+    return x.laid((*x.placements[:dim], placement, *x.placements[dim + 1 :]), partial, x.tokens)
+
+
+def placement_of(x: Tensor, dim: int) -> Placement:
+    """Where a dimension (or the tokens) of `x` lies."""
+    return x.tokens if dim == TOKENS else x.placements[dim] if 0 <= dim < len(x.shape) else ()
+
+
+def flat(x: Array) -> Array:
+    """Sequences × positions along the first dimension, and 1 along the second."""
+    return x.reshape(x.shape[0] * x.shape[1], 1, *x.shape[2:])
+
+
+def piece(x: Array, dim: int, place: int, count: int) -> Array:
+    """One of `count` pieces along `dim` (−1: along the tokens), as long as an equal share rounded up."""
+    whole, axis = (flat(x), 0) if dim == TOKENS else (x, dim)
+    length = whole.shape[axis]
+    size = -(-length // count)
+    return whole.take(range(min(place * size, length), min((place + 1) * size, length)), axis)
+
+
+def total(members: Sequence[Array]) -> Array:
+    """The sum over ranks."""
+    result: Array = np.sum(np.stack(members), axis=0)
+    return result
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """partial → replicated."""
+
+    opcode = "all_reduce"
+    kind = "collective"
+    share = "2(n−1)/n"
+
+    def moved(self, x: Tensor) -> Tensor:
+        """A whole sum on every rank; of whole numbers without a scale, as NCCL adds them, whatever fits."""
+        if x.dtype.low and x.dtype != INT8:
+            raise VerifyError(f"{x} is too narrow to add in")
+        return x.laid(x.placements, summed(x, self.over), x.tokens)
+
+    def wire(self, payload: Size, ranks: int) -> Size:
+        """2(n−1)/n of the payload: a reduce_scatter and an all_gather."""
+        return ceildiv(2 * (ranks - 1) * payload, ranks)
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """The sum."""
+        return total(members)
+
+
+@dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """partial → split along `dim` (−1: along the tokens).
+
+    Of narrow summands, `to` is the type that a rank adds its pieces in: those arrive as they are, by an
+    exchange that sends no more than a ring does.
+    """
+
+    opcode = "reduce_scatter"
+    kind = "collective"
+
+    dim: int
+    to: str = ""
+
+    def moved(self, x: Tensor) -> Tensor:
+        """Each rank has the sum of its piece."""
+        if x.dtype.low and x.dtype != INT8 and not self.to:
+            raise VerifyError(f"{x} is too narrow to add in; say the type of the sum, to=…")
+        y = replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), summed(x, self.over))
+        return y.to(dtype(self.to)) if self.to else y
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """A type to add narrow summands in."""
+        return replace(self, to=to.name) if self.to else self
+
+    @property
+    def pattern(self) -> str:
+        """Narrow summands are added where they arrive, none on the way."""
+        return "all_to_all" if self.to else self.opcode
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """Its piece of the sum."""
+        return piece(total(members), self.dim, place, len(members))
+
+
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """split along `dim` (−1: along the tokens) → replicated."""
+
+    opcode = "all_gather"
+    kind = "collective"
+    takes = ("x", "*beside")
+
+    dim: int
+
+    def moved(self, x: Tensor) -> Tensor:
+        """Every rank has all pieces."""
+        return replaced(x, self.dim, without(placement_of(x, self.dim), self.over, x), x.partial)
+
+    def payload(self, x: Tensor, y: Tensor) -> Tensor:
+        """All pieces together."""
+        return y
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """One after the other; tokens as sequences × positions again."""
+        joined = np.concatenate(members, axis=max(self.dim, 0))
+        if self.dim != TOKENS:
+            return joined
+        return joined.reshape(len(joined) // at.positions, at.positions, *joined.shape[2:])
+
+
+@dataclass(frozen=True)
+class Slice(Collective):
+    """replicated → split along `dim` (−1: along the tokens): each rank keeps its piece."""
+
+    opcode = "slice"
+    kind = "collective"
+    exchanges = False
+
+    dim: int
+
+    def moved(self, x: Tensor) -> Tensor:
+        """The piece."""
+        return replaced(x, self.dim, (*placement_of(x, self.dim), *self.over), x.partial)
+
+    def wire(self, payload: Size, ranks: int) -> Size:
+        """Nothing is sent."""
+        return 0
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing is copied: a piece is a view."""
+        return (0,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing is copied: a piece is a view."""
+        return (0,)
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """Its piece of its own."""
+        return piece(members[place], self.dim, place, len(members))
+
+
+@dataclass(frozen=True)
+class AllToAll(Collective):
+    """Routed rows go `to` the ranks of their experts, or back to those of their tokens.
+
+    Rows are split over the same axes before and after: evenly by token, and by expert as the law `routing`
+    says of tokens that choose among `experts`, `top_k` each.
+    """
+
+    opcode = "all_to_all"
+    kind = "collective"
+
+    to: str
+    top_k: int = 0
+    experts: int = 0
+    routing: str = str(CHANCE)
+
+    def routed_by(self, law: str) -> Op:
+        """The rows of a rank's experts are as many as that law says; back they go as they came."""
+        return replace(self, routing=law) if self.experts else self
+
+    def moved(self, x: Tensor) -> Tensor:
+        """As many rows as before."""
+        if self.to not in ("experts", "tokens"):
+            raise VerifyError(f"all_to_all: rows go to experts or tokens, not to {self.to!r}")
+        if not set(self.over) <= set(x.placements[0]):
+            raise VerifyError(f"{x} is not split over {'.'.join(self.over)}")
+        rows = even(x.shape[0])
+        by = law(self.routing)
+        if self.to == "experts" and self.experts:
+            if self.top_k < 1:
+                raise VerifyError(f"all_to_all: top_k: expected an integer from 1 up, got {self.top_k}")
+            rows = routed(ceildiv(rows, self.top_k), self.top_k, self.experts, by)
+        return x.resized(0, rows)
+
+    def payload(self, x: Tensor, y: Tensor) -> Tensor:
+        """What the rank of the busiest experts receives, or sends back."""
+        return y if self.to == "experts" else x
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """All rows, of which its experts give their share; and back, its own of everybody's shares.
+
+        Rows keep their order and their full number on each rank, zero where the expert is another rank's;
+        which rows move is then a matter of cost, not of value.
+        """
+        if self.to == "experts":
+            at.sent[self.over, sum(map(len, members))] = [len(m) for m in members]
+            return np.concatenate(members)
+        # Each member has its experts' share of everybody's rows, in the order in which they were sent.
+        lengths = at.sent[self.over, len(members[0])]
+        start = sum(lengths[:place])
+        return total(members)[start : start + lengths[place]]

@@ -1,0 +1,210 @@
+"""Ops that pick rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.ir.core.dtype import DType
+from llmir.ir.core.dtype import dtype as named
+from llmir.ir.core.equation import Equation, equation
+from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.atoms import Min
+from llmir.ir.sizes.polynomial import Size
+
+
+@dataclass(frozen=True)
+class Embedding(Op):
+    """The rows of a table that token ids name, in the type `to`: reads those rows, not the table."""
+
+    opcode = "embedding"
+    kind = "gather"
+    rule = "[v] h, b t -> b t h"
+    takes = ("table", "ids")
+
+    to: str = ""
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """The rule, or that of one id for each sequence."""
+        return equation(self.rule if len(operands[1].shape) > 1 else self.rule.replace("b t", "b"))
+
+    def scale_roles(self, slot: int) -> str:
+        """A row of the table is a token's."""
+        return "" if slot else "nk"
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """`to` is stated where the table has another type."""
+        return replace(self, to="" if x == to else to.name)
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """`to`, or that of the table."""
+        return (named(self.to) if self.to else operands[0].dtype,)
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """One row for each token, and the ids."""
+        table, tokens = operands
+        return (table.dtype.bytes_of(tokens.elements, *table.shape[1:]), tokens.bytes)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Rows of tokens that another rank holds are zero here."""
+        table, tokens = operands
+        local = tokens - at.origin("v")
+        held = (local >= 0) & (local < len(table))
+        nothing = np.zeros((1, *table.shape[1:]))
+        return (np.concatenate([table, nothing])[np.where(held, local, -1)],)
+
+
+@dataclass(frozen=True)
+class LayerEmbedding(Embedding):
+    """The rows that token ids name of a table which has a piece for each layer; other ids name the first.
+
+    It has so many `rows` in the whole model.
+    """
+
+    opcode = "layer_embedding"
+    rule = "[v] s h, b t -> b t s h"
+
+    rows: int = field(kw_only=True)
+
+    def scale_roles(self, slot: int) -> str:
+        """A row of the table is a token's."""
+        return "" if slot else "nkk"
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The pieces of a row are one."""
+        return (shape[0], prod(shape[1:]))
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As of any table."""
+        table, tokens = operands
+        return super().evaluate((table, np.where(tokens < self.rows, tokens, 0)), results, at)
+
+
+@dataclass(frozen=True)
+class Stack(Op):
+    """Its operands beside one another, along a new axis before the last one."""
+
+    opcode = "stack"
+    kind = "gather"
+    takes = ("*values",)
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Of operands that are alike."""
+        axes = [f"x{i}" for i in range(len(operands[0].shape))]
+        terms = ", ".join([" ".join(axes)] * len(operands))
+        return equation(f"{terms} -> {' '.join((*axes[:-1], 's', axes[-1]))}")
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are operands."""
+        return {"s": len(operands)}
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (np.stack(operands, axis=-2),)
+
+
+@dataclass(frozen=True)
+class Positions(Op):
+    """x, and to each token the row of a learned table for its position, counted from `offset`."""
+
+    opcode = "positions"
+    kind = "gather"
+    rule = "b t! h, [p]! h -> b t! h"
+    takes = ("x", "table")
+    vector_flops = 1
+    linear = frozenset({0})
+
+    offset: int = 0
+
+    def scale_roles(self, slot: int) -> str:
+        """A row of the table is a position's."""
+        return "nk" if slot else ""
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """x, and a row for each position, which all sequences share."""
+        x, table = operands
+        return (x.bytes, table.dtype.bytes_of(x.shape[1], *table.shape[1:]))
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The sum; of partial ones, one has the rows."""
+        x, table = operands
+        at_table = at.cached + self.offset + np.arange(x.shape[1])
+        return (x + table[at_table] if at.leads else x,)
+
+
+@dataclass(frozen=True)
+class LastToken(Op):
+    """The last position of each sequence, the only one whose logits an engine needs."""
+
+    opcode = "last_token"
+    kind = "gather"
+    rule = "b [t] h -> b h"
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """What it keeps."""
+        return (results[0].bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The last position."""
+        return (operands[0][:, -1],)
+
+
+@dataclass(frozen=True)
+class LastTokens(Op):
+    """The last `count` tokens of each sequence, or all where there are no more."""
+
+    opcode = "last_tokens"
+    kind = "gather"
+    rule = "b [t] * -> b k *"
+
+    count: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as there are, `count` at most."""
+        return {"k": Min.of(operands[0].shape[1], self.count)}
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """What it keeps."""
+        return (results[0].bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (operands[0][:, -self.count :],)
+
+
+@dataclass(frozen=True)
+class Cut(Op):
+    """The first `elements` of the last axis, as a view: what lies behind them is left out."""
+
+    opcode = "cut"
+    kind = "gather"
+    rule = "* v! -> * w"
+    aliases = MappingProxyType({0: 0})
+
+    elements: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as are left."""
+        whole = operands[0].shape[-1]
+        if isinstance(whole, int) and not 0 < self.elements <= whole:
+            raise VerifyError(f"cut: {self.elements} of {whole} elements cannot be kept")
+        return {"w": self.elements}
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing is copied."""
+        return (0,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing is copied."""
+        return (0,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        return (operands[0][..., : self.elements],)

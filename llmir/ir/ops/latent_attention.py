@@ -1,0 +1,222 @@
+"""Attention over latents (arXiv:2405.04434, section 2.1), eager or fused.
+
+The cache holds, of a token, a latent row and one rotary key that all heads share. Naive, each head has keys
+and values of its own, which a product expands from the latents; absorbed, that product is with the query and
+the output instead, and the latents themselves are key and value of all heads.
+
+Axes: `b` sequences, `t` new tokens, `c` all tokens up to now, `g` heads, `d` the part of a query or key
+without position (absorbed: the latent), `p` the rotary part, `e` head size of the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from types import MappingProxyType
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.equation import Equation, equation
+from llmir.ir.core.gemm import Gemm, operand_gemm
+from llmir.ir.core.masks import Mask, Selected, mask
+from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.atoms import ceildiv
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size
+
+from .attention import masked
+from .indexer import chosen
+from .norm import softmax
+
+
+def _axes(x: Tensor, own: str, shared: str) -> str:
+    """The axes of keys or values: of each head, or of all heads."""
+    return own if len(x.shape) == 4 else shared
+
+
+@dataclass(frozen=True)
+class LatentScores(Op):
+    """(q · kᵀ + rotary q · rotary kᵀ) · scale; keys of each head, or latents that all share."""
+
+    opcode = "latent_scores"
+    kind = "attention"
+    takes = ("q", "q_rope", "k", "k_rope")
+    alike = MappingProxyType({2: 0, 3: 1})
+
+    scale: float = 1.0
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Of keys of each head, or of all."""
+        keys = _axes(operands[2], "b c g d", "b c d")
+        return equation(f"b t g d, b t g p, {keys}, b c p -> b g t c")
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """One product for each of the two terms."""
+        rule = self.equation(operands)
+        sizes = rule.sizes(operands)
+        return tuple(operand_gemm(rule, sizes, i, i + 2, 0) for i in range(2))
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The sum, scaled."""
+        return (latent_scores(*operands) * self.scale,)
+
+
+def latent_scores(q: Array, q_rope: Array, k: Array, k_rope: Array) -> Array:
+    """The sum of two terms, unscaled: [b, g, t, c]."""
+    keys = "bcgd" if k.ndim == 4 else "bcd"
+    own = np.einsum(f"btgd,{keys}->bgtc", q, k, optimize=True)
+    result: Array = own + np.einsum("btgp,bcp->bgtc", q_rope, k_rope, optimize=True)
+    return result
+
+
+@dataclass(frozen=True)
+class LatentMix(Op):
+    """probabilities · v; values of each head, or latents that all share."""
+
+    opcode = "latent_mix"
+    kind = "attention"
+    takes = ("probabilities", "v")
+    alike = MappingProxyType({1: 0})
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Of values of each head, or of all."""
+        return equation(f"b g t c, {_axes(operands[1], 'b c g e', 'b c e')} -> b t g e")
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """One product for each sequence and head, or for each sequence."""
+        rule = self.equation(operands)
+        return (operand_gemm(rule, rule.sizes(operands), 0, 1, 0),)
+
+
+@dataclass(frozen=True)
+class LatentAttention(Op):
+    """Attention over latents without the scores in memory, of the pairs of a mask.
+
+    Naive, it takes keys and values of each head, as any flash attention with heads of d + p and e. Absorbed,
+    it takes the latents once, for keys and values both, and gives rows of latents (FlashMLA).
+    """
+
+    opcode = "latent_attention"
+    kind = "attention"
+    takes = ("q", "q_rope", "k", "k_rope", "*v")
+    widens = frozenset({2, 3, 4})
+
+    mask: str
+    scale: float = 1.0
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the equation says; `VerifyError` for no mask."""
+        mask(self.mask)
+        return super().types(operands)
+
+    def remark(self, operands: Sequence[Tensor]) -> str:
+        """The form, and the mask where it is not what all decoders have."""
+        form = "absorbed" if len(self.core(operands)) == 4 else "naive"
+        return form if self.mask == "causal" else f"{form}, {self.mask}"
+
+    @property
+    def pattern(self) -> Mask:
+        """The mask whose pairs and keys count."""
+        return mask(self.mask)
+
+    def core(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Queries, keys and values: all operands."""
+        return operands
+
+    def _pairs(self, n: Mapping[str, Size]) -> Size:
+        """Twice the pairs of one head."""
+        return self.pattern.pairs(n["t"], n["c"] - n["t"])
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """Naive with values, absorbed without."""
+        if len(self.core(operands)) == 4:
+            return equation("b t g d, b t g p, b c! d, b c! p -> b t g d")
+        return equation("b t g d, b t g p, b c! g d, b c! p, b c! g e -> b t g e")
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """The two products of eager code; `matrix` counts the part that is done."""
+        n = self.equation(operands).sizes(operands)
+        absorbed = len(self.core(operands)) == 4
+        batch, rows = (n["b"], n["g"] * n["t"]) if absorbed else (n["b"] * n["g"], n["t"])
+        key, value = n["d"] + n["p"], n["d"] if absorbed else n["e"]
+        return (Gemm(rows, n["c"], key, batch), Gemm(rows, value, n["c"], batch))
+
+    def matrix(self, operands: Sequence[Tensor]) -> Size:
+        """2·(d + p + e) for each pair that the mask leaves, and head; absorbed, e is d."""
+        n = self.equation(operands).sizes(operands)
+        return n["b"] * n["g"] * (n["d"] + n["p"] + n.get("e", n["d"])) * self._pairs(n)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """The softmax, 5 for each such pair and head (counted in half-pairs, rounded up)."""
+        n = self.equation(operands).sizes(operands)
+        return 5 * n["b"] * n["g"] * ceildiv(self._pairs(n), 2)
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Of keys and values, those that some query sees; latents once."""
+        n = self.equation(operands).sizes(operands)
+        seen = self.pattern.keys(n["t"], n["c"] - n["t"])
+        held = self.core(operands)[2:]
+        return (*(x.bytes for x in operands[:2]), *(x.resized(1, seen).bytes for x in held))
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As eager code does it."""
+        q, q_rope, k, k_rope, *values = operands
+        scores = latent_scores(q, q_rope, k, k_rope) * self.scale
+        scores = masked(scores, mask(self.mask), {"g": Binding()(results[0].shape[2])}, at)
+        v = values[0] if values else k
+        return (_mixed(softmax(scores), v),)
+
+
+def _mixed(probabilities: Array, v: Array) -> Array:
+    """probabilities · v, of each head or of all."""
+    axes = "bcge" if v.ndim == 4 else "bce"
+    result: Array = np.einsum(f"bgtc,{axes}->btge", probabilities, v, optimize=True)
+    return result
+
+
+@dataclass(frozen=True)
+class SparseLatentAttention(LatentAttention):
+    """That of each query over the `top_k` keys alone that an index says, of those that its mask leaves.
+
+    The index is the last operand; its largest are found inside, by a comparison for each candidate.
+    """
+
+    opcode = "sparse_latent_attention"
+    kind = "attention"
+    takes = ("q", "q_rope", "k", "k_rope", "*v_and_index")
+
+    top_k: int = field(kw_only=True)
+
+    @property
+    def pattern(self) -> Mask:
+        """As many pairs as of a window, of keys that may lie anywhere."""
+        return Selected(self.top_k)
+
+    def core(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        """All but the index."""
+        return operands[:-1]
+
+    def remark(self, operands: Sequence[Tensor]) -> str:
+        """The form, and how many keys a query sees."""
+        return f"{super().remark(operands)}, {self.top_k} keys a query"
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """With the index."""
+        return equation(super().equation(operands).text.replace(" ->", ", b t c! ->"))
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """The softmax, and 1 for each candidate."""
+        return super().vector(operands, results) + operands[-1].elements
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Of keys and values as many as are chosen at most; the index whole."""
+        return (*super().reads(operands, results), operands[-1].bytes)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As eager code does it."""
+        q, q_rope, k, k_rope, *values, index = operands
+        scores = latent_scores(q, q_rope, k, k_rope) * self.scale
+        seen = chosen(index, self.top_k, mask(self.mask), at)[:, None]
+        return (_mixed(softmax(np.where(seen, scores, -np.inf)), values[0] if values else k),)

@@ -1,0 +1,57 @@
+"""Ops that hand a value from one pipeline stage to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import ClassVar
+
+from llmir.base.dataclass import dataclass
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.op import Array, Op, Place, Work
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.polynomial import Size
+
+
+@dataclass(frozen=True)
+class Send(Op):
+    """Puts a value in the memory of stage `to`, each rank its part where the rank at the same place is."""
+
+    opcode = "send"
+    kind = "collective"
+    rule = "* -> *"
+
+    to: int
+
+    def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
+        """That of an op, and the payload over the wire, once, between the first ranks of two stages."""
+        payload = operands[0].local(mesh).bytes
+        group = ((self.to - 1) * mesh.devices, self.to * mesh.devices)
+        return replace(super().work(operands, results, mesh), wire=payload, payload=payload, group=group)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The value as it is."""
+        return (operands[0],)
+
+
+@dataclass(frozen=True)
+class Recv(Op):
+    """Takes what the stage before has sent; reading, sending and writing go on together, as one `send`."""
+
+    opcode = "recv"
+    kind = "collective"
+    rule = "* -> *"
+    aliases: ClassVar[Mapping[int, int]] = MappingProxyType({0: 0})
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing: it is here."""
+        return (0,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing: `send` has written it."""
+        return (0,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The value as it is."""
+        return (operands[0],)

@@ -1,0 +1,157 @@
+"""Residuals in several streams, mixed by the token (hyper-connections, arXiv:2512.24880).
+
+A sublayer sees a weighted sum of the streams, and what it gives is added to each of them by another weight,
+after they are mixed by a matrix whose rows and columns add up to one.
+
+Axes: `b` sequences, `t` new tokens, `n` streams, `m` streams after it, `h` hidden, `k` weights of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.ir.core.dtype import FP32, DType
+from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.polynomial import Size
+
+from .elementwise import sigmoid
+from .norm import softmax
+
+
+@dataclass(frozen=True)
+class SplitStreams(Op):
+    """x in each of so many `streams`."""
+
+    opcode = "split_streams"
+    kind = "elementwise"
+    rule = "b t h -> b t n h"
+
+    streams: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """`n` of them."""
+        return {"n": self.streams}
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Copies."""
+        return (np.repeat(operands[0][:, :, None], self.streams, axis=2),)
+
+
+@dataclass(frozen=True)
+class JoinStreams(Op):
+    """Σ over streams of (sigmoid(logit · scale + base) + eps) · stream, of logits of normalized streams.
+
+    The logits are of the streams as they come: what RMSNorm divides them by is found here. FLOPs: 2 an
+    element for its squares, 2 for the sum, 6 a logit.
+    """
+
+    opcode = "join_streams"
+    kind = "norm"
+    rule = "b t n! h!, b t k!, k!, s! -> b t h!"
+    takes = ("streams", "logits", "base", "scale")
+
+    eps: float = 1e-6
+    norm_eps: float = 1e-6
+
+    def count(self, streams: int) -> tuple[int, ...]:
+        """How many logits there are of each part, which has one of the scales."""
+        return (streams,)
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the equation says; `VerifyError` for other numbers of logits or scales."""
+        found, streams = super().types(operands), operands[0].shape[2]
+        parts = self.count(streams) if isinstance(streams, int) else ()
+        if operands[1].shape[-1] != sum(parts) or operands[3].shape[0] != len(parts):
+            fact = f"{operands[1].shape[-1]} logits and {operands[3].shape[0]} scales for {streams} streams"
+            raise VerifyError(f"{self.opcode}: {fact}, expected {sum(parts)} and {len(parts)}")
+        return found
+
+    def arithmetic(self, operands: Sequence[Tensor]) -> DType:
+        """fp32."""
+        return FP32
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Squares, logits, the sum."""
+        return 4 * operands[0].elements + 6 * operands[1].elements
+
+    def weights(self, operands: Sequence[Array]) -> list[Array]:
+        """The logits of each part, scaled, with their base."""
+        streams, logits, base, scale = operands
+        mean = np.mean(streams**2, axis=(2, 3))[..., None]
+        parts = self.count(streams.shape[2])
+        scales = np.repeat(scale, parts)
+        found = logits / np.sqrt(mean + self.norm_eps) * scales + base
+        return np.split(found, np.cumsum(parts)[:-1], axis=-1)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The sum."""
+        into = sigmoid(self.weights(operands)[0]) + self.eps
+        return (np.einsum("btnh,btn->bth", operands[0], into),)
+
+
+@dataclass(frozen=True)
+class EnterStreams(JoinStreams):
+    """`join_streams`, and with what to leave by: a weight for each stream, and the matrix that mixes them.
+
+    The weights are 2 · sigmoid. The matrix is a softmax by rows, then columns and rows are divided by their
+    sums in turn, `iterations` times in all (Sinkhorn and Knopp), 2 FLOPs an element each.
+    """
+
+    opcode = "enter_streams"
+    rule = "b t n! h!, b t k!, k!, s! -> b t h!, b t n!, b t n! m"
+
+    iterations: int = 20
+
+    def count(self, streams: int) -> tuple[int, ...]:
+        """A weight into and out of each stream, and the matrix."""
+        return (streams, streams, streams * streams)
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many streams after it."""
+        return {"m": operands[0].shape[2]}
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The sum as streams come, weights in fp32."""
+        return operands[0].dtype, FP32, FP32
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """And the divisions."""
+        return super().vector(operands, results[:1]) + 4 * self.iterations * results[2].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The sum, the weights, the matrix."""
+        streams = operands[0]
+        into, out, mix = self.weights(operands)
+        x = np.einsum("btnh,btn->bth", streams, sigmoid(into) + self.eps)
+        count = streams.shape[2]
+        matrix = softmax(mix.reshape((*mix.shape[:2], count, count))) + self.eps
+        matrix = matrix / (matrix.sum(axis=-2, keepdims=True) + self.eps)
+        for _ in range(self.iterations - 1):
+            for axis in (-1, -2):
+                matrix = matrix / (matrix.sum(axis=axis, keepdims=True) + self.eps)
+        return x, 2 * sigmoid(out), matrix
+
+
+@dataclass(frozen=True)
+class LeaveStreams(Op):
+    """The streams mixed by a matrix, and x added to each by its weight; 2 FLOPs a stream and element more."""
+
+    opcode = "leave_streams"
+    kind = "elementwise"
+    rule = "b t n! h, b t h, b t m!, b t n! m! -> b t m! h"
+    takes = ("streams", "x", "weights", "matrix")
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """2 for each stream that is mixed, and 2 for x."""
+        return 2 * results[0].elements * (operands[0].shape[2] + 1)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        streams, x, weights, matrix = operands
+        mixed = np.einsum("btnh,btnm->btmh", streams, matrix)
+        return (mixed + np.einsum("bth,btm->btmh", x, weights),)

@@ -1,0 +1,250 @@
+"""Positions and the cache: what happens to queries, keys and values before attention.
+
+Axes: `b` sequences, `t` new tokens, `p` cached tokens, `g` key/value heads, `r` query heads for each of
+them, `d` head size, `e` head size of the values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.base.names import plain
+from llmir.ir.core.dtype import DType
+from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size, product
+
+from .rounding import rounded
+
+# The ways to stretch positions beyond the trained length, and what `Rotary.factors` holds of each. A star
+# stands for one number for each pair of a head's elements.
+SCALINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "none": (),
+        "linear": ("factor",),
+        "dynamic": ("factor", "trained length"),
+        "llama3": ("factor", "low frequency factor", "high frequency factor", "trained length"),
+        "yarn": ("factor", "trained length", "beta fast", "beta slow", "attention factor", "truncate"),
+        "longrope": ("trained length", "attention factor", "short factors*", "long factors*"),
+        "proportional": ("factor", "share"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Rotary(Op):
+    """Ops that rotate by position (arXiv:2104.09864, eq. 34), the two halves of a head as HF pairs them.
+
+    `scaling` is one of `SCALINGS`, which says what its `factors` are. Of each head the first `size` elements
+    are rotated, the `last` ones if so, all if that is 0; with `interleaved`, neighbours are the pairs
+    (GPT-J). Rows lie `stride` positions apart, each at the first of its own.
+    """
+
+    sense: ClassVar[int] = 1
+
+    theta: float = 10000.0
+    scaling: str = "none"
+    factors: tuple[float, ...] = ()
+    size: int = 0
+    interleaved: bool = False
+    last: bool = False
+    stride: int = 1
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the equation says; `VerifyError` for factors that are not those of the scaling."""
+        if self.scaling not in SCALINGS:
+            known = ", ".join(SCALINGS)
+            raise VerifyError(f"scaling {plain(self.scaling)!r} is none of {known}")
+        names = SCALINGS[self.scaling]
+        starred = any(name.endswith("*") for name in names)
+        head = Binding()(operands[0].shape[-1]) if operands and (starred or self.size) else 0
+        if self.size % 2 or not 0 <= self.size <= head:
+            raise VerifyError(f"{self.size} elements of a head of {head} cannot be rotated in pairs")
+        pairs = (self.size or head) // 2 if starred else 0
+        wanted = sum(pairs if name.endswith("*") else 1 for name in names)
+        if len(self.factors) != wanted:
+            fact = f"{len(self.factors)} factors, expected {wanted} ({', '.join(names) or 'none'})"
+            raise VerifyError(f"scaling {self.scaling} has {fact}")
+        return super().types(operands)
+
+    def rotate(self, x: Array, at: Place) -> Array:
+        """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
+        # Rows of several tokens each are not the last of so many tokens, as a shorter sequence is.
+        first = at.cached + at.origin("t") if self.stride == 1 else at.cached // self.stride
+        positions = (first + np.arange(x.shape[1])) * self.stride
+        size = self.size or x.shape[-1]
+        start = x.shape[-1] - size if self.last else 0
+        frequencies, amplitude = _frequencies(self, size, int(positions.max(initial=0)) + 1)
+        angles = (positions[:, None] * frequencies).reshape((len(positions), *(1,) * (x.ndim - 3), size // 2))
+        # The pairs are the axis that has two.
+        axis = -1 if self.interleaved else -2
+        pairs = (size // 2, 2) if self.interleaved else (2, size // 2)
+        one, two = np.moveaxis(x[..., start : start + size].reshape((*x.shape[:-1], *pairs)), axis, 0)
+        cos, sin = np.cos(angles) * amplitude, self.sense * np.sin(angles) * amplitude
+        turned = np.stack([one * cos - two * sin, two * cos + one * sin], axis=axis)
+        parts = x[..., :start], turned.reshape((*x.shape[:-1], size)), x[..., start + size :]
+        return np.concatenate(parts, axis=-1)
+
+    def turned(self, x: Tensor) -> Size:
+        """How many elements are rotated."""
+        return product(x.shape[:-1]) * (self.size or x.shape[-1])
+
+
+def _frequencies(rope: Rotary, size: int, length: int) -> tuple[Array, float]:
+    """Radians a position for each pair of a head of `size`, and the factor on the result."""
+    theta, powers = rope.theta, np.arange(0, size, 2) / size
+    if rope.scaling == "dynamic":
+        factor, trained = rope.factors
+        if length > trained:
+            theta *= (factor * length / trained - (factor - 1)) ** (size / (size - 2))
+    unscaled: Array = theta**-powers
+    if rope.scaling == "linear":
+        return unscaled / rope.factors[0], 1.0
+    if rope.scaling == "proportional":  # powers as of the whole head, of which the first pairs turn
+        factor, share = rope.factors
+        return unscaled / factor * (np.arange(size // 2) < int(share * size // 2)), 1.0
+    if rope.scaling == "llama3":
+        return _llama3(unscaled, *rope.factors), 1.0
+    if rope.scaling == "yarn":
+        return _yarn(unscaled, theta, *rope.factors)
+    if rope.scaling == "longrope":
+        trained, amplitude, *stretches = rope.factors
+        of_pairs = stretches[len(unscaled) :] if length > trained else stretches[: len(unscaled)]
+        return unscaled / np.array(of_pairs), amplitude
+    return unscaled, 1.0
+
+
+def _llama3(unscaled: Array, factor: float, low: float, high: float, trained: float) -> Array:
+    """Long wavelengths slowed by `factor`, short ones kept, those between blended."""
+    turns = trained * unscaled / (2 * math.pi)
+    kept = np.clip((turns - low) / max(high - low, 1e-30), 0.0, 1.0)  # alike in Llama 4: a step
+    result: Array = unscaled * (kept + (1 - kept) / factor)
+    return result
+
+
+def _yarn(unscaled: Array, theta: float, factor: float, trained: float, *more: float) -> tuple[Array, float]:
+    """Blended over the dimensions between those that turn fast and slow (arXiv:2309.00071, as HF has it)."""
+    (*turns, amplitude, truncate), size = more, 2 * len(unscaled)
+    low, high = (size * math.log(trained / (n * 2 * math.pi)) / (2 * math.log(theta)) for n in turns)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    slowed = np.clip((np.arange(len(unscaled)) - low) / (high - low or 0.001), 0.0, 1.0)
+    return unscaled * (1 - slowed + slowed / factor), amplitude
+
+
+@dataclass(frozen=True)
+class Rope(Rotary):
+    """Rotary positions on the last axis; 6 FLOPs an element."""
+
+    opcode = "rope"
+    kind = "elementwise"
+    rule = "b t! * d! -> b t! * d!"
+    vector_flops = 6
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Of the elements that are rotated."""
+        return self.vector_flops * self.turned(operands[0])
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The rotation."""
+        return (self.rotate(operands[0], at),)
+
+
+@dataclass(frozen=True)
+class Unrope(Rope):
+    """`rope` the other way: what a mean of rotated values has of its query's position is taken back."""
+
+    opcode = "unrope"
+    sense = -1
+
+
+@dataclass(frozen=True)
+class Temper(Op):
+    """x · (1 + beta · ln(1 + ⌊(position + shift) / length⌋)): late queries sharper (Llama 4, Ministral 3)."""
+
+    opcode = "temper"
+    kind = "elementwise"
+    rule = "b t! * -> b t! *"
+    vector_flops = 1
+
+    beta: float
+    length: float
+    shift: float = 0.0
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The product."""
+        (x,) = operands
+        positions = at.cached + at.origin("t") + np.arange(x.shape[1])
+        factors = 1 + self.beta * np.log1p(np.floor((positions + self.shift) / self.length))
+        return (x * factors.reshape((-1, *(1,) * (x.ndim - 2))),)
+
+
+@dataclass(frozen=True)
+class Append(Op):
+    """A cache with the new tokens' rows written at its end, in place and in the cache's element type."""
+
+    opcode = "append"
+    kind = "elementwise"
+    rule = "b p *, b t * -> b (p+t) *"
+    takes = ("cache", "rows")
+    aliases = MappingProxyType({0: 0})
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The new rows only."""
+        return (0, operands[1].bytes)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The new rows only."""
+        return (operands[1].to(results[0].dtype).bytes,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """One after the other."""
+        cache, rows = operands
+        return (np.concatenate([cache, rounded(rows, results[0].dtype)], axis=1),)
+
+
+@dataclass(frozen=True)
+class RopeAppend(Rotary):
+    """Rotate q and k, and write k and v to their caches, in one kernel.
+
+    Operands q, k, v, key cache, value cache; results rotated q, key cache, value cache.
+    """
+
+    opcode = "rope_append"
+    kind = "elementwise"
+    rule = "b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e -> b t! g r d!, b (p+t) g d!, b (p+t) g e"
+    takes = ("q", "k", "v", "k_cache", "v_cache")
+    aliases = MappingProxyType({0: 0, 1: 3, 2: 4})
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Those of q and of the caches."""
+        return tuple(operands[i].dtype for i in (0, 3, 4))
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """That of the rotations of q and k."""
+        return Rope.vector_flops * (self.turned(operands[0]) + self.turned(operands[1]))
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """q, k and v; nothing of the caches."""
+        return (*(t.bytes for t in operands[:3]), 0, 0)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """q, and the new rows of the caches."""
+        return tuple(t.to(r.dtype).bytes for t, r in zip(operands[:3], results, strict=True))
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The rotations and the appends."""
+        q, k, v, keys, values = operands
+        _, key, value = results
+        new = rounded(self.rotate(k, at), key.dtype), rounded(v, value.dtype)
+        grown = (np.concatenate(pair, axis=1) for pair in zip((keys, values), new, strict=True))
+        return (self.rotate(q, at), *grown)

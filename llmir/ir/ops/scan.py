@@ -1,0 +1,186 @@
+"""State-space scans: a state for each sequence and channel that every token decays and adds to.
+
+Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size,
+`f` channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.ir.core.dtype import DType
+from llmir.ir.core.gemm import Gemm
+from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.atoms import Max, Min, ceildiv
+from llmir.ir.sizes.polynomial import Size
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + eˣ)."""
+    result: Array = np.logaddexp(0, x)
+    return result
+
+
+@dataclass(frozen=True)
+class Scan(Op):
+    """An op that goes through tokens with a state, which is its last operand and its second result.
+
+    `chunk` tokens go through at once, by matrix products; 1 is the recurrence, which means the same.
+    """
+
+    kind = "scan"
+    usual: ClassVar[int] = 1  # the chunk that kernels take
+
+    chunk: int = 1
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the equation says; `VerifyError` for no chunk."""
+        if self.chunk < 1:
+            raise VerifyError(f"{self.opcode}: chunk: expected an integer from 1 up, got {self.chunk}")
+        return super().types(operands)
+
+    @property
+    def chunked(self) -> Op | None:
+        """With the usual chunk."""
+        return replace(self, chunk=self.usual) if self.chunk == 1 else None
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Those of x and of the state."""
+        return operands[0].dtype, operands[-1].dtype
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Heads together."""
+        return (prod(shape),)
+
+    def chunks(self, tokens: Size) -> tuple[Size, Size]:
+        """(how many, tokens of each): the last is as long as the others, as kernels pad it."""
+        length = Min.of(tokens, self.chunk)
+        return ceildiv(tokens, self.chunk), length
+
+    def between(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Elements of the states before all chunks; none in a step of one token, which goes into the last."""
+        tokens = operands[0].shape[1]
+        return Min.of(tokens - 1, 1) * self.chunks(tokens)[0] * results[1].elements if self.chunk > 1 else 0
+
+    def pieces(self, tokens: int) -> Iterator[slice]:
+        """The tokens that go through at once."""
+        return (slice(i, min(i + self.chunk, tokens)) for i in range(0, tokens, self.chunk))
+
+
+def decays(steps: Array) -> tuple[Array, Array, Array]:
+    """Of logarithms of decay [b, l, …]: from before the piece to each token, between tokens, to its end.
+
+    Those between are [b, l, s, …], zero where s comes after l.
+    """
+    total = np.cumsum(steps, axis=1)
+    seen = np.tril(np.ones((steps.shape[1],) * 2, dtype=bool)).reshape(
+        (1, *(steps.shape[1],) * 2, *(1,) * (steps.ndim - 2))
+    )
+    between = np.where(seen, total[:, :, None] - total[:, None], -np.inf)
+    return np.exp(total), np.exp(between), np.exp(total[:, -1:] - total)
+
+
+@dataclass(frozen=True)
+class SelectiveScan(Op):
+    """Mamba's (arXiv:2312.00752, algorithm 2): h ← e^(Δ·A)·h + Δ·b·x, y = c·h + skip·x, Δ = softplus(dt)."""
+
+    opcode = "selective_scan"
+    kind = "scan"
+    rule = "b t! f, b t! f, b t! n!, b t! n!, f n!, f, b f n! -> b t! f, b f n!"
+    takes = ("x", "dt", "b", "c", "a_log", "skip", "state")
+    aliases = MappingProxyType({1: 6})
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """Those of x and of the state."""
+        return operands[0].dtype, operands[-1].dtype
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """8 an element of the state and token (decay 2, input 2, state 2, output 2)."""
+        return 8 * operands[0].elements * operands[4].shape[1]
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Token by token."""
+        x, dt, b, c, a_log, skip, state = operands
+        step, y = softplus(dt), np.empty_like(x)
+        for t in range(x.shape[1]):
+            decay = np.exp(-np.exp(a_log) * step[:, t, :, None])
+            state = decay * state + (step[:, t] * x[:, t])[..., None] * b[:, t, None]
+            y[:, t] = np.einsum("bfn,bn->bf", state, c[:, t])
+        return y + skip * x, state
+
+
+@dataclass(frozen=True)
+class SsdScan(Scan):
+    """Mamba-2's (arXiv:2405.21060, section 6): h ← e^(−Δ·e^a)·h + Δ·x·bᵀ, y = h·c + skip·x.
+
+    Δ is softplus(dt + dt_bias), and `least` at least, and a is one number a head.
+    """
+
+    opcode = "ssd_scan"
+    rule = "b t! g r d, b t! g r, b t! g n!, b t! g n!, g r, g r, g r, b g r d n! -> b t! g r d, b g r d n!"
+    takes = ("x", "dt", "b", "c", "a_log", "dt_bias", "skip", "state")
+    aliases = MappingProxyType({1: 7})
+    usual = 256  # chunk_size of state-spaces/mamba and of most configs
+
+    least: float = 0.0
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """Of a chunk: c·bᵀ for each group; that by x, c by the state, x by b for each head."""
+        if self.chunk == 1:
+            return ()
+        n = self.equation(operands).sizes(operands)
+        count, length = self.chunks(n["t"])
+        groups, heads = n["b"] * count * n["g"], n["b"] * count * n["g"] * n["r"]
+        return (
+            Gemm(length, length, n["n"], groups),
+            Gemm(length, n["d"], length, heads),
+            Gemm(length, n["d"], n["n"], heads),
+            Gemm(n["d"], n["n"], length, heads),
+        )
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """6 an element of the state and token (decay 1, input 2, state 1, output 2); fewer in chunks."""
+        n = self.equation(operands).sizes(operands)
+        if self.chunk == 1:
+            return 6 * operands[0].elements * n["n"]
+        count, length = self.chunks(n["t"])
+        masks = 3 * length * length * n["b"] * count * n["g"] * n["r"]
+        return masks + 4 * operands[0].elements + 2 * count * results[1].elements
+
+    def workspace(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """What chunks add to states in fp32 and the states in c's type, then these beside c·bᵀ in fp32.
+
+        So has state-spaces/mamba's `_mamba_chunk_scan_combined_fwd`, with steps and decays in fp32.
+        """
+        states = self.between(operands, results)
+        if not states:
+            return 0
+        x, dt, _, c = operands[:4]
+        count, length = self.chunks(x.shape[1])
+        wide = c.dtype.bits // 8
+        squares = Min.of(x.shape[1] - 1, 1) * count * x.shape[0] * x.shape[2] * length * length
+        return wide * states + 4 * Max.of(states, squares) + 8 * dt.elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Chunk by chunk."""
+        x, dt, b, c, a_log, dt_bias, skip, state = operands
+        step, y = np.maximum(softplus(dt + dt_bias), self.least), np.empty_like(x)
+        for part in self.pieces(x.shape[1]):
+            start, between, end = decays(-np.exp(a_log) * step[:, part])
+            new = step[:, part, :, :, None] * x[:, part]
+            scores = np.einsum("blgn,bsgn,blsgr->blsgr", c[:, part], b[:, part], between, optimize=True)
+            y[:, part] = np.einsum("blsgr,bsgrd->blgrd", scores, new) + np.einsum(
+                "blgr,blgn,bgrdn->blgrd", start, c[:, part], state, optimize=True
+            )
+            added = np.einsum("bsgr,bsgrd,bsgn->bgrdn", end, new, b[:, part], optimize=True)
+            state = start[:, -1, :, :, None, None] * state + added
+        return y + skip[..., None] * x, state

@@ -1,0 +1,171 @@
+"""Attention over a window and over compressed keys (DeepSeek-V4): of every so many tokens there is one entry.
+
+An entry is key and value of all heads, a mean of its tokens' rows by gates of their own, channel by channel.
+
+Axes: `b` sequences, `t` new tokens, `c` tokens in the window and new ones, `p` tokens of entries to come and
+new ones, `n` entries, `s` series of rows, `w` tokens of an entry, `g` groups of heads, `r` heads of each, `d`
+head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import VerifyError
+from llmir.ir.core.equation import Equation, equation
+from llmir.ir.core.gemm import Gemm
+from llmir.ir.core.masks import ChosenEntries, Entries, Mask, mask
+from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.atoms import ceildiv
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import C, Size, T
+
+from .attention import masked
+from .indexer import chosen
+from .norm import softmax
+
+
+@dataclass(frozen=True)
+class CompressRows(Op):
+    """The entries that the new tokens complete: Σ softmax(gate + bias) · row over the tokens of each.
+
+    Of two series an entry takes the first of the entry's tokens before it, and the second of its own. Of each
+    row and channel 5 FLOPs for the softmax, 1 for the bias, 2 for the sum.
+    """
+
+    opcode = "compress_rows"
+    kind = "elementwise"
+    rule = "b p! s! d, b p! s! d, w! s! d -> b n d"
+    takes = ("rows", "gates", "bias")
+    alike = MappingProxyType({1: 0})
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many entries as end among the new tokens; `VerifyError` for other series than one or two."""
+        bias = operands[2].shape
+        tokens = bias[0] if len(bias) == 3 else None
+        if not isinstance(tokens, int) or bias[1] not in (1, 2):
+            raise VerifyError(f"compress_rows: a bias {operands[2]}, expected tokens by 1 or 2 series by d")
+        return {"n": Entries(tokens).kept(C + T) - Entries(tokens).kept(C)}
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Series together."""
+        return (shape[0], prod(shape[1:]))
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """8 for each row of an entry."""
+        tokens, series, _ = operands[2].shape
+        return 8 * tokens * series * results[0].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Entry by entry."""
+        rows, gates, bias = operands
+        width, series, size = bias.shape
+        first, end = at.cached // width, (at.cached + at.new) // width
+        start = at.cached + at.new - rows.shape[1]  # the position of the first row
+        found = np.zeros((len(rows), end - first, size))
+        for i, entry in enumerate(range(first, end)):
+            before = range(series - 1 if entry else 0)
+            parts = [(entry - 1, 0)] * len(before) + [(entry, series - 1)]
+            place = [(slice(e * width - start, (e + 1) * width - start), s) for e, s in parts]
+            own = np.concatenate([rows[:, at, s] for at, s in place], axis=1)
+            by = np.concatenate([gates[:, at, s] + bias[:, s] for at, s in place], axis=1)
+            weights = np.moveaxis(softmax(np.moveaxis(by, 1, -1)), -1, 1)
+            found[:, i] = (weights * own).sum(axis=1)
+        return (found,)
+
+
+@dataclass(frozen=True)
+class CompressedAttention(Op):
+    """softmax over a window of keys that all heads share and that are values too, with sinks.
+
+    With a `stride` there are entries of so many tokens beside them, and a query sees those that end before or
+    at its own; with an index, the `top_k` of them that it says, which are found inside by a comparison for
+    each candidate. Nothing of the scores goes through memory.
+    """
+
+    opcode = "compressed_attention"
+    kind = "attention"
+    takes = ("q", "keys", "sinks", "*entries_and_index")
+    widens = frozenset({1, 3})
+
+    mask: str
+    scale: float = 1.0
+    stride: int = 0
+    top_k: int = 0
+
+    @cached_property
+    def masks(self) -> list[Mask]:
+        """Who sees which keys, and which entries if there are some."""
+        chosen = [ChosenEntries(self.stride, self.top_k)] if self.top_k else [Entries(self.stride or 1)]
+        return [mask(self.mask), *(chosen if self.stride else [])]
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the equation says; `VerifyError` for no mask, or entries and an index that are not stated."""
+        due = 3 + bool(self.stride) + bool(self.stride and self.top_k)
+        if len(self.masks) > 2 or len(operands) != due:
+            fact = f"stride {self.stride} and top_k {self.top_k}"
+            raise VerifyError(f"compressed_attention: {len(operands)} operands for {fact}, expected {due}")
+        return super().types(operands)
+
+    def remark(self, operands: Sequence[Tensor]) -> str:
+        """What a query sees."""
+        which = f"{self.top_k} of the entries" if self.top_k else "all entries"
+        return f"{self.mask}, {which} of {self.stride} tokens" if self.stride else self.mask
+
+    def equation(self, operands: Sequence[Tensor]) -> Equation:
+        """With entries and an index, or without."""
+        more = ("", ", b n! d!", ", b n! d!, b t n!")[len(operands) - 3]
+        return equation(f"b t g r d!, b c! d!, g r{more} -> b t g r d!")
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The sinks of all heads together."""
+        return (prod(shape),)
+
+    def pairs(self, operands: Sequence[Tensor]) -> Size:
+        """Twice those of the queries of one head with keys and entries."""
+        return sum((by.pairs(operands[0].shape[1], C) for by in self.masks), start=0)
+
+    def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
+        """The two products over keys and entries; `matrix` counts the part that is done."""
+        n = self.equation(operands).sizes(operands)
+        rows, keys = n["g"] * n["r"] * n["t"], n["c"] + n.get("n", 0)
+        return (Gemm(rows, keys, n["d"], n["b"]), Gemm(rows, n["d"], keys, n["b"]))
+
+    def matrix(self, operands: Sequence[Tensor]) -> Size:
+        """4·d for each pair that the masks leave, and head."""
+        n = self.equation(operands).sizes(operands)
+        return 2 * n["b"] * n["g"] * n["r"] * n["d"] * self.pairs(operands)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """The softmax, 5 for each such pair and head (in half-pairs, rounded up) and sink; 1 a candidate."""
+        n = self.equation(operands).sizes(operands)
+        softmaxes = ceildiv(self.pairs(operands), 2) + n["t"]
+        return 5 * n["b"] * n["g"] * n["r"] * softmaxes + sum((x.elements for x in operands[4:]), start=0)
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Of keys and entries, those that some query sees, once."""
+        new, found = operands[0].shape[1], [x.bytes for x in operands]
+        for slot, by in zip((1, 3), self.masks, strict=False):
+            found[slot] = operands[slot].resized(1, by.keys(new, C)).bytes
+        return tuple(found)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """One softmax over both."""
+        q, keys, sinks, *more = operands
+        g, r = map(Binding(), results[0].shape[2:4])
+        held, scores = [keys, *more[:1]], []
+        for x, by in zip(held, self.masks, strict=True):
+            score = np.einsum("btgrd,bcd->bgrtc", q, x, optimize=True) * self.scale
+            scores.append(masked(score, by, {"g": g, "r": r}, at))
+        if self.top_k:
+            picked = chosen(more[1], self.top_k, self.masks[1], at)
+            scores[1] = np.where(picked[:, None, None], scores[1], -np.inf)
+        weights = softmax(np.concatenate(scores, axis=-1), sinks)
+        return (np.einsum("bgrtc,bcd->btgrd", weights, np.concatenate(held, axis=1), optimize=True),)

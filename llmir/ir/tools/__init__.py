@@ -1,0 +1,1 @@
+"""Builder, text form, verifier, rewrites, pass pipelines and loops over graphs."""

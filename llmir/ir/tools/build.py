@@ -1,0 +1,157 @@
+"""Building graphs by calling ops as methods.
+
+>>> b = Builder()
+>>> x = b.input("bf16[B, T, 8]", name="x")
+>>> y = b.linear(x, b.weight("bf16[8, 32]", name="w"), einsum="b t h, h f -> b t f")
+>>> b.output(b.silu(y))
+>>> print([str(n.results[0]) for n in b.graph().nodes])
+['bf16[B, T, 8]', 'bf16[8, 32]', 'bf16[B, T, 32]', 'bf16[B, T, 32]']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from llmir.base.arguments import refuse, shown, text
+from llmir.base.errors import VerifyError
+from llmir.ir.core.graph import Graph, Node, Value, checked_name
+from llmir.ir.core.op import OPS, Op, infer
+from llmir.ir.core.tensor import Tensor, parse_tensor
+from llmir.ir.ops import make
+
+from .op_methods import OpMethods
+
+
+class Builder(OpMethods):
+    """Adds ops in schedule order; `builder.rms_norm(x, w, eps=1e-5, name="norm")` and so on for each op.
+
+    Sources come first in the finished graph, wherever they were added. A builder of a piece of a graph
+    is given the `known` values around it.
+    """
+
+    def __init__(self, name: str = "main", known: Mapping[Value, Tensor] | None = None) -> None:
+        self.name = checked_name(name)
+        pairs = known.items() if isinstance(known, Mapping) else [(known, None)] if known is not None else []
+        if not all(isinstance(v, Value) and isinstance(t, Tensor) for v, t in pairs):
+            refuse("known", known, "a mapping of values to their types", VerifyError)
+        self._sources: list[Node] = []
+        self._nodes: list[Node] = []
+        self._made: dict[str, Node] = {}
+        self._types: dict[Value, Tensor] = dict(known or {})
+        self._numbers: dict[str, int] = {}  # by name, the last that was given to another of that name
+        self._outputs: tuple[Value, ...] = ()
+        self._block = ""
+
+    def __getattr__(self, opcode: str) -> Callable[..., Any]:
+        if opcode.startswith("_") or opcode not in OPS:
+            raise AttributeError(f"no op or method {opcode!r}")
+
+        def build(*operands: Value, name: str = "", block: str | None = None, **attributes: Any) -> Any:
+            return self._op(opcode, operands, name, block, **attributes)
+
+        return build
+
+    def _op(
+        self, opcode: str, operands: tuple[Value, ...], name: str, block: str | None, **attributes: Any
+    ) -> Any:
+        """What a method of an op does: its result, or all of them where there are several."""
+        attributes["block"] = self._block if block is None else block
+        values = self.apply(make(opcode, **attributes), *operands, name=name)
+        return values[0] if len(values) == 1 else values
+
+    @contextmanager
+    def block(self, name: str) -> Iterator[None]:
+        """Ops added inside belong to this block of the model."""
+        outer, self._block = self._block, text("block", name, error=VerifyError)
+        try:
+            yield
+        finally:
+            self._block = outer
+
+    def input(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
+        """A value that the caller passes."""
+        return self._source("input", type, name, axes=axes)
+
+    def weight(
+        self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "", turns: int = 0
+    ) -> Value:
+        """A parameter, called `param` in an HF checkpoint; a benchmark's, one of `turns` used in turn."""
+        return self._source("weight", type, name, axes=axes, param=param, turns=turns)
+
+    def buffer(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "") -> Value:
+        """What a checkpoint holds beside parameters, under the name `param`."""
+        return self._source("buffer", type, name, axes=axes, param=param)
+
+    def cache(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
+        """What earlier steps left behind."""
+        return self._source("cache", type, name, axes=axes)
+
+    def _source(self, opcode: str, type: Tensor | str, name: str, **attributes: Any) -> Value:
+        stated = parse_tensor(type) if isinstance(type, str) else type
+        if not isinstance(stated, Tensor):
+            refuse(f"%{shown(name)}", type, "a type such as bf16[B, T, 8]", VerifyError)
+        return self.apply(make(opcode, type=stated, block=self._block, **attributes), name=name)[0]
+
+    def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
+        """Any op, such as one of a class of your own; its results."""
+        if not isinstance(op, Op):
+            refuse("op", op, "an op", VerifyError)
+        name = self._unique(checked_name(op.opcode if isinstance(name, str) and not name else name))
+        try:
+            types = infer(op, tuple(map(self.type, operands)))
+        except VerifyError as error:
+            raise VerifyError(f"%{name} ({op.opcode}): {error}") from None
+        return self.insert(Node(name, op, operands, types))
+
+    def insert(self, node: Node) -> tuple[Value, ...]:
+        """A node as it is, under the name it has."""
+        if not isinstance(node, Node):
+            refuse("node", node, "a node", VerifyError)
+        (self._sources if node.op.source else self._nodes).append(node)
+        self._made[node.name] = node
+        values = node.values
+        self._types.update(zip(values, node.results, strict=True))
+        return values
+
+    def node(self, name: str) -> Node:
+        """What was added under a name."""
+        if not isinstance(name, str) or name not in self._made:
+            raise VerifyError(f"%{shown(name)} was not added to graph @{self.name}")
+        return self._made[name]
+
+    def type(self, value: Value) -> Tensor:
+        """The type of a value built so far."""
+        if not isinstance(value, Value):
+            refuse(f"graph @{self.name}", value, "a value that its builder gave", VerifyError)
+        if not (known := self._types.get(value)):
+            raise VerifyError(f"{value} is not a value of graph @{self.name}")
+        return known
+
+    def output(self, *values: Value) -> None:
+        """What the graph returns."""
+        for value in values:
+            self.type(value)
+        self._outputs = values
+
+    @property
+    def nodes(self) -> list[Node]:
+        """What was added, sources first."""
+        return [*self._sources, *self._nodes]
+
+    def graph(self) -> Graph:
+        """The finished graph."""
+        return Graph(self.name, self.nodes, self._outputs)
+
+    def _unique(self, name: str) -> str:
+        if not self._taken(name):
+            return name
+        number = self._numbers.get(name, 2)
+        while self._taken(unique := f"{name}_{number}"):
+            number += 1
+        self._numbers[name] = number
+        return unique
+
+    def _taken(self, name: str) -> bool:
+        return name in self._made or Value(name) in self._types

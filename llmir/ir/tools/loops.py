@@ -1,0 +1,223 @@
+"""Layers in pieces: one iteration of a loop written out, and an entry cut into pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import PassError
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.layers import Layers
+from llmir.ir.core.op import Loop
+from llmir.ir.core.program import Program
+from llmir.ir.core.tensor import Placement, Tensor
+
+from .build import Builder
+from .slices import copied, in_slices
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of a `repeat`, to be written out in the graph around it."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    loops: dict[str, Layers]  # of each `repeat` among the nodes: where its iterations begin
+
+
+def iteration(program: Program, node: Node, loop: Loop, layer: int, operands: Sequence[Value]) -> Iteration:
+    """The iteration of the `repeat` at `node` that begins at `layer`, given these operands.
+
+    Names begin with the path of the iteration, and `{layer}` of checkpoint names is filled in.
+    """
+    body, prefix = program[loop.body], f"{node.name}.{layer}."
+    given = {i.values[0]: value for i, value in zip(body.inputs, operands, strict=True)}
+
+    def value(inner: Value) -> Value:
+        return given.get(inner, Value(prefix + inner.node, inner.result))
+
+    nodes = (
+        Node(prefix + n.name, n.op.numbered(layer), tuple(map(value, n.operands)), n.results)
+        for n in body.nodes
+        if n.values[0] not in given
+    )
+    loops = {prefix + name: found for name, found in program.iterations(body, Layers(layer)).items()}
+    return Iteration(tuple(nodes), tuple(map(value, body.outputs)), loops)
+
+
+def even(layers: int, stages: int) -> tuple[int, ...]:
+    """So many layers over so many stages; of what is left over, the stages before the last have one each.
+
+    >>> even(126, 4), even(7, 3)
+    ((31, 32, 32, 31), (2, 3, 2))
+    """
+    size, more = divmod(layers, stages)
+    return tuple(size + (stages - 1 - more <= i < stages - 1) for i in range(stages))
+
+
+def cut_sizes(program: Program, sizes: int | Sequence[int]) -> tuple[int, ...]:
+    """How many layers each stage has: so many, or in so many stages as equal as can be.
+
+    PassError for what cannot be cut so.
+    """
+    if len(program.entries) > 1:
+        raise PassError(f"stages: {program.name} is in {len(program.entries)} stages already")
+    (entry,) = program.entries
+    if not program[entry].loops:
+        raise PassError(f"stages: {program.name} has no repeated layers to split; stages go before unroll")
+    layers = program.depth(entry)
+    stages = sizes if isinstance(sizes, int) else len(sizes)
+    if stages > layers:
+        raise PassError(f"stages: {stages} stages for {program.name}, which has {layers} layers")
+    if isinstance(sizes, int):
+        return even(layers, sizes)
+    if sum(sizes) != layers:
+        each = f"{' + '.join(map(str, sizes))} is {sum(sizes)}" if stages > 1 else f"{sum(sizes)}"
+        raise PassError(f"stages: {each}, but {program.name} has {layers} layers")
+    return tuple(sizes)
+
+
+class Piece(NamedTuple):
+    """An op on a stage: of a `repeat` as many iterations as that runs."""
+
+    stage: int
+    node: Node
+
+
+class Cut:
+    """An entry in pieces: which op runs on which stage, and what crosses from each stage to the next."""
+
+    def __init__(self, program: Program, sizes: Sequence[int]) -> None:
+        self.program, self.last = program, len(sizes) - 1
+        graph = program[program.entries[0]]
+        self.types: dict[Value, Tensor] = {}
+        self.axes: dict[Value, tuple[str, ...]] = {}  # the logical axes of what a `repeat` takes and gives
+        self.sources: list[Node] = []
+        self.pieces: list[Piece] = []
+        self.rooms = list(sizes)  # how many layers this stage and those after it have yet to take
+        self.layer = 0  # which one would follow in the graph of this stage
+        self.renamed: dict[Value, Value] = {}
+        self._cut(graph.nodes, program.iterations(graph, Layers()))
+        self.outputs = tuple(self.renamed.get(v, v) for v in graph.outputs)
+        self.used = {v.node for _, node in self.pieces for v in node.operands}
+        self.used |= {v.node for v in self.outputs}
+        made: dict[Value, int] = {}  # the stage that gave a value last
+        self.crossing: list[dict[Value, None]] = [{} for _ in sizes]
+
+        def need(value: Value, stage: int) -> None:
+            for before in range(made.get(value, stage), stage):
+                self.crossing[before][value] = None
+
+        for stage, node in self.pieces:
+            for value in node.operands:
+                need(value, stage)
+            made |= dict.fromkeys(node.values, stage)
+        for value in self.outputs:
+            need(value, self.last)
+
+    @property
+    def _now(self) -> int:
+        """The stage that the next op runs on."""
+        return self.last + 1 - len(self.rooms)
+
+    def _cut(self, nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
+        """Hand out ops to stages in schedule order."""
+        for node in nodes:
+            operands = tuple(self.renamed.get(v, v) for v in node.operands)
+            self.types |= zip(node.values, node.results, strict=True)
+            if loop := node.op.loop:
+                given = self._split(node, loop, loops[node.name], operands)
+                self.renamed |= zip(node.values, given, strict=True)
+            elif node.op.source:
+                self.sources.append(node)
+            else:
+                self.pieces.append(Piece(self._now, Node(node.name, node.op, operands, node.results)))
+
+    def _split(
+        self, node: Node, loop: Loop, layers: Layers, operands: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        """What a `repeat` gives after each stage's piece; an iteration in two stages is written out."""
+        op: Any = node.op
+        size, done = self.program.depth(loop.body), 0
+        axes = [source.op.axes for source in self.program[loop.body].inputs]
+        given: tuple[Value, ...] = ()
+        while done < loop.times:
+            if not self.rooms[0]:
+                self.rooms.pop(0)
+                self.layer = 0
+            self.axes |= zip(operands, axes, strict=True)
+            first, times = layers.first + done * size, min(self.rooms[0] // size, loop.times - done)
+            if times:
+                part = replace(op, times=times, first=None if first == self.layer else first)
+                self.pieces.append(Piece(self._now, Node(node.name, part, operands, node.results)))
+                self.rooms[0] -= times * size
+                self.layer = first + times * size
+                given = node.values
+            else:
+                inner = iteration(self.program, node, loop, first, operands)
+                self._cut(inner.nodes, inner.loops)
+                times, given = 1, tuple(self.renamed.get(v, v) for v in inner.outputs)
+            done += times
+            operands = (*given[: loop.carried], *operands[loop.carried :])
+            self.axes |= zip(given[: loop.carried], axes, strict=False)
+        return given
+
+    def stage(self, number: int) -> Graph:
+        """The graph of one stage."""
+        b = Builder(f"stage{number}")
+        new: dict[Value, Value] = {}
+        for value in self.crossing[number - 1] if number else ():
+            axes = self.axes.get(value, ())
+            new[value] = b.recv(b.input(self.types[value], name="received", axes=axes), block="pipeline")
+        for node in self._sources(number):
+            new |= zip(node.values, b.insert(node), strict=True)
+        for node in self.run_by(number):
+            values = b.apply(node.op, *(new[v] for v in node.operands), name=node.name)
+            new |= zip(node.values, values, strict=True)
+        if number == self.last:
+            b.output(*(new[v] for v in self.outputs))
+        else:
+            b.output(*(b.send(new[v], to=number + 1, block="pipeline") for v in self.crossing[number]))
+        return b.graph()
+
+    def sliced(self, number: int) -> Graph:
+        """That graph where ranks send slices of what each holds, as the pass `slice-sends` makes it."""
+        received, sent = self.slices(number - 1) if number else {}, self.slices(number)
+        graph = self.stage(number)
+        return in_slices(graph, received, sent) if received or sent else graph
+
+    def slices(self, number: int) -> dict[int, Placement]:
+        """Of what a stage sends in slices, by its number, the axes they are over."""
+        found = {i: copied(self.types[v], self.program.mesh) for i, v in enumerate(self.crossing[number])}
+        return {i: over for i, over in found.items() if over}
+
+    def run_by(self, number: int) -> Sequence[Node]:
+        """The ops of a stage."""
+        return self._by_stage[number]
+
+    @cached_property
+    def _by_stage(self) -> list[list[Node]]:
+        found: list[list[Node]] = [[] for _ in range(self.last + 1)]
+        for stage, node in self.pieces:
+            found[stage].append(node)
+        return found
+
+    def kind(self, number: int) -> tuple[object, ...]:
+        """What stages have in common that differ in their number and in how often they repeat layers.
+
+        A graph holds no more than that of three iterations: a first, one between, and a last.
+        """
+        ops = ((n.name, n.operands, min(n.op.loop.times, 3) if n.op.loop else 0) for n in self.run_by(number))
+        received = tuple(self.crossing[number - 1]) if number else ()
+        sent = tuple(self.crossing[number]) if number < self.last else ()
+        return tuple(ops), received, sent, not number, number == self.last
+
+    def _sources(self, number: int) -> Iterator[Node]:
+        """The sources that a stage uses; the first has those that nothing uses, too."""
+        used = {v.node for node in self.run_by(number) for v in node.operands}
+        if number == self.last:
+            used |= {v.node for v in self.outputs}
+        return (n for n in self.sources if n.name in used or (not number and n.name not in self.used))

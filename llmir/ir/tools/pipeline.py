@@ -1,0 +1,275 @@
+"""Passes, and pipelines of them: `fuse-attention,fuse,unroll`, verified after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, field, fields, replace
+from functools import lru_cache
+from inspect import getdoc
+from typing import Any, ClassVar, TypeGuard, cast
+
+from llmir.base.arguments import choice, items, read, refuse, stated
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import LlmirError, PassError
+from llmir.base.gc_pause import uncollected
+from llmir.base.names import plain, suggest
+from llmir.base.registry import Kind, load_plugin
+from llmir.ir.core.op import type_name
+from llmir.ir.core.program import APART, PHASES, Program
+from llmir.ir.core.tensor import split_commas
+
+from .verify import checked_program, verify
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pure function from program to program; its fields are its options, checked as they are declared."""
+
+    name: ClassVar[str] = ""
+    encodes: ClassVar[bool] = True  # whether it runs on what encodes images, too
+    phased: ClassVar[bool] = False  # whether it is given a program with its phases, and not each alone
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = stated(f"{self.name}: {f.name}", getattr(self, f.name), f.type, f.metadata, PassError)
+            object.__setattr__(self, f.name, value)
+
+    def __init_subclass__(cls) -> None:
+        if vars(cls).get("name"):
+            PASSES.add(cls.name, cls, cls)
+
+    def __call__(self, program: Program) -> Program:
+        """The rewritten program; the argument itself if nothing changes."""
+        raise PassError(f"{type(self).__name__}: a pass must define __call__")
+
+    def __str__(self) -> str:
+        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        return self.name + (f"{{{', '.join(f'{k}={v}' for k, v in given.items())}}}" if given else "")
+
+
+@dataclass(frozen=True)
+class InPhase(Pass):
+    """Another pass, in one phase of a program alone; printed as that pass with `phase=`.
+
+    A phase in which nothing changes stays what the program runs anyway. What decode is rewritten to, the
+    phase that drafts is too: both are of few tokens.
+    """
+
+    phased: ClassVar[bool] = True
+
+    step: Pass | Function
+    phase: str
+
+    def __post_init__(self) -> None:
+        choice(f"{label(self.step)}: phase", self.phase, PHASES, error=PassError)
+
+    def __call__(self, program: Program) -> Program:
+        """The program with that phase rewritten."""
+        if self.phase == "decode" and "draft" in program.phases:
+            program = replace(self, phase="draft")(program)
+        if self.phase in APART and self.phase not in program.phases:
+            raise PassError(f"{self}: {program.name} has no phase {self.phase}")
+        rest, before = (
+            {n: p for n, p in program.phases.items() if n != self.phase},
+            program.replace(phases={}),
+        )
+        now = program.phases.get(self.phase, before)
+        after = _returned(self.step, now)
+        if after is now:
+            return program
+        return program.replace(phases=rest if after == before else {**rest, self.phase: after})
+
+    def __str__(self) -> str:
+        text = label(self.step)
+        return f"{text[:-1]}, phase={self.phase}}}" if text.endswith("}") else f"{text}{{phase={self.phase}}}"
+
+
+def option(default: Any, **about: Any) -> Any:
+    """A field of a pass whose value is `least` to `most`, or one of `choices`."""
+    return field(default=default, metadata=about)
+
+
+Function = Callable[[Program], Program]
+Step = str | Pass | Function
+
+PASSES: Kind[type[Pass] | Function] = Kind("pass", "llmir.passes")
+
+
+def parse_pipeline(text: str) -> list[Pass | Function]:
+    """The passes that `text` names, with their options; `PassError` for names that do not exist.
+
+    Options are `name{option=value}`; a pass with options round-trips through `str`. `mine.py:name` is a pass,
+    or a function from program to program, of a plugin, which is loaded.
+    """
+    return [_parse_pass(part.strip()) for part in split_commas(text)]
+
+
+def _parse_pass(text: str) -> Pass | Function:
+    name, brace, rest = text.partition("{")
+    if brace and not rest.rstrip().endswith("}"):
+        raise PassError(f"pass {text!r}: the brace does not close")
+    kind = _named(name.strip())
+    options = split_commas(rest.rstrip().removesuffix("}"))
+    phases = [part for part in options if part.partition("=")[0].strip() == "phase"]
+    if phases and not (is_pass(kind) and "phase" in {f.name for f in fields(kind)}):
+        inner = ",".join(part for part in options if part not in phases)
+        if len(phases) > 1:
+            raise PassError(f"pass {name.strip()}: option 'phase' is given twice")
+        step = _parse_pass(f"{name}{{{inner}}}")
+        return InPhase(step, phases[0].partition("=")[2].strip())
+    if is_pass(kind):
+        return kind(**_options(kind, rest.rstrip().removesuffix("}")))
+    if brace and rest.rstrip() != "}":
+        raise PassError(f"pass {name.strip()} is a function, it has no options")
+    return cast(Function, kind)
+
+
+def steps_of(pipeline: object) -> tuple[Step, ...]:
+    """One step or several, in order; PassError for what is none."""
+    several = isinstance(pipeline, Iterable) and not isinstance(pipeline, str)
+    steps = items("pipeline", pipeline, "passes", error=PassError) if several else (pipeline,)
+    for step in steps:
+        if not isinstance(step, (str, Pass)) and (isinstance(step, type) or not callable(step)):
+            refuse("pipeline", step, "a name, a Pass, or a function from program to program", PassError)
+    return cast("tuple[Step, ...]", steps)
+
+
+def is_pass(kind: object) -> TypeGuard[type[Pass]]:
+    """Whether it is a class of passes, and no plain function."""
+    return isinstance(kind, type) and issubclass(kind, Pass)
+
+
+def label(step: Step) -> str:
+    """What a pipeline's text says of a step."""
+    return str(step) if isinstance(step, str | Pass) else getattr(step, "__name__", type(step).__name__)
+
+
+def _named(name: str) -> type[Pass] | Function:
+    """What a pipeline calls `name`, or `plugin:name`."""
+    plugin, colon, inner = name.rpartition(":")
+    if colon:
+        inside = vars(load_plugin(plugin))
+        kinds = (thing for thing in inside.values() if is_pass(thing) and thing.name == inner)
+        found: type[Pass] | Function | None = inside.get(inner) or next(kinds, None)
+        if not callable(found):
+            raise PassError(f"plugin {plugin} has no pass or function {inner!r}")
+        return found
+    if name not in PASSES:
+        raise PassError(f"pass {name!r} does not exist; there are {', '.join(PASSES)}{suggest(name, PASSES)}")
+    return PASSES[name]
+
+
+def _options(kind: type[Pass], text: str) -> dict[str, Any]:
+    """What stands between the braces, each as its field's type says."""
+    name, known = kind.name or kind.__name__, {f.name: f for f in fields(kind)}
+    options: dict[str, Any] = {}
+    for part in split_commas(text):
+        key, _, value = (p.strip() for p in part.partition("="))
+        if key not in known:
+            allowed = f"it has {', '.join(known)}" if known else "it has none"
+            raise PassError(f"pass {name}: option {key!r} does not exist; {allowed}")
+        if key in options:
+            raise PassError(f"pass {name}: option {key!r} is given twice")
+        plainly = type_name(known[key]).split(" |")[0] in ("int", "float", "bool")
+        options[key] = read(value) if plainly else value
+    missing = [k for k, f in known.items() if f.default is MISSING and k not in options]
+    if missing:
+        raise PassError(f"pass {name}: option {missing[0]!r} is needed")
+    return options
+
+
+def describe(kind: type[Pass] | Function) -> dict[str, Any]:
+    """What a pass does and its options, as `llmir passes` lists them.
+
+    A default that is needed is missing, and one that is no JSON is text.
+    """
+    found: list[dict[str, Any]] = []
+    for f in fields(kind) if is_pass(kind) else ():
+        default = f.default if f.default_factory is MISSING else f.default_factory()
+        option = {"name": f.name, "type": type_name(f), "required": default is MISSING}
+        if default is not MISSING:
+            option["default"] = default if isinstance(default, int | float | str | None) else str(default)
+        found.append(option)
+    return {"summary": (getdoc(kind) or "").partition("\n")[0], "options": found}
+
+
+def around(step: str, pipeline: str) -> tuple[list[Pass | Function], list[Pass | Function]]:
+    """A pipeline up to where one pass stands in it, without that and with it; at its end if it is not there.
+
+    >>> [[label(p) for p in side] for side in around("fuse", "fuse-attention,fuse,dce")]
+    [['fuse-attention'], ['fuse-attention', 'fuse']]
+    """
+    steps, usual = parse_pipeline(step), parse_pipeline(pipeline)
+    if len(steps) != 1:
+        raise PassError(f"expected one pass, got {step!r}")
+    names = [label(p).partition("{")[0] for p in (*usual, *steps)]
+    sooner = usual[: names.index(names[-1])]
+    return sooner, [*sooner, *steps]
+
+
+def _returned(step: Pass | Callable[[Program], Program], program: Program) -> Program:
+    after = step(program)
+    if not isinstance(after, Program):
+        raise PassError(f"a pass returns a Program, got {type(after).__name__}")
+    return after
+
+
+def _everywhere(step: Pass | Callable[[Program], Program], program: Program) -> Program:
+    """`program` after a step that is run on each of its phases."""
+    if getattr(step, "phased", False) or not program.phases:
+        return _returned(step, program)
+    before = program.replace(phases={})
+    after = _returned(step, before)
+    phases = {n: _phase(step, n, phase, after) for n, phase in program.phases.items()}
+    same = after is before and all(phase is program.phases[name] for name, phase in phases.items())
+    return program if same else after.replace(phases=phases)
+
+
+def _phase(step: Pass | Function, name: str, phase: Program, program: Program) -> Program:
+    """A phase after a step, in what became of the program around it."""
+    if name == "draft" and len(program.entries) > 1:
+        raise PassError(f"{label(step)}: the phase that drafts is one stage; load {program.name} without it")
+    encodes = getattr(step, "encodes", True) or name != "encode"
+    after = _returned(step, phase) if encodes else phase
+    if name not in APART:
+        return after
+    how = {what: getattr(program, what) for what in ("mesh", "facts", "notes", "micro_batches")}
+    return after if all(getattr(after, what) == now for what, now in how.items()) else after.replace(**how)
+
+
+def _after(step: Pass | Callable[[Program], Program], program: Program) -> Program | None:
+    """`program` after a step, verified; None if nothing changes."""
+    after = _everywhere(step, program)
+    return None if after is program else verify(after)
+
+
+# Pipelines often begin alike. As many programs are kept as have their rows and memory kept.
+_known_after = lru_cache(maxsize=256)(_after)
+
+
+def _pure(step: Pass | Function) -> bool:
+    """Whether a step that is equal does the same: its class promises it, and it has nothing but options."""
+    if not isinstance(step, Pass) or vars(step).keys() - {f.name for f in fields(step)}:
+        return False
+    return all(_pure(v) if isinstance(v, Pass) else type(v) in _OPTIONS for v in vars(step).values())
+
+
+_OPTIONS = (str, int, float, bool, type(None))
+
+
+@uncollected()
+def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:
+    """`program` after each step, verified before the first and after every one.
+
+    A pass that was run on an equal program gives what it gave then.
+    """
+    checked_program(program)
+    done: list[str] = []
+    for step in steps:
+        done.append(label(step))
+        try:
+            program = (_known_after if _pure(step) else _after)(step, program) or program
+        except LlmirError as error:
+            where = f"in pass {len(done)} of {plain(','.join(done), 200)}"
+            raise PassError(f"{error} [{where}]") from error
+    return program

@@ -1,0 +1,1 @@
+"""`llmir serve`: the page that computes, with every model, device and split within reach, on loopback."""

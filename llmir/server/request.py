@@ -1,0 +1,118 @@
+"""What a client may ask for: a model and a device by name or by their fields, and how it is deployed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from llmir.api.estimate import load
+from llmir.api.page import AXES, setup
+from llmir.base import arguments, strict_json
+from llmir.base.errors import InputError, UnreadableError
+from llmir.base.names import plain, suggest
+from llmir.base.reading import Budget
+from llmir.frontends.models import presets
+from llmir.hw import library
+
+if TYPE_CHECKING:
+    from llmir.backends.export.page.setups import Setup
+    from llmir.hw.device import Device
+
+BUDGET = Budget(bytes=1_000_000, nodes=100_000, depth=32)
+
+_COUNTS = dict.fromkeys(("tp", "pp", "micro_batches", "dp", "ep"), 1) | {"redundant_experts": 0}
+_RANKS = 1 << 16  # of one kind
+_NAMES = ("engine", "cost", "weights", "activations", "kv", "collectives", "dispatch", "routing")
+_FIELDS = ("model", "config", "hw", *_COUNTS, "sp", *_NAMES)
+_LONGEST = 100  # characters of a name
+_ENGINE = re.compile(r"[a-z0-9-]+(@[0-9]+(\.[0-9]+)*[a-z0-9]*)?")
+_COSTS = ("calibrated", "ideal")
+
+
+class Asked(NamedTuple):
+    """A model by its preset's name, or its config; a device and its name; axes that were given."""
+
+    preset: str | None
+    config: Any
+    hw: str
+    device: Device
+    structure: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What the command line would call the model."""
+        return self.preset or "config.json"
+
+    def setup(self) -> Setup:
+        """The set-up, or why it cannot be; errors of llmir for a model that is none."""
+        program = load(self.config if self.preset is None else self.preset)
+        made = setup(program, None, {"hw": self.device, **self.structure})
+        return replace(made, values={"hw": self.hw, **self.structure})
+
+
+def read(body: bytes) -> Asked:
+    """What a request's JSON asks for; UnreadableError for what is none, errors of llmir for unknown names."""
+    said = strict_json.load(body, BUDGET)
+    if not isinstance(said, dict):
+        raise UnreadableError(f"expected a JSON object, got {arguments.shown(said)}")
+    for name in said:
+        if name not in _FIELDS:
+            near = suggest(name, _FIELDS)
+            raise InputError(f"{plain(name, 60)!r} is no field; there are {', '.join(_FIELDS)}{near}")
+    if ("model" in said) == ("config" in said):
+        raise InputError("expected a model by its name, or a config; one of them")
+    structure: dict[str, Any] = {}
+    for name, least in _COUNTS.items():
+        if said.get(name) is not None:
+            structure[name] = arguments.integer(name, said[name], least, _RANKS)
+    if said.get("sp") is not None:
+        structure["sp"] = int(arguments.flag("sp", said["sp"]))
+    for name in _NAMES:
+        if said.get(name) is not None:
+            structure[name] = _name(name, said[name])
+    preset = None if "config" in said else _preset(said["model"])
+    config = said.get("config")
+    if preset is None and not isinstance(config, dict):
+        raise InputError(f"config: expected the object of a config.json, got {arguments.shown(config)}")
+    on = AXES["hw"] if said.get("hw") is None else said["hw"]
+    device = _device(on)
+    return Asked(preset, config, on if isinstance(on, str) else device.name, device, structure)
+
+
+def _name(name: str, value: object) -> str:
+    """A name that means no file."""
+    found = arguments.text(name, value)
+    if not 0 < len(found) <= _LONGEST or not found.isprintable() or "/" in found or "\\" in found:
+        arguments.refuse(name, value, f"a name of up to {_LONGEST} characters")
+    if name == "cost":
+        arguments.choice(name, found, _COSTS)
+    if name == "engine" and not (_ENGINE.fullmatch(found) and found.partition("@")[0] in library.engines()):
+        known = ", ".join(library.engines())
+        raise InputError(
+            f"engine: expected one of {known}, or such as vllm@0.12; got {arguments.shown(value)}"
+        )
+    return found
+
+
+def _preset(value: object) -> str:
+    """The name of a bundled model."""
+    said = arguments.text("model", value)
+    found = presets.find(said[:_LONGEST])
+    if found is None:
+        near = suggest(said[:_LONGEST], presets.names())
+        raise InputError(
+            f"model: no bundled one is {arguments.shown(said)}{near}; GET /api/models lists them"
+        )
+    return found.name
+
+
+def _device(value: object) -> Device:
+    """A bundled device or cluster by its name, or one by the keys of its file."""
+    if isinstance(value, dict):
+        return library.from_keys(value, "hw")
+    said, known = arguments.text("hw", value), (*library.names(), *library.clusters())
+    if said not in known:
+        near = suggest(said[:_LONGEST], known)
+        raise InputError(f"hw: no bundled device is {arguments.shown(said)}{near}; GET /api/hw lists them")
+    return library.load(said)

@@ -1,0 +1,115 @@
+"""Makes set-ups in a process of its own, which ends when one takes too long: none stops the server."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from llmir.base.errors import LlmirError, UnreadableError
+from llmir.base.names import plain
+from llmir.base.registry import load_plugin, loaded
+
+from . import request
+from .guard import RefusedError
+
+LONGEST = 20.0  # seconds for a set-up
+LARGEST = 5_000_000  # bytes of one, as of a page
+_START = 60.0  # seconds for a process to start
+
+
+def answered(body: bytes) -> bytes:
+    """The JSON of the set-up that a request's body asks for; `RefusedError` for one that is none."""
+    from llmir.backends.export.page.answer import answer
+
+    try:
+        said = request.read(body)
+    except UnreadableError as error:
+        raise RefusedError(400, f"body: {error}") from None
+    except LlmirError as error:
+        raise RefusedError(422, str(error)) from None
+    try:
+        found = json.dumps(answer(said.setup(), said.name), separators=(",", ":")).encode()
+    except LlmirError as error:
+        raise RefusedError(422, str(error)) from None
+    except RecursionError:
+        raise RefusedError(422, "nested too deeply for Python's stack") from None
+    except MemoryError:
+        raise RefusedError(422, "not enough memory for such a model") from None
+    except OverflowError as error:
+        raise RefusedError(422, f"a number is too large to compute with: {error}") from None
+    if len(found) > LARGEST:
+        more = f"{len(found):,} bytes, more than {LARGEST:,}"
+        raise RefusedError(422, f"this set-up has {more}; fewer stages or layers that differ have less")
+    return found
+
+
+class Worker:
+    """Calls a function of bytes in its process, one at a time."""
+
+    def __init__(self, does: Callable[[bytes], bytes] = answered, longest: float = LONGEST) -> None:
+        self.does, self.longest = does, longest
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def __call__(self, body: bytes) -> bytes:
+        """What the function gives; `RefusedError` as it does, where it takes long or its process ends."""
+        pipe = self._started()
+        try:
+            pipe.send_bytes(body)
+            if not pipe.poll(self.longest):
+                self.end()
+                raise RefusedError(422, f"this set-up takes longer than {self.longest:g} s to make here")
+            status, found = pipe.recv()
+        except (EOFError, OSError):
+            self.end()
+            raise RefusedError(422, "the process that made this ended, as for lack of memory") from None
+        if status != 200:
+            raise RefusedError(status, found)
+        done: bytes = found
+        return done
+
+    def _started(self) -> Connection:
+        if (pipe := self._pipe) is not None and self._process.is_alive():
+            return pipe
+        self.end()
+        how = multiprocessing.get_context("spawn")
+        pipe, theirs = how.Pipe()
+        self._process = how.Process(target=_work, args=(theirs, self.does, loaded()), daemon=True)
+        self._process.start()
+        self._pipe = pipe
+        theirs.close()
+        with suppress(EOFError, OSError):
+            if pipe.poll(_START):
+                pipe.recv()
+        return pipe
+
+    def end(self) -> None:
+        """End the process, if there is one; while another thread waits for its answer, too."""
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.close()
+            self._process.kill()
+            self._process.join()
+
+
+def _work(pipe: Connection, does: Callable[[bytes], bytes], plugins: tuple[str, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the server's
+    for name in plugins:
+        load_plugin(name)
+    pipe.send("ready")
+    with suppress(EOFError, OSError):
+        while True:
+            body = pipe.recv_bytes()
+            found: tuple[int, bytes | str]
+            try:
+                found = 200, does(body)
+            except RefusedError as refused:
+                found = refused.status, refused.why
+            except Exception as error:
+                found = 500, f"a bug in llmir: {plain(f'{type(error).__name__}: {error}', 300)}"
+            pipe.send(found)
