@@ -46,8 +46,7 @@ def report(code: Any, prices: Any, what: str, points: dict[str, tuple[Callable[[
 
 
 def making(figures: Any, new: int | None, what: str) -> None:
-    from llmir.backends.step.functions import Code
-    from llmir.backends.step.parts import Parts
+    from llmir.backends.step.functions import Code, Parts
 
     def compiled(kind: str, parts: tuple[str, ...], printer: str) -> None:
         made: Parts = getattr(Code(figures, new), kind)
@@ -73,7 +72,7 @@ def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:
     if not numba.available():
         print("numba is not installed: no loops")
         return
-    import numba  # noqa: F401  (which takes as long once, whatever is compiled)
+    import numba  # takes as long once, whatever is compiled
 
     waited = []
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +90,7 @@ def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:
 
 def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
     """Time and peak memory by a plan's prices."""
-    from llmir.backends.step.sweeps import sweeps
+    from llmir.backends.step.sizes import sweeps
 
     def peak(at: Any) -> tuple[Any, ...]:
         return (plan.fullest(lambda memory: memory.peak(at), at),)
@@ -102,7 +101,7 @@ def step(plan: Any) -> Callable[[Any], tuple[Any, ...]]:
 def surfaces(program: Any, device: str) -> None:
     """Steps of a server: as many sequences go on, each with its own context, alone and beside a prompt."""
     import llmir
-    from llmir.backends.step.surface import Surface
+    from llmir.backends.step.composition import Surface
 
     surface: Surface = llmir.surface(program, device)
     kept = itertools.cycle([surface.kept(range(n, n + 64 * 50, 50)) for n in range(1000, 3000)])
@@ -121,10 +120,9 @@ def fits(device: str) -> None:
     """Times of 35,000 products, as a fit asks for them at each step."""
     import numpy as np
 
-    from llmir.backends.kernels.call import Call
+    from llmir.backends.kernels.base import Call
     from llmir.backends.kernels.gemm import Gemm, GemmShape, LowGemm
-    from llmir.backends.silicon.calibrate.clock import Clock, Term
-    from llmir.backends.silicon.calibrate.compiled import Compiled
+    from llmir.backends.silicon.calibrate.cases import Clock, Compiled, Term
     from llmir.hw import library
 
     random, count = np.random.default_rng(0), 35_000

@@ -23,7 +23,7 @@ import numpy as np
 
 from llmir.api.measure import _built
 from llmir.backends.memory.kv_capacity import FORWARD, SAMPLER
-from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.rows import Machines
 from llmir.backends.silicon.tables.table import load
 from llmir.backends.silicon.validate.memory import GIB, Start, start
 from llmir.base.errors import LlmirError

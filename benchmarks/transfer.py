@@ -18,7 +18,7 @@ import numpy as np
 
 from llmir.backends.silicon.calibrate.cases import cases
 from llmir.backends.silicon.calibrate.transfer import Loan, bands, covered, loans
-from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.rows import Machines
 from llmir.backends.silicon.tables.table import load_all
 from llmir.hw import library, transfer
 from llmir.hw.device import Device

@@ -10,9 +10,8 @@ from llmir.base.arguments import choice, flag
 from llmir.base.errors import InputError, LlmirError, UnsupportedError
 from llmir.base.names import plain, suggest
 from llmir.frontends.config.family import FAMILIES, Family, Model, family
-from llmir.frontends.config.fields import INERT, NEUTRAL, TOWERS
-from llmir.frontends.config.groups import KEY
-from llmir.frontends.config.reader import Config, read
+from llmir.frontends.config.quantization import KEY
+from llmir.frontends.config.reader import INERT, NEUTRAL, TOWERS, Config, read
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.draft import Drafted
 from llmir.frontends.layers.rope import on_axes

@@ -11,7 +11,7 @@ from llmir.base.values import FrozenDict, Immutable
 
 from . import schema
 from .calibration import Calibration, Fitted, rank
-from .document import parse
+from .schema import parse
 
 FOLDER = Path(__file__).parent / "calibrations"
 

@@ -1,16 +1,20 @@
 """Engines by version: a folder each, and in it a file for each range of versions that was measured.
 
 A file says what differs from the file of the next newer range, or from what it extends.
+
+What differs by device: a list in an engine's file, of which the first that fits a device holds for it.
+
+What an engine does by its first release that does so, each said over that of the next newer one.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError
@@ -20,16 +24,113 @@ from llmir.base.values import Record
 
 from . import schema
 from .calibration import Fitted
-from .document import merge, parse
-from .releases import VERSION, Releases, number
+from .device import Device
+from .schema import Key, merge, parse
 
-FOLDER = Path(__file__).parent / "engines"
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ByDevice(Record):
+    """Holds for devices of so much memory or more, in `tp` ranks or more, whose `isa` is not `unless`."""
+
+    memory_bytes: int = 0
+    tp: int = 1
+    unless: str = ""
+
+    def fits(self, device: Device, tp: int) -> bool:
+        """Whether it holds for a device in so many tensor-parallel ranks."""
+        return device.capacity_bytes >= self.memory_bytes and tp >= self.tp and device.isa != self.unless
+
+
+B = TypeVar("B", bound=ByDevice)
+
+KEYS = {
+    "memory_GiB": Key("memory_bytes", schema.size, 2**30),
+    "tp": Key("tp", schema.count),
+    "unless": Key("unless", schema.label),
+}
+
+
+def first(known: Sequence[B], device: Device, tp: int) -> B:
+    """The first that holds for a device; the last holds for all."""
+    return next(each for each in known if each.fits(device, tp))
+
+
+def options(kind: Callable[..., B], keys: Mapping[str, Key]) -> Callable[[object, str, float], tuple[B, ...]]:
+    """What reads a list of such; HardwareError where the last does not hold for all devices."""
+    keys = {**KEYS, **keys}
+
+    def read(value: object, where: str, unit: float) -> tuple[B, ...]:
+        if not isinstance(value, list) or not value:
+            raise HardwareError(f"{where} must be a list by device, got {schema.show(value)}")
+        found = tuple(kind(**schema.read(each, f"{where}[{i}]", keys)) for i, each in enumerate(value))
+        if found[-1].memory_bytes or found[-1].unless or found[-1].tp > 1:
+            raise HardwareError(f"{where}: the last must hold for all devices")
+        return found
+
+    return read
+
 
 S = TypeVar("S")
 
+NUMBERS = r"v?(\d{1,6}(?:\.\d{1,6})*)"
+VERSION = NUMBERS + r"(?:[.+_-]?[a-zA-Z][\w.+-]*|[+_-][\w.+-]*)?"  # and rc6.post1, .dev12+g1a2b, -1
+
+
+def number(version: str) -> tuple[int, ...]:
+    """A version's numbers; ValueError where it is none.
+
+    >>> number("0.12.0"), number("v1.2.0rc6.post1")
+    ((0, 12, 0), (1, 2, 0))
+    """
+    found = re.fullmatch(VERSION, version.strip())
+    if not found:
+        raise ValueError(version)
+    return tuple(map(int, found[1].split(".")))
+
+
+@dataclass(frozen=True, eq=False)
+class Releases(Record, Generic[S]):
+    """The values of a section by first release, the newest first."""
+
+    known: tuple[tuple[str, S], ...]
+
+    def at(self, version: str = "") -> S:
+        """That of a version; by default the newest, and the oldest of one that is older than all."""
+        wanted = number(version or self.known[0][0])
+        fit = (value for first, value in self.known if number(first) <= wanted)
+        return next(fit, self.known[-1][1])
+
+
+def releases(value: object, where: str, read: Callable[[Mapping[Any, Any], str], S]) -> Releases[S]:
+    """A section whose keys are first releases; HardwareError for what are none, or what `read` refuses."""
+    said = schema.mapping(value, where)
+    for first in said:
+        if not isinstance(first, str) or not re.fullmatch(NUMBERS, first):
+            wanted = 'the first release of each, such as "0.17"'
+            raise HardwareError(f"{where}: expected {wanted}, got {schema.show(first)}")
+    below: dict[Any, Any] = {}
+    found = []
+    for first in sorted(said, key=number, reverse=True):
+        below = merge(below, schema.mapping(said[first], f"{where}.{first}"))
+        found.append((first, read(below, f"{where}.{first}")))
+    return Releases(tuple(found))
+
+
+def records(kind: Callable[..., S], keys: Mapping[str, schema.Key]) -> Callable[[object, str], Releases[S]]:
+    """What reads a section of releases that are each a record with these keys."""
+
+    def read(said: Mapping[Any, Any], where: str) -> S:
+        return kind(**schema.read(said, where, keys))
+
+    return lambda value, where: releases(value, where, read)
+
+
+FOLDER = Path(__file__).parent / "engines"
+
+
 # What reads a section of an engine's file, by name: a function of the value and of where it stands, which
 # returns an immutable value of a class of its own. Each is defined in a module of `hw` of that name.
-SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw")
+SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw.engine_sections")
 section = SECTIONS.register
 HOSTS = ("host", "overlapped_host", "eager_host")  # families of hosts of GPUs, of which a file has one
 _GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now

@@ -1,4 +1,13 @@
-"""What an engine does with a device's memory: the section `memory` of its file, by first release."""
+"""What an engine does with a device's memory: the section `memory` of its file, by first release.
+
+How an engine brings tokens to experts of other ranks unless it is told another way.
+
+Which steps an engine launches as a graph: the section `graphs` of its file, by first release.
+
+Which passes make of a model what an engine runs: the section `passes` of its file, by first release.
+
+How an engine fills its steps: the section `scheduler` of its file, by first release.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +15,16 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from llmir.base.array_namespace import Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError
 from llmir.base.values import Record
+from llmir.ir.core.dispatch_modes import FORMS
 
 from . import engine, schema
-from .by_device import ByDevice, options
-from .releases import Releases, releases
-from .schema import Key
+from .device import Device
+from .engine import ByDevice, Releases, first, options, records, releases, section
+from .schema import Key, show
 
 # What `utilization` is a share of: vLLM's (`gpu_memory_utilization`) of all physical memory; SGLang's
 # (`mem_fraction_static`) of what is free before the weights are loaded, for weights and cache together;
@@ -149,3 +160,144 @@ def _memory(value: Mapping[Any, Any], where: str) -> EngineMemory:
     if ("utilization" in fields) == ("aside" in fields):
         raise HardwareError(f"{where}: give one of utilization and aside")
     return EngineMemory(**fields)
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """The engine's own form of dispatch."""
+
+    by: str
+
+
+@section("dispatch")
+def dispatch(value: object, where: str) -> Dispatch:
+    """One of the forms; HardwareError for anything else."""
+    if value not in FORMS:
+        raise HardwareError(f"{where} must be one of {', '.join(FORMS)}, got {show(value)}")
+    return Dispatch(str(value))
+
+
+Sizes = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Captured(ByDevice):
+    """The largest graphs, in tokens of a data-parallel rank: of steps that only decode, and of others.
+
+    0 where there are none.
+    """
+
+    decodes: float = 0
+    prompts: float = 0
+
+    def hold(self, tokens: Number, decodes: Any, reads: Any) -> Any:
+        """Whether a step of so many tokens on a rank is in one, if it may be of decodes, of prompts or both.
+
+        A few new tokens of each sequence are either: drafts to verify, or the rest of a prompt.
+        """
+        return (decodes & (tokens <= self.decodes)) | (reads & (tokens <= self.prompts))
+
+
+@dataclass(frozen=True, eq=False)
+class Graphs(Record):
+    """The largest graphs by device, and of how many sequences there are any.
+
+    `sizes` are pairs (most, multiple): up to so many sequences there is one of each multiple, which runs
+    where fewer decode. Without any, each number has its own.
+    """
+
+    largest: tuple[Captured, ...]
+    sizes: Sizes = ()
+    source: str = ""
+
+    def padded(self, sequences: Number, xp: Namespace) -> Number:
+        """Of how many sequences the graph is that decodes these; beyond all of them, these.
+
+        >>> from llmir.base.array_namespace import SCALARS
+        >>> graphs = Graphs((), ((1, 1), (2, 2), (4, 4), (256, 8)))
+        >>> [graphs.padded(n, SCALARS) for n in (1, 2, 3, 5, 8, 33, 300)]
+        [1, 2, 4, 8, 8, 40, 300]
+        """
+        found = sequences
+        for most, multiple in reversed(self.sizes):
+            found = xp.where(sequences <= most, xp.ceildiv(sequences, multiple) * multiple, found)
+        return found
+
+    def on(self, device: Device, tp: int) -> Captured:
+        """Those of a device in so many tensor-parallel ranks."""
+        return first(self.largest, device, tp)
+
+
+CAPTURED = {
+    "decodes": Key("decodes", schema.amount, required=True),
+    "prompts": Key("prompts", schema.amount),
+}
+
+
+def _sizes(value: object, where: str, unit: float) -> Sizes:
+    pairs = schema.mapping(value, where).items()
+    found = tuple(
+        (schema.count(most, where, unit), schema.count(each, f"{where}.{most}", unit)) for most, each in pairs
+    )
+    if list(found) != sorted(found) or any(most % each for most, each in found):
+        wanted = "rising numbers of sequences, each with what it is a multiple of"
+        raise HardwareError(f"{where}: expected {wanted}, got {schema.show(value)}")
+    return found
+
+
+graphs = engine.section("graphs")(
+    records(
+        Graphs,
+        {
+            "largest": Key("largest", options(Captured, CAPTURED), required=True),
+            "sizes": Key("sizes", _sizes),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What it does to every model by default, as a pipeline spells it."""
+
+    pipeline: str
+    source: str = ""
+
+
+passes = engine.section("passes")(
+    records(
+        Passes,
+        {
+            "pipeline": Key("pipeline", schema.text, required=True),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """One that `mixes` reads chunks of prompts beside decodes; else prompts go first, and decodes wait.
+
+    One that goes `ahead` fills a step while the one before it runs.
+    One that `pads` runs all sequences of a step as if they were as long as the longest.
+    """
+
+    mixes: bool = True
+    pads: bool = False
+    ahead: bool = False
+    source: str = ""
+
+
+scheduler = engine.section("scheduler")(
+    records(
+        Scheduler,
+        {
+            "mixes": Key("mixes", schema.flag, required=True),
+            "pads": Key("pads", schema.flag),
+            "ahead": Key("ahead", schema.flag),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)

@@ -18,10 +18,10 @@ from . import calibration_files, schema
 from . import engine as versions
 from .calibration import Calibration, Fitted
 from .device import Device
-from .document import checked, cite, leaves, merge, parse
 from .engine import Engine
 from .link import BOX, Link, Node
 from .prices import at_prices
+from .schema import checked, cite, leaves, merge, parse
 
 __all__ = [
     "BOX",

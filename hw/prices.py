@@ -1,10 +1,15 @@
-"""What an hour of a device costs, as stated in place of the list price in its file."""
+"""What an hour of a device costs, as stated in place of the list price in its file.
+
+What devices cost and draw while they make tokens: USD and energy, where price and power are known.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
 
 from .device import Device
@@ -39,3 +44,38 @@ def _made_of(device: Device, of: Device) -> bool:
 def _at(device: Device, usd: float) -> Device:
     sources = {**device.sources, "price_per_hour_usd": "stated"}
     return replace(device, price_per_hour_usd=usd, sources=sources)
+
+
+HOUR = 3600.0
+MILLION = 1e6
+
+
+class Spent(NamedTuple):
+    """USD an hour and a million tokens, watts, and joules a token; None where the device does not say.
+
+    `watts` is the limit of a board's power times the boards, as if each drew that all the time: an upper
+    estimate of what the boards draw, without hosts, switches and cooling. Memory-bound steps draw less.
+    """
+
+    usd_per_hour: float | None
+    usd_per_mtok: Number | None
+    watts: float | None
+    joules_per_token: Number | None
+
+
+def spent(device: Device, devices: int, tokens_per_s: Number) -> Spent:
+    """Of so many devices that make so many tokens a second together, a number or an array of them.
+
+    >>> from llmir import hw
+    >>> spent(hw.load("h100-sxm"), 2, 1000.0)
+    Spent(usd_per_hour=7.98, usd_per_mtok=2.216666666666667, watts=1400.0, joules_per_token=1.4)
+    """
+    price, power = device.price_per_hour_usd, device.board_power_W
+    hourly = None if price is None else price * devices
+    watts = None if power is None else power * devices
+    return Spent(
+        hourly,
+        None if hourly is None else MILLION * hourly / (HOUR * tokens_per_s),
+        watts,
+        None if watts is None else watts / tokens_per_s,
+    )

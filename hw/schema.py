@@ -1,18 +1,24 @@
-"""What a device file may say: a table of its keys, and how a value of each kind is checked."""
+"""What a device file may say: a table of its keys, and how a value of each kind is checked.
+
+A device file as plain data: read without running anything, laid over another, each number cited.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+from llmir.base import readers
 from llmir.base.arguments import read as read_value
 from llmir.base.dataclass import dataclass
-from llmir.base.errors import HardwareError
+from llmir.base.errors import HardwareError, UnreadableError
 from llmir.base.names import plain, suggest
+from llmir.base.readers import contents
 from llmir.ir.core.dtype import WIDER
 
 from .calibration import Calibration, Fitted
@@ -242,3 +248,89 @@ def _dtype(value: object, where: str) -> str:
         near = suggest(str(value), WIDER)
         raise HardwareError(f"{where}: unknown dtype {show(value)}, known are {', '.join(WIDER)}{near}")
     return value
+
+
+def parse(path: Path) -> dict[Any, Any]:
+    """The mapping in a YAML file; HardwareError if it cannot be read, is no mapping or repeats a key."""
+    if path.exists() and not path.is_file():
+        raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
+    try:
+        doc = readers.load_yaml(contents(path, readers.BUDGET))
+    except UnreadableError as error:
+        raise HardwareError(f"{path.name}: {error}") from None
+    return checked(doc, path.name)
+
+
+def checked(doc: object, where: str) -> dict[Any, Any]:
+    """The keys of a device, if they are a mapping and not nested too deep; HardwareError names `where`."""
+    _check_depth(found := mapping(doc, f"{where}: a hardware file"), where, 4)
+    return dict(found)
+
+
+def merge(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[Any, Any]:
+    """`above` laid over `below`, mapping by mapping; a null takes the key away.
+
+    >>> merge({"memory_GiB": 80, "runs_as": {"a": "b", "c": "d"}}, {"memory_GB": 94, "runs_as": {"a": None}})
+    {'runs_as': {'c': 'd'}, 'memory_GB': 94}
+    """
+    # Two keys of one field, such as memory in GB and in GiB, are one thing said in two units.
+    said = {FIELDS.get(key, key) for key in above}
+    merged = {k: v for k, v in below.items() if k in above or FIELDS.get(k, k) not in said}
+    for key, value in above.items():
+        under = merged.get(key)
+        if isinstance(value, Mapping) and value:
+            merged[key] = merge(under if isinstance(under, Mapping) else {}, value)
+        elif value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged
+
+
+def leaves(doc: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted path of every value that is not a mapping.
+
+    >>> list(leaves({"name": "X", "links": {"pcie": {"GBps": 32}}}))
+    ['name', 'links.pcie.GBps']
+    """
+    for key, value in doc.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{path}.")
+        elif value is not None:
+            yield path
+
+
+def cite(doc: Mapping[Any, Any], stated: object, where: str, unstated: str) -> dict[str, str]:
+    """The source of each value by dotted field: the nearest stated one, or else `unstated`.
+
+    `stated` maps keys to a source; a key may be dotted, and several share a source when joined by commas.
+    """
+    sources: dict[str, str] = {}
+    if stated:
+        for keys, source in mapping(stated, f"{where}: sources").items():
+            for key in map(str.strip, str(keys).split(",")):
+                if key in sources:
+                    raise HardwareError(f"{where}: sources names {show(key)} twice")
+                sources[key] = text(source, f"{where}: sources.{key}", 1)
+    found = {}
+    unused = set(sources)
+    for leaf in leaves(doc):
+        parts = leaf.split(".")
+        above = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+        unused.difference_update(above)
+        found[field_path(leaf)] = next((sources[key] for key in above if key in sources), unstated)
+    if unused:
+        key = min(unused)
+        near = suggest(key, map(str, doc))
+        raise HardwareError(f"{where}: sources names {show(key)}, which the file does not set{near}")
+    return found
+
+
+def _check_depth(doc: Mapping[Any, Any], where: str, levels: int) -> None:
+    # Anchors can make a few lines of YAML endlessly deep, or wide beyond any memory.
+    for key, value in doc.items():
+        if isinstance(value, Mapping):
+            if levels == 1:
+                raise HardwareError(f"{where}: key {show(key)} is nested too deep, four levels are the most")
+            _check_depth(value, where, levels - 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from .document import parse
+from .schema import parse
 
 FILE = Path(__file__).parent / "transfer.yaml"
 # Of two devices, from near to far; and of two engines on one.

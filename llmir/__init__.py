@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from llmir.base.version import __version__
 
 if TYPE_CHECKING:
-    from llmir.api.beamed import beam_search
-    from llmir.api.capacity import largest
+    from llmir.api.capacity import kv, largest
     from llmir.api.compile import compile, emit, surface
+    from llmir.api.deployment import DEFAULT_PIPELINE, pipeline_of
     from llmir.api.draw import (
         plot_batch,
         plot_context,
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     )
     from llmir.api.estimate import (
         analyze,
+        beam_search,
+        candidates,
         check,
         devices,
         diff,
@@ -34,19 +36,16 @@ if TYPE_CHECKING:
         run,
         sensitivity,
         speculate,
+        stages,
         workload,
     )
-    from llmir.api.many import candidates
     from llmir.api.measure import calibrate, measure, validate
     from llmir.api.page import page
     from llmir.api.plan import plan
     from llmir.api.save import draw, save, trace
     from llmir.api.serve import pools, replicate, server, simulate, traffic
-    from llmir.api.staged import stages
     from llmir.api.sweep import sweep, sweep_to
-    from llmir.api.transferred import kv
-    from llmir.api.usual import DEFAULT_PIPELINE, pipeline_of
-    from llmir.backends.cost.own import CostModel
+    from llmir.backends.cost.models import CostModel
     from llmir.base.errors import LlmirError
     from llmir.base.registry import load_plugin
     from llmir.ir.core.graph import Graph
@@ -58,9 +57,9 @@ if TYPE_CHECKING:
 # name -> the module that defines it, imported when first asked for (PEP 562)
 _LAZY = {
     "analyze": "api.estimate",
-    "beam_search": "api.beamed",
+    "beam_search": "api.estimate",
     "calibrate": "api.measure",
-    "candidates": "api.many",
+    "candidates": "api.estimate",
     "check": "api.estimate",
     "compile": "api.compile",
     "devices": "api.estimate",
@@ -70,7 +69,7 @@ _LAZY = {
     "equivalent": "api.estimate",
     "explain": "api.estimate",
     "interpret": "api.estimate",
-    "kv": "api.transferred",
+    "kv": "api.capacity",
     "largest": "api.capacity",
     "load": "api.estimate",
     "measure": "api.measure",
@@ -93,7 +92,7 @@ _LAZY = {
     "server": "api.serve",
     "simulate": "api.serve",
     "speculate": "api.estimate",
-    "stages": "api.staged",
+    "stages": "api.estimate",
     "surface": "api.compile",
     "sweep": "api.sweep",
     "sweep_to": "api.sweep",
@@ -101,17 +100,17 @@ _LAZY = {
     "traffic": "api.serve",
     "validate": "api.measure",
     "workload": "api.estimate",
-    "CostModel": "backends.cost.own",
+    "CostModel": "backends.cost.models",
     "Builder": "ir.tools.build",
     "LlmirError": "base.errors",
     "Graph": "ir.core.graph",
     "Program": "ir.core.program",
-    "DEFAULT_PIPELINE": "api.usual",
+    "DEFAULT_PIPELINE": "api.deployment",
     "Pass": "ir.tools.pipeline",
     "load_plugin": "base.registry",
     "parse_program": "ir.tools.text",
     "print_program": "ir.tools.text",
-    "pipeline_of": "api.usual",
+    "pipeline_of": "api.deployment",
 }
 
 __all__ = [

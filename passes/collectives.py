@@ -17,7 +17,7 @@ from llmir.ir.core.dtype import DType
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.op import Op, infer
 from llmir.ir.ops.collective import TOKENS, AllReduce, ReduceScatter
-from llmir.ir.ops.wire import Compress
+from llmir.ir.ops.quant import Compress
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.rewrite import rewrite
 

@@ -1,20 +1,147 @@
-"""fuse-all-reduce: the sum over ranks in one kernel with the residual add, the norm and what narrows it."""
+"""fuse-all-reduce: the sum over ranks in one kernel with the residual add, the norm and what narrows it.
+
+Sums over ranks that end rotated layers, put off to the next, where the residual add and its norm are.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
-from llmir.ir.core.graph import Value
+from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.program import Program
 from llmir.ir.tools.build import Builder
+from llmir.ir.tools.loops import consistent, ending
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule
 
 from .dce import DeadCode
-from .defer import deferred
 from .fuse_attention import rewrite_graphs
+
+ADDED = 1  # of the pair that rotated layers hand on, what is added to the residual
+
+
+def deferred(program: Program) -> Program:
+    """The program with bodies that hand on partial sums; itself if there are none."""
+    sums = _sums(program)
+    runs = {n for n, g in program.graphs.items() if any(p.body in sums for p in g.loops.values())}
+    graphs = {n: _Put(g, sums).off() if n in runs | {*sums} else g for n, g in program.graphs.items()}
+    return program.replace(graphs=graphs) if sums else program
+
+
+def _sums(program: Program) -> dict[str, Node]:
+    """The bodies, each with the sum that its last layer ends with; none that is given a whole value."""
+
+    def whole(sums: dict[str, Node]) -> set[str]:
+        return {
+            loop.body
+            for name, graph in program.graphs.items()
+            for node in graph.nodes
+            if (loop := node.op.loop) and loop.body in sums and not _starts(graph, node, sums, name in sums)
+        }
+
+    return consistent(lambda left: ending(program, _sum, left), whole)
+
+
+def _starts(graph: Graph, node: Node, sums: dict[str, Node], inner: bool) -> bool:
+    """Whether what layers begin to add up is zero, or what such layers hand on."""
+    value = node.operands[ADDED]
+    before = graph[value.node]
+    loop = before.op.loop
+    handed = bool(loop and loop.body in sums and value.result == ADDED)
+    return handed or before.op.zero or (inner and before == graph.inputs[ADDED])
+
+
+def _sum(program: Program, name: str, left: set[str]) -> Node | None:
+    """The all_reduce that ends a body's last layer, if it can be put off; None if not."""
+    graph = program[name]
+    runs = [p for g in program.graphs.values() for p in g.loops.values() if p.body == name]
+    if name in left or not runs or any(p.carried != ADDED + 1 for p in runs):
+        return None
+    given, out = graph.inputs[ADDED].values[0], graph.outputs[ADDED]
+    users = [node for node in graph.nodes if given in node.operands]
+    last = graph[out.node]
+    if any(out in n.operands for n in graph.nodes) or graph.outputs.count(out) > 1 or given in graph.outputs:
+        return None
+    if last.op.loop:
+        layers = [_sum(program, p.body, left) for p in graph.loops.values()]
+        inner = all(node.op.loop and node.operands[ADDED] == given for node in users)
+        return layers[-1] if inner and out.result == ADDED and all(layers) else None
+    return last if users and _adds(graph, last) else None
+
+
+def _adds(graph: Graph, node: Node) -> bool:
+    """Whether an op is nothing but the sum over ranks of what it takes."""
+    if not node.op.exchanges or len(node.operands) != 1:
+        return False
+    type = graph.type(node.operands[0])
+    return bool(type.partial) and type.laid(type.placements, (), type.tokens) == node.results[0]
+
+
+class _Put:
+    """A graph whose layers hand on partial sums, added up by ranks where they are needed."""
+
+    def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
+        self.graph, self.sums, self.b = graph, sums, Builder(graph.name)
+        self.new: dict[Value, Value] = {}
+        self.partial: dict[Value, tuple[Value, Node]] = {}
+
+    def off(self) -> Graph:
+        """The graph, rebuilt in order."""
+        own = self.sums.get(self.graph.name)
+        out = self.graph.outputs[ADDED] if own else None
+        for node in self.graph.nodes:
+            loop = node.op.loop
+            if own and node == self.graph.inputs[ADDED]:
+                self._given(node, own)
+            elif own and node.values[0] == out:
+                self.partial[node.values[0]] = self._value(node.operands[0]), own
+            elif loop and loop.body in self.sums:
+                self._repeat(node, self.sums[loop.body])
+            else:
+                operands = tuple(map(self._value, node.operands))
+                self.new |= zip(node.values, self.b.insert(replace(node, operands=operands)), strict=True)
+        outputs = [self.partial[v][0] if v == out else self._value(v) for v in self.graph.outputs]
+        self.b.output(*outputs)
+        return self.b.graph()
+
+    def _given(self, node: Node, own: Node) -> None:
+        op: Any = node.op
+        ranks: Any = own.op
+        type = op.type.laid(op.type.placements, ranks.over, op.type.tokens)
+        (value,) = self.b.insert(Node(node.name, replace(op, type=type), (), (type,)))
+        self.partial[node.values[0]] = value, own
+
+    def _repeat(self, node: Node, last: Node) -> None:
+        first, added, *others = node.operands
+        if added in self.partial:
+            pair = self._value(first), self.partial[added][0]
+        else:  # zeros: before the first layer nothing is added
+            pair = self._begin(node, first, last)
+        operands = *pair, *map(self._value, others)
+        made = self.b.apply(node.op, *operands, name=node.name)
+        self.partial[node.values[ADDED]] = made[ADDED], last
+        self.new |= {v: m for i, (v, m) in enumerate(zip(node.values, made, strict=True)) if i != ADDED}
+
+    def _begin(self, node: Node, first: Value, last: Node) -> tuple[Value, Value]:
+        """A residual, and zeros to add up; or zeros, and what ranks would add up for these layers alone."""
+        ranks: Any = last.op
+        before = self.graph[first.node]
+        alone = all(first not in n.operands or n == node or n.op.zero for n in self.graph.nodes)
+        if before.op.joins == ranks.over and _adds(self.graph, before) and alone:
+            partial = self._value(before.operands[0])
+            return self.b.zeros(partial, block=last.op.block), partial
+        whole = self._value(first)
+        return whole, self.b.zeros(whole, over=ranks.over, block=last.op.block)
+
+    def _value(self, value: Value) -> Value:
+        """What stands for a value, which ranks now add up if it is partial."""
+        if value not in self.new:
+            partial, last = self.partial[value]
+            (self.new[value],) = self.b.apply(last.op, partial, name=last.name)
+        return self.new[value]
 
 
 def _sum_norm(p: Any, x: Value, y: Value, w: Value) -> Any:

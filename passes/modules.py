@@ -10,7 +10,7 @@ from typing import NamedTuple
 from llmir.base import arguments, readers
 from llmir.base.errors import InputError, PassError, UnreadableError
 from llmir.base.names import stored, suggest
-from llmir.base.reading import contents
+from llmir.base.readers import contents
 from llmir.ir.core.graph import Graph, Node
 from llmir.ir.core.tensor import split_commas
 
@@ -58,7 +58,7 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
 def plan_file(path: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
     """A YAML file of modules and their dtypes by role, or of their weights; `InputError` for another."""
     try:
-        plan = readers.load(contents(path, readers.BUDGET))
+        plan = readers.load_yaml(contents(path, readers.BUDGET))
     except UnreadableError as error:
         raise InputError(f"{path}: {error}") from None
     expected = "expected modules with their dtypes, such as down_proj: bf16 or mlp: {activations: keep}"

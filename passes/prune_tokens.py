@@ -15,8 +15,7 @@ from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.layers import Layers
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.atoms import Max, Min
-from llmir.ir.sizes.polynomial import C, Size, T, put
+from llmir.ir.sizes.polynomial import C, Max, Min, Size, T, put
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.loops import iteration
 from llmir.ir.tools.pipeline import Pass

@@ -11,7 +11,7 @@ from llmir.base.errors import PassError
 from llmir.ir.core.dtype import DType, dtype
 from llmir.ir.core.graph import Graph, Node
 from llmir.ir.core.program import Program
-from llmir.ir.tools.bodies import inner_first
+from llmir.ir.tools.loops import inner_first
 from llmir.ir.tools.pipeline import Pass
 
 from . import formats

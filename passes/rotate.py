@@ -16,8 +16,8 @@ from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.program import Program
 from llmir.ir.ops.elementwise import Add
 from llmir.ir.ops.norm import RmsNorm
-from llmir.ir.tools.bodies import consistent, ending
 from llmir.ir.tools.build import Builder
+from llmir.ir.tools.loops import consistent, ending
 from llmir.ir.tools.pipeline import Pass
 
 FEW = 3  # Each layer moves one hidden state less; a sum more than before moves three.

@@ -8,9 +8,7 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError, VerifyError
 from llmir.ir.core.graph import Graph, Value
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.routing import CHANCE
-from llmir.ir.sizes.routing_laws import Law, law
-from llmir.ir.sizes.zipf import STEEPEST, Zipf
+from llmir.ir.sizes.routing_laws import CHANCE, MAX_SKEW, Law, Zipf, law
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass, option
 
@@ -27,7 +25,7 @@ class Route(Pass):
 
     name: ClassVar[str] = "route"
 
-    skew: float = option(0.0, least=0, most=STEEPEST)
+    skew: float = option(0.0, least=0, most=MAX_SKEW)
     routing: str = ""
 
     def __call__(self, program: Program) -> Program:

@@ -9,8 +9,8 @@ from typing import ClassVar
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Placement
+from llmir.ir.tools.loops import copied, in_slices
 from llmir.ir.tools.pipeline import Pass
-from llmir.ir.tools.slices import copied, in_slices
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ TARGETS = (
     ),
     Target(
         "liveness",
-        ("backends/memory/liveness.py", "backends/memory/lifetimes.py"),
+        ("backends/memory/liveness.py", "backends/memory/liveness.py"),
         ("tests/test_liveness.py",),
     ),
     Target("network", ("backends/work/network.py",), ("tests/test_network.py",)),

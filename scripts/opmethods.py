@@ -1,4 +1,4 @@
-"""Writes llmir/ir/tools/op_methods.py: ops as methods of a Builder, in plain Python for editors and type checkers."""
+"""Write llmir/ir/tools/op_methods.py: ops as methods of a Builder, for editors and type checkers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from llmir.ir.core.equation import equation
 from llmir.ir.core.op import OPS, Op
 
-TARGET = Path(__file__).resolve().parent.parent / "llmir" / "opmethods.py"
+TARGET = Path(__file__).resolve().parent.parent / "llmir" / "ir" / "tools" / "op_methods.py"
 WIDTH = 110
 NEWLINE = "\n"
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import llmir
-from llmir.backends.step.costs import OVERHEAD
+from llmir.backends.step.evaluate import OVERHEAD
 from llmir.backends.step.report import Report
 
 PROGRAMS = {

@@ -18,8 +18,7 @@ import numpy as np
 
 import llmir
 from llmir.backends.step.evaluate import Plan
-from llmir.backends.step.functions import Code, TwoCode
-from llmir.backends.step.parts import LONGEST
+from llmir.backends.step.functions import LONGEST, Code, TwoCode
 from llmir.backends.tape import numpy
 from llmir.backends.tape.record import Function, Tape
 from llmir.base.array_namespace import SCALARS, Number

@@ -10,21 +10,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from llmir.frontends.layers.attention import Attention, Rope, Temper
-from llmir.frontends.layers.attention_blocks import BlockIndex
+from llmir.frontends.layers.attention import Attention, BlockIndex, Rope, Temper
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.compressed_attention import CompressedAttention, Compressor
-from llmir.frontends.layers.conv import ShortConv
 from llmir.frontends.layers.decoder import Decoder, Learned
 from llmir.frontends.layers.latent_attention import Indexer, LatentAttention
-from llmir.frontends.layers.layer import Layer, Norms, Sublayer
-from llmir.frontends.layers.lightning import Lightning
-from llmir.frontends.layers.linear_attention import DeltaNet
-from llmir.frontends.layers.mamba import Mamba, Mamba2
+from llmir.frontends.layers.layer import Layer, Norms, Streams, Sublayer
+from llmir.frontends.layers.linear_attention import DeltaNet, Lightning
+from llmir.frontends.layers.mamba import Mamba, Mamba2, ShortConv, Sides
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing, apart
 from llmir.frontends.layers.shared_block import Shared
-from llmir.frontends.layers.side import Sides
-from llmir.frontends.layers.streams import Streams
 from llmir.ir.core.dtype import BF16, FP32
 
 _ROPES = (Rope(100.0), Rope(50.0, size=4), Rope(100.0, interleaved=True), Rope(9.0, size=2, interleaved=True))

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import llmir
-from llmir.backends.request.emission import STEP
+from llmir.backends.request.portable import STEP
 from llmir.backends.work.rows import AMOUNTS
 from llmir.base.errors import LlmirError
 

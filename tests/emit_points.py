@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import llmir
-from llmir.backends.request.emission import STEP
+from llmir.backends.request.portable import STEP
 from llmir.backends.work.rows import AMOUNTS
 from llmir.base.errors import LlmirError
 from llmir.ir.sizes.binding import Binding

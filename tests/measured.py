@@ -10,7 +10,7 @@ import numpy as np
 from llmir.backends.kernels.base import Kernel, Shape
 from llmir.backends.silicon.calibrate.cases import Case, cases
 from llmir.backends.silicon.calibrate.fit import fit
-from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.rows import Machines
 from llmir.backends.silicon.tables.table import Kernels, Points, load
 from llmir.hw.device import Device
 

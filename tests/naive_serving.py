@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from llmir.backends.simulate.capacity import Capacity
+from llmir.backends.simulate.server import Capacity
 
 # Seconds by contexts of decodes and chunks of each rank.
 Step = Callable[[list[int], list[list[tuple[int, int]]]], float]

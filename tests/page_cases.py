@@ -23,7 +23,7 @@ import pytest
 
 import llmir
 from llmir.backends.cost.models import model
-from llmir.backends.cost.typed import GIGA, rates, with_rates
+from llmir.backends.cost.transfer import GIGA, rates, with_rates
 from llmir.backends.export import page
 from llmir.backends.export.page.functions import Functions
 from llmir.backends.export.page.setups import Setup, document

@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmir.backends.export.page import answer
 from llmir.backends.export.page.setups import Setup
-from llmir.backends.work.limit import BOUNDS
-from llmir.backends.work.rows import AMOUNTS
+from llmir.backends.work.rows import AMOUNTS, BOUNDS
 from llmir.hw import library
 from llmir.server.app import app
 from llmir.server.guard import App

@@ -10,18 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from llmir.backends.simulate.capacity import Capacity
-from llmir.backends.simulate.course import Course
-from llmir.backends.simulate.drawn import turned
-from llmir.backends.simulate.load import Load
-from llmir.backends.simulate.log import LOG
+from llmir.backends.simulate.load import Load, turned
 from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.policy import POLICIES, Policy
-from llmir.backends.simulate.server import Server
-from llmir.ir.sizes.atoms import Min
+from llmir.backends.simulate.server import LOG, POLICIES, Capacity, Course, Policy, Server
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import C
+from llmir.ir.sizes.polynomial import C, Min
 from tests.naive_patience import Patient
 from tests.naive_pipeline import Pipeline
 from tests.naive_serving import Naive, Request

@@ -11,9 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.compare.arithmetic import TIME, arithmetic
-from llmir.backends.compare.explain import explain
-from llmir.backends.compare.explanation import Line
+from llmir.backends.compare.explain import TIME, Line, arithmetic, explain
 from llmir.backends.kernels import gemm
 from llmir.backends.kernels.base import Kernel, Shape, parameters
 from llmir.backends.kernels.gemm import Gemm, GemmShape

@@ -10,17 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.backends.kernels.attention import AttentionShape, seen
+from llmir.backends.kernels.attention import AttentionShape, Decode, Prefill, seen
 from llmir.backends.kernels.base import Kernel
-from llmir.backends.kernels.decode import Decode
 from llmir.backends.kernels.moe import GroupedShape, Moe, RoutedShape
-from llmir.backends.kernels.prefill import Prefill
 from llmir.base.array_namespace import ARRAYS, SCALARS
 from llmir.base.errors import HardwareError
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.ir.sizes.even import Even
-from llmir.ir.sizes.power_law import PowerLaw
+from llmir.ir.sizes.routing_laws import Even, PowerLaw
 
 from .measured import cases_of, fitted
 from .test_kernels import GPUS, kernels
@@ -239,7 +236,7 @@ def drawn(seed: int, *ranges: tuple[int, int]) -> list[np.ndarray[Any, Any]]:
 )
 def test_a_fit_finds_what_made_noisy_times(made: Kernel, shape: Any, found_again: tuple[str, ...]) -> None:
     pytest.importorskip("scipy")
-    from llmir.backends.silicon.folds import errors
+    from llmir.backends.silicon.rows import errors
 
     noise = np.random.default_rng(5).lognormal(0, 0.03, 400)
     times = np.asarray(made.seconds(H100, shape))

@@ -10,8 +10,8 @@ import pytest
 
 import llmir
 from llmir.backends.compare.diff import StepDiff
-from llmir.backends.cost.relatives import kernels_of, nearness, relatives
-from llmir.backends.work.basis import Basis
+from llmir.backends.cost.transfer import kernels_of, nearness, relatives
+from llmir.backends.work.rows import Basis
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
 from llmir.ir.core.op import OPS, Op

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.base.errors import InputError
-from llmir.ir.sizes.atoms import Max, Min, ceildiv
-from llmir.ir.sizes.binding import Binding, Mixed
-from llmir.ir.sizes.packed import Packed, packed
-from llmir.ir.sizes.polynomial import B, C, Dim, Size, T
+from llmir.ir.sizes.binding import Binding, Mixed, Packed, packed
+from llmir.ir.sizes.polynomial import B, C, Dim, Max, Min, Size, T, ceildiv
 
 SIZES: tuple[Size, ...] = (
     B * T,

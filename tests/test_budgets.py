@@ -14,10 +14,7 @@ import pytest
 
 from llmir.backends.export.json import to_csv
 from llmir.base.errors import UnreadableError
-from llmir.base.readers import load as load_yaml
-from llmir.base.reading import Budget
-from llmir.base.strict_csv import inert
-from llmir.base.strict_json import load as load_json
+from llmir.base.readers import Budget, inert, load_json, load_yaml
 
 from .commands import TINY, Run, runner
 

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.transfer import basis
 from llmir.backends.kernels.base import parameters
 from llmir.backends.kernels.gemm import Gemm, GemmShape
 from llmir.backends.kernels.stream import Stream, StreamShape
-from llmir.backends.silicon.folds import errors, group_folds
-from llmir.backends.silicon.rows import Column, read
+from llmir.backends.silicon.rows import Column, errors, group_folds, read
 from llmir.backends.silicon.tables.table import FORMATS
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library, schema

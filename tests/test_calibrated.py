@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.cost.calibration import nearest
 from llmir.backends.cost.models import model
-from llmir.backends.cost.transfer import of_device, together
-from llmir.backends.work.basis import Basis
+from llmir.backends.cost.transfer import nearest, of_device, together
+from llmir.backends.work.rows import Basis
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
 

@@ -11,15 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmir.backends.simulate import serve as module
-from llmir.backends.simulate.calm import alone, calmly
-from llmir.backends.simulate.capacity import Capacity
-from llmir.backends.simulate.drawn import drawn
-from llmir.backends.simulate.load import Load
+from llmir.backends.simulate import cluster as module
+from llmir.backends.simulate.load import Load, drawn
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.policy import Policy
-from llmir.backends.simulate.prices import Prices
-from llmir.backends.simulate.server import Server
+from llmir.backends.simulate.server import Capacity, Policy, Server, alone, calmly
+from llmir.backends.simulate.step_times import Prices
 from tests.serving_cases import Case, Toy, left, policies, policy
 from tests.serving_cases import load as load_of
 

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.compare.conservation import conservation
 from llmir.backends.interpret.program import interpret
-from llmir.ir.sizes.chance import Chance
-from llmir.ir.sizes.even import Even
-from llmir.ir.sizes.maximum import excess
+from llmir.ir.sizes.routing_laws import Chance, Even, excess
 from llmir.ir.tools.text import print_program
 
 from .test_dispatch import weights

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.compare.diff import WorkloadDiff
-from llmir.backends.request.chunks import Chunk, chunks, reading
+from llmir.backends.request.workload import Chunk, chunks, reading
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 

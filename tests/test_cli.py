@@ -187,7 +187,7 @@ def test_limits_of_the_user_decide_the_exit_code(run: Run) -> None:
     ("text", "size"), [("2GiB", 2 << 30), ("500MB", 500_000_000), ("1.5 kib", 1536), ("7", 7), ("0B", 0)]
 )
 def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
-    from llmir.cli.kinds import Bytes, of_workload
+    from llmir.cli.options import Bytes, of_workload
 
     assert of_workload("reserve_bytes", Bytes).convert(text, None, None) == size
 
@@ -196,7 +196,7 @@ def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
     ("text", "time_ms"), [("50", 50.0), ("0.5", 0.5), ("50ms", 50.0), ("0.05s", 50.0), ("1s", 1000.0)]
 )
 def test_limits_of_latencies_are_milliseconds_or_have_a_unit(text: str, time_ms: float) -> None:
-    from llmir.cli.kinds import Milliseconds
+    from llmir.cli.options import Milliseconds
 
     assert Milliseconds().convert(text, None, None) == pytest.approx(time_ms, rel=1e-12, abs=0)
 

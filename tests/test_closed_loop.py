@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.request.service import Service
+from llmir.backends.request.closed_loop import Service
 from llmir.base.errors import HardwareError, InputError
-from llmir.hw.scheduler import scheduler
+from llmir.hw.engine_sections import scheduler
 from llmir.ir.core.program import Program
 
 from .commands import Run, runner

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.compare.explain import explain
-from llmir.backends.work.nodes import check, ranks, split
+from llmir.backends.work.network import check, ranks, split
 from llmir.base.errors import HardwareError
 from llmir.cli.main import cli
-from llmir.hw import document, library
+from llmir.hw import library, schema
 from llmir.hw.link import Link, Node
 from llmir.ir.core.mesh import Mesh
 
@@ -73,7 +73,7 @@ def test_numbers_are_the_published_ones(name: str) -> None:
 def test_every_number_has_a_source(name: str) -> None:
     raw = yaml.safe_load((FOLDER / f"{name}.yaml").read_text("utf-8"))
     found = library.load(name)
-    for leaf in document.leaves({"node": raw["node"]}):
+    for leaf in schema.leaves({"node": raw["node"]}):
         if leaf != "node.name":
             assert not found.source(leaf).endswith(".yaml"), f"{leaf} has no source of its own"
     assert found.source("memory_GBps") == library.load(raw["extend"]).source("memory_GBps")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import llmir
+from llmir.backends.step import evaluate
 from llmir.backends.step import functions as module
-from llmir.backends.step import groups
+from llmir.backends.step.evaluate import Group
 from llmir.backends.step.functions import Code, Often
-from llmir.backends.step.groups import Group
 from llmir.backends.tape.record import Function, Tape, tape_of
 from llmir.base.array_namespace import SCALARS
 from llmir.base.errors import InputError
@@ -85,7 +85,7 @@ def test_many_points_of_several_lengths_are_code_too(
     for at in (flat, grid):
         known = llmir.analyze(staged, device, **at)
         expected, alone = known.time_s, known.overhead_s
-        monkeypatch.setattr(groups, "MANY", 10)
+        monkeypatch.setattr(evaluate, "MANY", 10)
         monkeypatch.setattr(Group, "sums", counted := Counted(Group.sums))
         found = llmir.analyze(staged, device, **at)
         assert found.time_s == pytest.approx(expected, rel=1e-12, abs=0)

@@ -242,7 +242,7 @@ def test_fewer_bits_move_the_logits_further(config: dict[str, Any], how: str) ->
 
 
 def test_the_precision_of_a_program_names_them() -> None:
-    from llmir.backends.step.precision import precision
+    from llmir.backends.step.facts import precision
 
     sharded = llmir.run(llmir.load("qwen3-30b-a3b"), "shard{tp=2, dp=2, ep=4}")
     found = [precision(p)["collectives"] for p in (llmir.load("qwen3-0.6b"), sharded)]

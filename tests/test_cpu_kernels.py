@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.backends.cost.calibration import own
+from llmir.backends.cost.transfer import own
 from llmir.backends.kernels.attention import AttentionShape
 from llmir.backends.kernels.base import KERNELS
 from llmir.backends.kernels.cpu import CpuAttention, CpuGemm

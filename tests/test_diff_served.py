@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.compare.compared import ServiceDiff
+from llmir.backends.compare.diff import ServiceDiff
 from llmir.base.errors import InputError
 
 from .commands import Run, runner

@@ -12,14 +12,28 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llmir.base.errors import ParseError, VerifyError
-from llmir.ir.sizes.atoms import ATOMS, Busiest, Max, Min, Routed, ceildiv, distinct, maximum, minimum
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.even import Even
-from llmir.ir.sizes.polynomial import B, C, Dim, Size, T, at_most, grown, product
-from llmir.ir.sizes.routing import CHANCE
-from llmir.ir.sizes.routing_laws import Law
-from llmir.ir.sizes.text import parse
-from llmir.ir.sizes.zipf import Zipf
+from llmir.ir.sizes.polynomial import (
+    ATOMS,
+    B,
+    Busiest,
+    C,
+    Dim,
+    Max,
+    Min,
+    Routed,
+    Size,
+    T,
+    at_most,
+    ceildiv,
+    distinct,
+    grown,
+    maximum,
+    minimum,
+    parse,
+    product,
+)
+from llmir.ir.sizes.routing_laws import CHANCE, Even, Law, Zipf
 
 LEAVES = st.one_of(st.integers(-6, 60), st.sampled_from((B, T, C)))
 

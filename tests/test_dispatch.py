@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.compare.conservation import conservation
-from llmir.backends.cost.ideal import Ideal
 from llmir.backends.cost.models import model
+from llmir.backends.cost.roofline import Ideal
 from llmir.backends.interpret.program import interpret
-from llmir.backends.kernels.call import calls
+from llmir.backends.kernels.base import calls
 from llmir.backends.silicon.tables.collective import DISPATCH, dispatch
 from llmir.backends.work.rows import Row, rows
 from llmir.base.array_namespace import SCALARS
@@ -25,14 +25,9 @@ from llmir.hw import library
 from llmir.hw.engine import SECTIONS
 from llmir.ir.core.dispatch_modes import FORMS
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.chance import Chance
-from llmir.ir.sizes.even import Even, Groups
 from llmir.ir.sizes.polynomial import B
-from llmir.ir.sizes.power_law import PowerLaw
 from llmir.ir.sizes.ragged import everyone, most, sent, to_ports
-from llmir.ir.sizes.routing import CHANCE
-from llmir.ir.sizes.routing_laws import Law
-from llmir.ir.sizes.zipf import Zipf
+from llmir.ir.sizes.routing_laws import CHANCE, Chance, Even, Groups, Law, PowerLaw, Zipf
 from llmir.ir.tools.text import print_program
 
 from .commands import Run, runner

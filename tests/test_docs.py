@@ -10,7 +10,7 @@ import llmir.ops  # noqa: F401  (registers them)
 import pytest
 from click.testing import CliRunner
 
-from llmir.backends.cost.relatives import kernels_of
+from llmir.backends.cost.transfer import kernels_of
 from llmir.backends.kernels.base import KERNELS, parameters
 from llmir.backends.kernels.engine_cpu import Host
 from llmir.cli.main import cli

@@ -16,7 +16,7 @@ import pytest
 
 import llmir
 from llmir.backends.export import units
-from llmir.backends.export.dot.label import fit, width
+from llmir.backends.export.dot.labels import fit, width
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
 from llmir.base.errors import InputError, LlmirError, OutputError

@@ -16,9 +16,9 @@ import pytest
 import llmir
 from llmir.backends.compare.diff import Change, StepDiff, WorkloadDiff, folded
 from llmir.backends.export import units
+from llmir.backends.export.dot.labels import step_terms
 from llmir.backends.export.dot.outline import outline
 from llmir.backends.export.dot.render import LEVELS
-from llmir.backends.export.dot.sums import step_terms
 from llmir.cli.main import cli
 from llmir.ir.core.program import Program
 from llmir.ir.tools.build import Builder

@@ -14,7 +14,7 @@ import pytest
 
 import llmir
 from llmir.backends.export.source_code import JS, PY
-from llmir.backends.request.emission import STEP
+from llmir.backends.request.portable import STEP
 from llmir.backends.tape.languages import BIGINT, JAVASCRIPT, PYTHON, whole
 from llmir.backends.tape.record import Function, Tape
 from llmir.backends.work.rows import AMOUNTS

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.cost.calibration import engines
+from llmir.backends.cost.transfer import engines
 from llmir.base.errors import HardwareError
 from llmir.hw import library
 from llmir.hw.engine import Engine, ranges
-from llmir.hw.passes import passes
+from llmir.hw.engine_sections import passes
 from llmir.ir.tools.pipeline import label, parse_pipeline
 
 from .commands import Run, runner

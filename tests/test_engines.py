@@ -17,9 +17,9 @@ from llmir.base.array_namespace import SCALARS
 from llmir.base.errors import HardwareError
 from llmir.hw import engine as versions
 from llmir.hw import library
-from llmir.hw.graphs import Captured, Graphs
-from llmir.hw.graphs import graphs as section
-from llmir.hw.releases import number
+from llmir.hw.engine import number
+from llmir.hw.engine_sections import Captured, Graphs
+from llmir.hw.engine_sections import graphs as section
 
 from .commands import Run, runner
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import llmir
-from llmir.backends.kernels.call import Call, calls
+from llmir.backends.kernels.base import Call, calls
 from llmir.backends.kernels.moe import GroupedShape, RoutedShape
 from llmir.backends.work.rows import rows
 from llmir.ir.core.program import Program

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.kernels.call import calls
+from llmir.backends.kernels.base import calls
 from llmir.backends.kernels.moe import TUNED, GroupedShape, Moe, RoutedShape, WideMoe
 from llmir.backends.work.rows import rows
 from llmir.base.array_namespace import ARRAYS
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.ir.sizes.even import Even, Groups
+from llmir.ir.sizes.routing_laws import Even, Groups
 
 from .measured import points_of
 from .test_laws import shares

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.compare.explain import explain
-from llmir.backends.compare.explanation import Explanation
+from llmir.backends.compare.explain import Explanation, explain
 from llmir.backends.step.report import Report
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.text import parse
+from llmir.ir.sizes.polynomial import parse
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 import llmir
 from llmir.base.errors import ConfigError, UnsupportedError
-from llmir.frontends.config.fields import INERT, NEUTRAL
+from llmir.frontends.config.reader import INERT, NEUTRAL
 from llmir.ir.core.masks import mask
 from llmir.ir.ops.rope import Rotary
 from llmir.ir.sizes.polynomial import C

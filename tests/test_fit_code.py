@@ -11,13 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from llmir.backends.kernels.base import Kernel, Shape, parameters, stacked
-from llmir.backends.kernels.call import Call
+from llmir.backends.kernels.base import Call, Kernel, Shape, parameters, stacked
 from llmir.backends.kernels.collective import AllReduce, CollectiveShape
 from llmir.backends.kernels.gemm import Gemm, GemmShape
-from llmir.backends.silicon.calibrate import compiled as module
-from llmir.backends.silicon.calibrate.clock import Clock, Term
-from llmir.backends.silicon.calibrate.compiled import Compiled, compiled
+from llmir.backends.silicon.calibrate import cases as module
+from llmir.backends.silicon.calibrate.cases import Clock, Compiled, Term, compiled
 from llmir.hw import library
 
 from .test_kernels import kernels

@@ -13,18 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.simulate.capacity import Capacity
-from llmir.backends.simulate.course import Course
+from llmir.backends.simulate.cluster import RunningReplicas, run_replicas, serve
 from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.policy import Policy
-from llmir.backends.simulate.prices import Prices
-from llmir.backends.simulate.router import ROUTERS
-from llmir.backends.simulate.routers import LEAD, PrefixAware
-from llmir.backends.simulate.running_replicas import RunningReplicas, run_replicas
-from llmir.backends.simulate.serve import serve
-from llmir.backends.simulate.server import Server
-from llmir.backends.simulate.simulated_replicas import SimulatedReplicas
+from llmir.backends.simulate.result import SimulatedReplicas
+from llmir.backends.simulate.router import LEAD, ROUTERS, PrefixAware
+from llmir.backends.simulate.server import Capacity, Course, Policy, Server
+from llmir.backends.simulate.step_times import Prices
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 from tests.naive_world import World

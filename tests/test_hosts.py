@@ -11,8 +11,7 @@ import pytest
 import llmir
 from llmir.backends.kernels.engine_cpu import EagerHost, Host, OverlappedHost, RunShape, StepShape, lateness
 from llmir.backends.silicon.calibrate import engine_cpu
-from llmir.backends.silicon.calibrate.host_fit import common
-from llmir.backends.silicon.calibrate.left_out import _hosts
+from llmir.backends.silicon.calibrate.engine_cpu import _hosts, common
 from llmir.backends.silicon.calibrate.runs import Run
 from llmir.hw import engine as versions
 from llmir.hw import library

@@ -268,7 +268,7 @@ MOST_CLASS_TESTS = 31
 
 
 def test_ops_are_asked_for_traits_and_not_for_their_class() -> None:
-    """What an op is, it says itself: outside of `llmir/ir/ops`, few places know an op by its class or name."""
+    """Outside of `llmir/ir/ops`, few places know an op by its class or name: they ask its traits."""
     from llmir.ir.core.op import OPS
 
     ours = {opcode: op for opcode, op in OPS.items() if op.__module__.startswith("llmir.ir.ops.")}

@@ -13,7 +13,7 @@ import yaml
 
 from llmir.base.errors import HardwareError
 from llmir.base.names import normalize
-from llmir.hw import calibration, calibration_files, device, document, library, link, schema
+from llmir.hw import calibration, calibration_files, device, library, link, schema
 from llmir.hw.calibration import ENGINES
 
 HW = Path(library.__file__).parent / "devices"
@@ -88,7 +88,7 @@ def test_every_number_of_a_bundled_device_has_a_source(name: str) -> None:
     del raw["sources"]
     raw.pop("aliases", None)
     found = library.load(name)
-    for leaf in document.leaves(raw):
+    for leaf in schema.leaves(raw):
         if leaf not in ("name", "vendor", "architecture") and not leaf.startswith("runs_as."):
             assert len(found.source(leaf)) > 3, leaf
             assert not found.source(leaf).endswith(".yaml"), f"{leaf} has no source of its own"
@@ -117,7 +117,7 @@ def test_a_calibration_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPa
 
     def parse(path: Path) -> dict[Any, Any]:
         opened.append(path.name)
-        return document.parse(path)
+        return schema.parse(path)
 
     monkeypatch.setattr(library, "parse", parse)
     monkeypatch.setattr(calibration_files, "parse", parse)
@@ -150,7 +150,7 @@ def test_one_device_by_name_reads_one_file(monkeypatch: pytest.MonkeyPatch) -> N
 
     def parse(path: Path) -> dict[Any, Any]:
         opened.append(path.name)
-        return document.parse(path)
+        return schema.parse(path)
 
     monkeypatch.setattr(library, "parse", parse)
     library._bundled.cache_clear()
@@ -274,6 +274,6 @@ def test_a_source_is_found_by_key_by_field_and_by_group() -> None:
     assert "NCCL" in found.source("links")
 
 
-@pytest.mark.parametrize("module", [library, calibration, calibration_files, device, document, link, schema])
+@pytest.mark.parametrize("module", [library, calibration, calibration_files, device, schema, link, schema])
 def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

@@ -26,10 +26,9 @@ from llmir.hw import library
 from llmir.ir.core.dtype import DTYPES
 from llmir.ir.core.mesh import Mesh
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.atoms import ceildiv
 from llmir.ir.sizes.binding import Binding, Mixed
-from llmir.ir.sizes.polynomial import B, T
-from llmir.ir.sizes.zipf import popularity
+from llmir.ir.sizes.polynomial import B, T, ceildiv
+from llmir.ir.sizes.routing_laws import popularity
 from llmir.ir.tools.pipeline import PASSES
 
 from .commands import environment

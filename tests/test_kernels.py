@@ -13,14 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.models import model
-from llmir.backends.kernels.base import KERNELS, Kernel
+from llmir.backends.cost.transfer import basis
+from llmir.backends.kernels.base import KERNELS, Call, Kernel
 from llmir.backends.kernels.base import parameters as parameters_of
-from llmir.backends.kernels.call import Call
-from llmir.backends.kernels.cdna import CdnaGemm
 from llmir.backends.kernels.collective import AllReduce, CollectiveShape
-from llmir.backends.kernels.gemm import K_STEP, STORE, BlockGemm, Gemm, GemmShape
+from llmir.backends.kernels.gemm import K_STEP, STORE, BlockGemm, CdnaGemm, Gemm, GemmShape
 from llmir.backends.kernels.stream import Elementwise, Stream, StreamShape
 from llmir.base.array_namespace import ARRAYS
 from llmir.base.errors import HardwareError

@@ -14,9 +14,8 @@ import llmir
 from llmir.backends.cost.channel import PINNED, channel
 from llmir.backends.cost.models import model
 from llmir.backends.silicon.measure.device_file import device_text
-from llmir.backends.silicon.measure.host import host_rate, host_text
-from llmir.backends.silicon.measure.machine import product
-from llmir.backends.silicon.measure.plan import Facts
+from llmir.backends.silicon.measure.kernels import host_rate, host_text
+from llmir.backends.silicon.measure.machine import Facts, product
 from llmir.base.errors import HardwareError, InputError
 from llmir.cli.main import cli
 from llmir.hw import library

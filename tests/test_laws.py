@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir.base.errors import VerifyError
-from llmir.ir.sizes.chance import Chance
-from llmir.ir.sizes.even import Arrived, Even, Groups
-from llmir.ir.sizes.power_law import PowerLaw
-from llmir.ir.sizes.routing_laws import Law, law
-from llmir.ir.sizes.zipf import Zipf
+from llmir.ir.sizes.routing_laws import Arrived, Chance, Even, Groups, Law, PowerLaw, Zipf, law
 
 
 def drawn(tokens: int, top_k: int, experts: int, ranks: int, power: float) -> tuple[float, float]:

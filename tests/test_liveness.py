@@ -8,9 +8,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.memory.lifetimes import Lifetimes, Moment
-from llmir.backends.memory.lifetimes import _iterations as iterations
-from llmir.backends.memory.liveness import Memory, memories
+from llmir.backends.memory.liveness import Lifetimes, Memory, Moment, memories
+from llmir.backends.memory.liveness import _iterations as iterations
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.step.functions import Code
-from llmir.backends.step.parts import GRID
+from llmir.backends.step.functions import GRID, Code
 from llmir.backends.tape import numba as loops
 from llmir.backends.tape import numpy, python
 from llmir.backends.tape.record import Function, Tape

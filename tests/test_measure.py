@@ -15,21 +15,19 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.cost.calibrated import Calibrated
-from llmir.backends.cost.calibration import basis
 from llmir.backends.cost.models import model
+from llmir.backends.cost.transfer import basis
 from llmir.backends.kernels.attention import AttentionShape
 from llmir.backends.kernels.base import Kernel
 from llmir.backends.kernels.cpu import CpuAttention, CpuGemm, CpuHost
 from llmir.backends.kernels.gemm import GemmShape
 from llmir.backends.kernels.stream import Stream, StreamShape
 from llmir.backends.silicon import measure
-from llmir.backends.silicon.machines import Machines
 from llmir.backends.silicon.measure import engine_cpu
 from llmir.backends.silicon.measure.device_file import device_text
 from llmir.backends.silicon.measure.kernels import Eager
-from llmir.backends.silicon.measure.machine import Point, product, stream
-from llmir.backends.silicon.measure.plan import Facts, plan
-from llmir.backends.silicon.measure.record import record, write
+from llmir.backends.silicon.measure.machine import Facts, Point, plan, product, record, stream, write
+from llmir.backends.silicon.rows import Machines
 from llmir.base.errors import InputError
 from llmir.hw import library
 from llmir.hw.device import Device
@@ -347,7 +345,7 @@ def test_pytorch_times_each_kind_of_point() -> None:
 
 def test_collectives_run_in_a_process_each() -> None:
     pytest.importorskip("torch")
-    from llmir.backends.silicon.measure.collectives import collectives
+    from llmir.backends.silicon.measure.kernels import collectives
 
     ops = ("all_reduce", "all_gather")
     found = collectives(2, "gloo", sizes=(4096, 65536), ops=ops)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.memory.memory_sum import MemorySum
+from llmir.backends.memory.kv_capacity import MemorySum
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
 from llmir.hw.engine_sections import EngineMemory

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.kernels.call import calls
+from llmir.backends.kernels.base import calls
 from llmir.backends.kernels.moe import GroupedShape
 from llmir.backends.silicon.tables.gemm import PRODUCTS
 from llmir.backends.silicon.tables.moe import layer as moe_program

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.rows import Machines
 from llmir.backends.silicon.tables.table import FORMATS, Kernels, Points, load
 from llmir.backends.silicon.validate.estimates import priced_by
 from llmir.backends.step.report import Report

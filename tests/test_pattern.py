@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.frontends.layers.pattern import LONGEST, Times, fold
+from llmir.frontends.layers.layer import LONGEST, Times, fold
 
 # Two or three kinds in any order, and repeats of repeats with something before and after.
 SHORT = st.lists(st.integers(0, 2), max_size=9).map(tuple)

@@ -10,11 +10,10 @@ import pytest
 
 import llmir
 from llmir.backends.export.plan import to_markdown
-from llmir.backends.search import hour as hours
-from llmir.backends.search.limit import Limit
+from llmir.backends.search import plan as hours
 from llmir.backends.search.plan import Plans, PooledCandidate
-from llmir.backends.simulate.simulated_pools import SimulatedPools
-from llmir.backends.simulate.simulated_replicas import SimulatedReplicas
+from llmir.backends.search.traffic import Limit
+from llmir.backends.simulate.result import SimulatedPools, SimulatedReplicas
 
 LENGTHS: dict[str, Any] = {"prompt": "lognormal:400,0.6", "generate": "uniform:20,100"}
 

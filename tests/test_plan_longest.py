@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import llmir
-from llmir.backends.search.pool_search import PoolSearch
-from llmir.backends.search.search import Search
+from llmir.backends.search.search import PoolSearch, Search
 from llmir.backends.search.trial import Replica
 from llmir.base.errors import InputError
 from llmir.cli.main import cli

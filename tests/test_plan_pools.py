@@ -13,10 +13,9 @@ import pytest
 import llmir
 from llmir.api.deployment import Deployment
 from llmir.backends.search.plan import Plans, PooledCandidate
-from llmir.backends.search.pool_search import PoolSearch
-from llmir.backends.search.search import Search
-from llmir.backends.search.tandem import tandem
+from llmir.backends.search.search import PoolSearch, Search
 from llmir.backends.search.traffic import Traffic
+from llmir.backends.search.trial import tandem
 from llmir.base.errors import InputError
 
 LINK = "50GBps,5us"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.search.front import front
-from llmir.backends.search.limit import Limit, limit
 from llmir.backends.search.plan import Candidate, Plans
+from llmir.backends.search.traffic import Limit, limit
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 

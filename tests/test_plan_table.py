@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import llmir
-from llmir.cli.kinds import timed
 from llmir.cli.main import cli
+from llmir.cli.options import timed
 
 
 def run(*arguments: str) -> Result:

@@ -13,7 +13,7 @@ from llmir.backends.cost.models import model
 from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.closed_loop import Manner, Played
 from llmir.backends.silicon.validate.estimates import related
-from llmir.backends.work.basis import Basis
+from llmir.backends.work.rows import Basis
 from llmir.base.errors import InputError
 from llmir.hw.transfer import ENGINE
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.request.service import Service
+from llmir.backends.request.closed_loop import Service
 from llmir.ir.core.program import Program
 
 HOW: dict[str, Any] = {"engine": "vllm"}

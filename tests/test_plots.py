@@ -139,7 +139,7 @@ def test_bars_of_a_distribution_are_shares_of_the_report(name: str, by: str) -> 
     by=st.sampled_from(["block", "kind"]),
 )
 def test_shares_of_any_workload_add_up(batch: int, prompt: int, generate: int, stages: str, by: str) -> None:
-    from llmir.backends.export.charts.distributions import table
+    from llmir.backends.export.charts.shares import table
 
     program = llmir.run(llmir.load("qwen3-0.6b"), llmir.pipeline_of("vllm") + stages)
     job = llmir.workload(program, "h100-sxm", batch=batch, prompt=prompt, generate=generate)
@@ -210,7 +210,7 @@ def test_contexts_of_the_curve_are_those_of_analyze(name: str) -> None:
 
 
 def test_the_longest_context_that_fits_is_the_last_that_does() -> None:
-    from llmir.backends.export.charts.points import longest
+    from llmir.backends.export.charts.curves import longest
 
     job = workload("llama3.1-8b")
     limit = longest(job, 1 << 20)

@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.api.deployment import Deployment
-from llmir.backends.simulate.capacity import Capacity
 from llmir.backends.simulate.cluster import RunningPools, run_pools
-from llmir.backends.simulate.course import FOREVER, Course
+from llmir.backends.simulate.engine import check_pools
 from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.policy import Policy
-from llmir.backends.simulate.pool_rules import check
-from llmir.backends.simulate.prices import Prices
+from llmir.backends.simulate.result import SimulatedPools
 from llmir.backends.simulate.router import ROUTERS
-from llmir.backends.simulate.server import Server
-from llmir.backends.simulate.servers import DecodeServer, decoded
-from llmir.backends.simulate.simulated_pools import SimulatedPools
+from llmir.backends.simulate.server import FOREVER, Capacity, Course, Policy, Server
+from llmir.backends.simulate.server_kinds import DecodeServer, decoded
+from llmir.backends.simulate.step_times import Prices
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 from tests.naive_pools import NaiveDecoder
@@ -239,7 +236,7 @@ def test_pools_that_an_engine_refuses_are_refused(
 def test_ranks_share_those_of_the_other_side_evenly() -> None:
     two, three = (llmir.run(llmir.load("gpt2"), f"pad-vocab,shard{{tp={tp}}}") for tp in (2, 3))
     with pytest.raises(InputError, match="tp is 2 and 3; ranks of one side share those of the other evenly"):
-        check("vllm", two, three)
+        check_pools("vllm", two, three)
 
 
 def test_servers_that_do_not_match_are_refused() -> None:

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import llmir
 from llmir.base.errors import InputError
 from llmir.frontends.models.presets import PRESETS
-from llmir.ir.sizes.atoms import distinct
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Dim
+from llmir.ir.sizes.polynomial import Dim, distinct
 
 from .strategies import LOGITS, PIPELINES, configs, points, window
 

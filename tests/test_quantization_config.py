@@ -8,7 +8,7 @@ import pytest
 
 import llmir
 from llmir.base.errors import ConfigError, UnsupportedError
-from llmir.frontends.config.fields import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
+from llmir.frontends.config.reader import QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
 from llmir.frontends.models.presets import find
 from llmir.ir.ops.sources import Weight
 

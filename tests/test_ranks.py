@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.api.deployment import Deployment
-from llmir.backends.simulate.capacity import Capacity
-from llmir.backends.simulate.log import LOG
+from llmir.backends.simulate.cluster import serve
 from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.prices import Prices
-from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.server import LOG, Capacity
 from llmir.backends.simulate.server_kinds import PipelinedServer
-from llmir.backends.simulate.steps import PricedStep, in_flight
+from llmir.backends.simulate.step_times import PricedStep, Prices, in_flight
+from llmir.backends.step.composition import Surface
 from llmir.backends.step.evaluate import plan
-from llmir.backends.step.surface import Surface
 from llmir.base.errors import InputError
 from llmir.ir.sizes.binding import Binding
 from tests.naive_uneven import Job, run

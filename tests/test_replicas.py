@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.compare.conservation import conservation
 from llmir.base.errors import PassError, VerifyError
-from llmir.ir.sizes.replicas import Replicas, copies, packed
-from llmir.ir.sizes.routing_laws import law
+from llmir.ir.sizes.routing_laws import Replicas, copies, law, packed
 
 MODEL = "qwen3-30b-a3b"  # 128 experts, of which a token chooses 8
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from llmir.ir.core.dtype import dtype
-from llmir.ir.ops.rounding import rounded, to_format
+from llmir.ir.ops.quant import rounded, to_format
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -15,12 +15,10 @@ from llmir.backends.compare.conservation import conservation
 from llmir.backends.interpret.program import interpret
 from llmir.base.errors import ParseError, PassError, VerifyError
 from llmir.ir.sizes import routing_laws
-from llmir.ir.sizes.atoms import distinct
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import B, T
+from llmir.ir.sizes.polynomial import B, T, distinct, parse
 from llmir.ir.sizes.ragged import even, most, routed, together
-from llmir.ir.sizes.text import parse
-from llmir.ir.sizes.zipf import Zipf, popularity
+from llmir.ir.sizes.routing_laws import Zipf, popularity
 from llmir.ir.tools.text import print_program
 
 from .commands import Run, runner

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.export import oplines, units
+from llmir.backends.export import units, wording
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.facts import weights
 from llmir.backends.step.report import Report
@@ -289,7 +289,7 @@ def test_a_printed_table_adds_up_and_fits_80_columns(step: Report) -> None:
 @settings(max_examples=30)
 def test_markdown_and_html_add_up(step: Report) -> None:
     """They have the same cells; times have three digits."""
-    headings, rows, _ = oplines.flat(step)
+    headings, rows, _ = wording.flat(step)
     html = str(exported(step, "html"))
     lines = [dict(zip(headings, row, strict=True)) for row in rows[:-1]]
     assert [line["op"] for line in lines] == [row.name for row in step.ops]

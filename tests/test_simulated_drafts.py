@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.request.speculation import yielded
-from llmir.backends.simulate.log import LOG, gaps
-from llmir.backends.simulate.prices import Prices
-from llmir.backends.simulate.serve import serve
-from llmir.backends.simulate.yields import Yields
+from llmir.backends.simulate.cluster import serve
+from llmir.backends.simulate.load import Yields
+from llmir.backends.simulate.server import LOG, gaps
+from llmir.backends.simulate.step_times import Prices
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 from tests.commands import Run, runner

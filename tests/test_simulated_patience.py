@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmir.backends.simulate.cluster import serve
 from llmir.backends.simulate.policies.trtllm import Trtllm
-from llmir.backends.simulate.prices import Prices
-from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.step_times import Prices
 from tests.serving_cases import ROOM, Toy, load
 
 PATIENCE, STEPS = 9, 60

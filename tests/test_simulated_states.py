@@ -9,8 +9,8 @@ import pytest
 
 import llmir
 from llmir.backends.memory.kv_capacity import states
-from llmir.backends.simulate.calm import alone
-from llmir.backends.simulate.serve import serve
+from llmir.backends.simulate.cluster import serve
+from llmir.backends.simulate.server import alone
 
 ASKED: dict[str, Any] = {"prompt": 1500, "generate": 64}
 

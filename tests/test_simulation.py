@@ -15,19 +15,16 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.api.deployment import Deployment
-from llmir.backends.simulate.capacity import Capacity
+from llmir.backends.simulate.cluster import serve
 from llmir.backends.simulate.load import Load
-from llmir.backends.simulate.log import LOG, gaps
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.prices import Prices
-from llmir.backends.simulate.serve import serve
-from llmir.backends.simulate.steps import PricedStep, in_flight
-from llmir.backends.step.batch import Batch
+from llmir.backends.simulate.server import LOG, Capacity, gaps
+from llmir.backends.simulate.step_times import PricedStep, Prices, in_flight
+from llmir.backends.step.composition import Batch
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
-from llmir.ir.sizes.atoms import Min, ceildiv
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import C
+from llmir.ir.sizes.polynomial import C, Min, ceildiv
 from tests.serving_cases import (
     Case,
     Toy,

@@ -11,10 +11,8 @@ import pytest
 
 import llmir
 from benchmarks.smooth import CONTEXTS, ENGINES, MODELS, PRECISIONS, SHARDS, Jump, jumps, table
-from llmir.backends.cost.calibration import basis
-from llmir.backends.kernels.attention import AttentionShape
-from llmir.backends.kernels.decode import Decode
-from llmir.backends.kernels.prefill import Prefill
+from llmir.backends.cost.transfer import basis
+from llmir.backends.kernels.attention import AttentionShape, Decode, Prefill
 from llmir.hw import library
 from llmir.hw.device import Device
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmir.backends.cost.calibration import Fit, engines, nearest
-from llmir.backends.cost.relatives import FEWEST
+from llmir.backends.cost.transfer import FEWEST, Fit, engines, nearest
 from llmir.backends.kernels.gemm import Gemm, GemmShape
 from llmir.backends.kernels.moe import GroupedShape, Moe
 from llmir.hw import library

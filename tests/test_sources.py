@@ -8,7 +8,7 @@ import pytest
 
 import llmir
 from llmir.backends.silicon.closed_loop import Manner
-from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.rows import Machines
 from llmir.backends.silicon.tables.table import load
 from llmir.backends.silicon.validate.estimates import captured, priced_by
 from llmir.backends.silicon.validate.requests import Request, request

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.request.spending import spending
+from llmir.backends.request.workload import spending
 from llmir.hw import library
 from llmir.ir.core.program import Program
 

@@ -9,7 +9,7 @@ import pytest
 
 import llmir
 from llmir.hw import library
-from llmir.hw.spent import spent
+from llmir.hw.prices import spent
 
 KWH = 3.6e6  # joules
 

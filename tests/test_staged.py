@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.cost.models import model
-from llmir.backends.step.costs import StageCost
-from llmir.backends.step.evaluate import plan
-from llmir.backends.step.staged import staged as by_arithmetic
+from llmir.backends.step.evaluate import StageCost, plan
+from llmir.backends.step.program_batch import staged as by_arithmetic
 from llmir.base.errors import InputError, PassError
 from llmir.hw.library import load as device
 from llmir.ir.core.program import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import llmir
-from llmir.backends.step.precision import precision
+from llmir.backends.step.facts import precision
 from llmir.ir.ops.quant import Quantize
 
 from .test_quantization_config import EIGHT, FP8_BLOCKS, LLAMA, group, load

@@ -12,16 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.step.batch import Batch
-from llmir.backends.step.keeps import Keeps, parts
-from llmir.backends.step.surface import Surface
+from llmir.backends.step.composition import Batch, Keeps, Surface, parts
 from llmir.base.errors import InputError
 from llmir.ir.core.masks import Chunk, Entries, Mask, Window
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.atoms import Min, ceildiv
-from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import B, C, Dim, Size, T
-from llmir.ir.sizes.uneven import Uneven
+from llmir.ir.sizes.binding import Binding, Uneven
+from llmir.ir.sizes.polynomial import B, C, Dim, Min, Size, T, ceildiv
 
 FUSED = llmir.DEFAULT_PIPELINE
 # A kind of state each: full, windowed, chunked, selected, latent, fixed; and unfused, sharded, in stages.

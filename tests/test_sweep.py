@@ -16,9 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.search.axes import axis
-from llmir.backends.search.figures import BYTES, SHARES, WORK
-from llmir.backends.search.sweep import Sweep
+from llmir.backends.search.sweep import BYTES, SHARES, WORK, Sweep, axis
 from llmir.base.errors import InputError
 
 from .alike import same

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import llmir
-from llmir.backends.export import oplines, units, wording
+from llmir.backends.export import units, wording
 from llmir.backends.export.json import workload_markdown
 from llmir.ir.core.program import Program
 from llmir.ir.tools.build import Builder
@@ -38,7 +38,7 @@ def test_a_program_that_takes_no_time_and_moves_no_bytes_has_its_tables() -> Non
     nothing = Program("nothing", {"main": b.graph()})
     job = llmir.workload(nothing, "h100-sxm", prompt=8, generate=2, cost="ideal")
     assert (job.prefill.time_s, job.prefill.read_bytes) == (0, 0)
-    total = oplines.total_line(job.prefill)
+    total = wording.total_line(job.prefill)
     assert (total.time, total.bytes, total.intensity, total.bound) == ("0 s", "0 B", "–", "–")
     assert ("bound by", "–") in wording.step_lines(job.prefill)
     for text in (job._repr_html_(), job.prefill._repr_html_(), workload_markdown(job)):

@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llmir.backends.kernels.base import KERNELS, Kernel, Shape
-from llmir.backends.kernels.cdna import LentCdnaGemm
 from llmir.backends.kernels.engine_cpu import RunShape, StepShape
-from llmir.backends.kernels.gemm import LentBlockGemm, LentGemm, LowGemm
+from llmir.backends.kernels.gemm import LentBlockGemm, LentCdnaGemm, LentGemm, LowGemm
 from llmir.backends.kernels.latent import CompressedShape, SharedShape
 from llmir.backends.kernels.scan import Step, UpdateShape
 from llmir.backends.step.timing import Timing
@@ -31,13 +30,9 @@ from llmir.base.array_namespace import ARRAYS, SCALARS, Namespace, Number
 from llmir.hw import library
 from llmir.hw.device import Device
 from llmir.ir.core.op import OPS
-from llmir.ir.sizes.atoms import ATOMS
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.chance import Chance
-from llmir.ir.sizes.even import Arrived, Even, Groups
-from llmir.ir.sizes.polynomial import B, C, Dim, T
-from llmir.ir.sizes.power_law import PowerLaw
-from llmir.ir.sizes.zipf import Zipf
+from llmir.ir.sizes.polynomial import ATOMS, B, C, Dim, T
+from llmir.ir.sizes.routing_laws import Arrived, Chance, Even, Groups, PowerLaw, Zipf
 
 from .test_kernels import kernels
 

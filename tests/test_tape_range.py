@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.kernels.call import recording
+from llmir.backends.kernels.base import recording
 from llmir.backends.step.functions import MOST, Code
 from llmir.backends.tape import numpy, python
-from llmir.backends.tape.bounds import BOUNDS, Range
 from llmir.backends.tape.outline import Outline, whole, within
 from llmir.backends.tape.outline import blocks as cover
-from llmir.backends.tape.pruning import Choices
+from llmir.backends.tape.pruning import BOUNDS, Choices, Range
 from llmir.backends.tape.record import Function, Tape
 from llmir.base.array_namespace import SCALARS
 from llmir.ir.sizes.binding import Binding

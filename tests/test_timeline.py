@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.export.timeline import trace
-from llmir.backends.step.report import Report
-from llmir.backends.step.timeline import Slice
+from llmir.backends.step.report import Report, Slice
 from llmir.base.errors import InputError, OutputError
 
 from .commands import Run, runner

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from scipy import stats
 
 import llmir
+from llmir.backends.simulate.load import trace
 from llmir.backends.simulate.replications import STUDENT
-from llmir.backends.simulate.trace import trace
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 

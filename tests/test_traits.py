@@ -12,12 +12,11 @@ import pytest
 
 import llmir
 from llmir.backends.interpret.program import interpret
-from llmir.backends.step.precision import precision
+from llmir.backends.step.facts import precision
 from llmir.frontends.checkpoints.weights import expected
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.gemm import Gemm, operand_gemm
-from llmir.ir.core.op import OPS, Loop, Op, Work
+from llmir.ir.core.op import OPS, Gemm, Loop, Op, Work, operand_gemm
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.tools.build import Builder

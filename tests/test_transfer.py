@@ -11,15 +11,20 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.cost.calibration import basis
-from llmir.backends.cost.relatives import DIE, relation, relatives
-from llmir.backends.cost.transfer import carried, of_device, of_engine, together
-from llmir.backends.kernels.attention import AttentionShape
+from llmir.backends.cost.transfer import (
+    DIE,
+    basis,
+    carried,
+    of_device,
+    of_engine,
+    relation,
+    relatives,
+    together,
+)
+from llmir.backends.kernels.attention import AttentionShape, Decode, Prefill
 from llmir.backends.kernels.base import KERNELS
-from llmir.backends.kernels.decode import Decode
 from llmir.backends.kernels.engine_cpu import Host
 from llmir.backends.kernels.gemm import Gemm, GemmShape
-from llmir.backends.kernels.prefill import Prefill
 from llmir.backends.silicon.calibrate.transfer import WITHIN, Loan, bands, covered
 from llmir.backends.silicon.validate.estimates import priced_by
 from llmir.base.errors import InputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmir.frontends.config.unquantized import _WORDS, covers
+from llmir.frontends.config.quantization import _WORDS, covers
 
 
 @pytest.mark.parametrize(

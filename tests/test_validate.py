@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.cost.calibration import basis
+from llmir.backends.cost.transfer import basis
 from llmir.backends.kernels.attention import AttentionShape
-from llmir.backends.request.service import Service
+from llmir.backends.request.closed_loop import Service
 from llmir.backends.silicon.validate import bounds
 from llmir.backends.silicon.validate.rows import Judged, Validation
 from llmir.hw import library

@@ -1,28 +1,432 @@
-"""What two programs or devices differ in: ops that replace others, appear, vanish, or cost otherwise."""
+"""What two programs or devices differ in: ops that replace others, appear, vanish, or cost otherwise.
+
+What the times of two sides of a comparison are made of, and whether that is the same.
+
+One basis for all sides of a comparison: times of one kind, by the kernels of one engine.
+
+Which ops of one program do the work of which ops of another, told by structure.
+
+An op is known by its path and opcode; copies that `unroll` numbers are one op. Ops that both programs
+have are pairs. The others are grouped: by the weights and caches that they read, by the slot of a paired
+op that they feed, and what is left by where it lies in the dataflow: if the one graph is the other with
+some ops contracted, a group's neighbours must be neighbours there too.
+
+Two sides of a comparison: steps or requests, and what a server makes of them.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from llmir.backends.request.spending import spending
-from llmir.backends.request.workload import Workload
-from llmir.backends.step.costs import OVERHEAD, OpCost
+from llmir.backends.cost.calibrated import Calibrated
+from llmir.backends.cost.models import CostModel, model, unmeasured
+from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.transfer import engines, first, kernels_of
+from llmir.backends.request.closed_loop import HOST, ClosedLoop, service
+from llmir.backends.request.workload import Workload, spending
+from llmir.backends.step.evaluate import OVERHEAD, OpCost, plan
 from llmir.backends.step.report import Report
-from llmir.backends.work.basis import Basis
+from llmir.backends.work.rows import ROOFLINE, Basis
+from llmir.base.arguments import integer, shown
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
 from llmir.base.values import Figures
+from llmir.hw.device import Device
+from llmir.ir.core.graph import Value
+from llmir.ir.core.program import Program
 
-from .bases import Bases, bases
-from .match import Key, key, matches
+
+@dataclass(frozen=True)
+class Side(Figures):
+    """One side: its model, each basis of its ops' times with the share of it, and the mean relative error."""
+
+    model: Model
+    shares: Mapping[Basis, float]
+    error: float | None
+
+    @property
+    def kind(self) -> str:
+        """calibrated, roofline or efficiency."""
+        return "roofline" if self.model.name == "ideal" else self.model.name
+
+    @property
+    def engine(self) -> str | None:
+        """Whose kernels, with whose host if that is another's."""
+        if not isinstance(self.model, Calibrated):
+            return None
+        kernels, asked = self.model.kernels, self.model.engine
+        return kernels if asked in (None, kernels) else f"{kernels}, host of {asked}"
+
+    @property
+    def source(self) -> str:
+        """Where most kernels were measured, and how far off their times are."""
+        device, whose = self.model.device, kernels_of(self.model.device)
+        where = f"borrowed from {whose.name}" if whose and whose != device else f"measured on {device.name}"
+        return where + (f" ± {100 * self.error:.0f}%" if self.error is not None else "")
+
+    @property
+    def outside(self) -> float:
+        """The share of time that is the roofline's beside calibrated kernels."""
+        other = sum(share for basis, share in self.shares.items() if basis.kind != self.kind)
+        return other / (sum(self.shares.values()) or 1.0)
+
+
+@dataclass(frozen=True)
+class Bases:
+    """The basis of both sides of a comparison; `why` it is the roofline, where nobody asked for that."""
+
+    before: Side
+    after: Side
+    why: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(self.words())
+
+    def words(self) -> Sequence[str]:
+        """What both sides share, then what differs; each is a short line."""
+        old, new = self.before, self.after
+        if old.kind != "calibrated":
+            reason = f": {self.why}" if self.why else ", a lower bound" if old.kind == "roofline" else ""
+            return [f"{old.kind} on both sides{reason}"]
+        same = f"calibrated, {old.engine} kernels on both sides"
+        said = [
+            same if old.engine == new.engine else f"calibrated, {_pair('kernels of', old.engine, new.engine)}"
+        ]
+        said += (
+            [f"both {old.source}"]
+            if old.source == new.source
+            else [f"before {old.source}", f"after {new.source}"]
+        )
+        if old.outside or new.outside:
+            shares = (f"{100 * side.outside:.0f}%" for side in (old, new))
+            reasons = {
+                b.why or "without a kernel" for s in (old, new) for b in s.shares if b.kind == "roofline"
+            }
+            said.append(_pair(f"by the roofline, {', '.join(sorted(reasons))}:", *shares))
+        return said
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        sides = {"before": self.before, "after": self.after}
+        return {
+            "kind": self.before.kind,
+            "engine": {name: side.engine for name, side in sides.items()},
+            "why": self.why or None,
+            **{name: {str(b): share for b, share in side.shares.items()} for name, side in sides.items()},
+        }
+
+
+def bases(before: Iterable[Report], after: Iterable[Report], why: str = "") -> Bases:
+    """The bases of two sides; `InputError` if times of the one are measured and of the other are not."""
+    found = Bases(_side(before), _side(after), why)
+    if found.before.kind != found.after.kind:
+        named = (f"{side.kind} for {side.model.device.name}" for side in (found.before, found.after))
+        raise InputError(
+            f"diff: times of two kinds do not compare, {' and '.join(named)}; "
+            "price both alike (cost='ideal'), or give programs and devices"
+        )
+    return found
+
+
+def _pair(what: str, old: str | None, new: str | None) -> str:
+    return f"{what} {old} before, {new} after"
+
+
+def _side(reports: Iterable[Report]) -> Side:
+    shares: dict[Basis, float] = {}
+    models, known, off = [], 0.0, 0.0
+    for report in reports:
+        models.append(report.plan.model)
+        for op in report.work:
+            time = op.repeat * float(op.time_s)
+            shares[op.basis] = shares.get(op.basis, 0.0) + time
+        if report.error is not None:
+            time = float(report.time_s)
+            known, off = known + time, off + time * float(report.error)
+    whole = sum(shares.values()) or 1.0
+    largest = sorted(shares, key=lambda basis: -shares[basis])
+    error = off / known if known else None
+    return Side(models[0], {basis: shares[basis] / whole for basis in largest}, error)
+
+
+Sides = Sequence[tuple[Program, Device]]
+
+
+@dataclass(frozen=True)
+class Common:
+    """A cost model for each side, all of one basis; `why` it is the roofline, where nobody asked for that."""
+
+    models: tuple[Model, ...]
+    why: str = ""
+
+
+def common(
+    sides: Sides,
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+    engine_after: str | None = None,
+) -> Common:
+    """The models that these options ask for on every side, of `engine_after` on the last.
+
+    By default they are calibrated, with the kernels of one engine, if all ops of all sides have measured
+    kernels; else the roofline. HardwareError if kernels are asked for and a device has none.
+    """
+    devices = [device for _, device in sides]
+    if cost is not None or engine or efficiency or engine_after:
+        names = [engine] * (len(devices) - 1) + [engine_after or engine]
+        pairs = zip(devices, names, strict=True)
+        return Common(tuple(model(device, cost, name, efficiency) for device, name in pairs))
+    engine, why = _engine(devices)
+    if not why:
+        models = tuple(model(device, "calibrated", engine) for device in devices)
+        why = next(
+            (lack for (program, _), m in zip(sides, models, strict=True) if (lack := _lack(program, m))), ""
+        )
+    return Common(tuple(model(device, "ideal") for device in devices), why) if why else Common(models)
+
+
+def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
+    """The engine to take, None for the default of all; and what speaks against any."""
+    firsts = [first(device) for device in devices]
+    if None in firsts:
+        return None, unmeasured(devices[firsts.index(None)])
+    if len(set(firsts)) == 1:
+        return None, ""
+    if shared := [name for name in firsts if all(name in engines(device) for device in devices)]:
+        return shared[0], ""
+    on = ", ".join(f"{name} on {d.name}" for d, name in zip(devices, firsts, strict=True))
+    return None, f"no engine was measured on all: {on}"
+
+
+def _lack(program: Program, model: Model) -> str:
+    """An op that no kernel was measured for, in words; none if there is none."""
+    of = plan(program, model)
+    missing = (row for row, price in zip(of.rows, of.prices, strict=True) if price.basis == ROOFLINE)
+    row = next(missing, None)
+    return f"no kernel for {row.node.op.opcode} was measured on {model.device.name}" if row else ""
+
+
+class Key(NamedTuple):
+    """What an op is known by: its path without the numbers of unrolled layers, and its opcode."""
+
+    path: str
+    opcode: str
+
+
+Match = tuple[tuple[Key, ...], tuple[Key, ...]]  # ops of the one program, ops of the other
+
+
+def key(path: str, opcode: str) -> Key:
+    """The key of an op.
+
+    >>> key("layer.31.q_proj", "linear")
+    Key(path='layer.q_proj', opcode='linear')
+    """
+    return Key(re.sub(r"\.\d+(?=\.)", "", path), opcode)
+
+
+@dataclass
+class Flow:
+    """Who feeds whom in a step: ops in schedule order, by slot what feeds them, and the weights they read.
+
+    Collectives and quantization only move or re-type what they are given: their users are fed by what feeds
+    them, and nothing else does their work.
+    """
+
+    feeds: dict[Key, list[set[Key]]] = field(default_factory=dict)
+    held: dict[Key, set[str]] = field(default_factory=dict)
+    users: dict[Key, set[Key]] = field(default_factory=dict)
+    outputs: list[set[Key]] = field(default_factory=list)
+    moves: set[Key] = field(default_factory=set)
+
+    def add(self, op: Key, operands: Sequence[Iterable[Key | str]]) -> None:
+        """An op, or a copy of one; a `str` is a weight or a cache."""
+        slots = self.feeds.setdefault(op, [])
+        slots += [set() for _ in operands[len(slots) :]]
+        held = self.held.setdefault(op, set())
+        for slot, given in zip(slots, operands, strict=False):
+            for one in given:
+                if isinstance(one, str):
+                    held.add(one)
+                else:
+                    slot.add(one)
+                    self.users.setdefault(one, set()).add(op)
+
+    def fed_by(self, op: Key) -> set[Key]:
+        """The ops that feed `op`."""
+        return set().union(*self.feeds[op])
+
+
+@lru_cache(maxsize=256)
+def flow(program: Program) -> Flow:
+    """The flow of a step, through the bodies of `repeat` and round them."""
+    found = Flow()
+
+    def walk(name: str, path: str, given: Sequence[frozenset[Key | str]]) -> list[frozenset[Key | str]]:
+        graph = program[name]
+        made: dict[Value, frozenset[Key | str]] = {
+            n.values[0]: g for n, g in zip(graph.inputs, given, strict=False)
+        }
+        for node in graph.nodes:
+            op = key(path + node.name, node.op.opcode)
+            operands = [made[v] for v in node.operands]
+            results: Iterable[frozenset[Key | str]]
+            if node.op.source:
+                held = node.op.role != "activation"
+                results = [made.get(node.values[0], frozenset([op.path] if held else []))]
+            elif node.op.zero:
+                results = [frozenset()]
+            elif loop := node.op.loop:
+                inside = f"{path}{node.name}."
+                results = walk(loop.body, inside, operands)
+                if loop.times > 1:
+                    kept = operands[: loop.carried]
+                    carried = [a | b for a, b in zip(kept, results, strict=False)]
+                    results = walk(loop.body, inside, [*carried, *operands[loop.carried :]])
+            elif node.op.moves:
+                found.moves.add(op)
+                found.add(op, [])
+                results = [frozenset[Key | str]().union(*operands)] * len(node.values)
+            else:
+                found.add(op, operands)
+                results = [frozenset([op])] * len(node.values)
+            made.update(zip(node.values, results, strict=True))
+        return [made[v] for v in graph.outputs]
+
+    made: list[frozenset[Key | str]] = []
+    for entry in program.entries:
+        made = walk(entry, "", made)
+    found.outputs += [{op for op in results if isinstance(op, Key)} for results in made]
+    return found
+
+
+def matches(a: Program, b: Program) -> list[Match]:
+    """Every op of both programs, once: pairs, groups that replace one another, and ops that only one has."""
+    return list(_Grouping(flow(a), flow(b)).matches())
+
+
+class _Grouping:
+    """Groups of the ops that only one program has; a group is called by one of its (side, op) members."""
+
+    def __init__(self, a: Flow, b: Flow) -> None:
+        self.sides = (a, b)
+        self.pairs = a.feeds.keys() & b.feeds.keys()
+        self.group: dict[tuple[int, Key], int] = {}
+        self.members: list[tuple[set[Key], set[Key]]] = []
+        for side, flow in enumerate(self.sides):
+            for op in flow.feeds:
+                if (side, op) not in self.group:
+                    self.group[side, op] = len(self.members)
+                    self.members.append((set(), set()))
+                    for one in (0, 1) if op in self.pairs else (side,):
+                        self.group[one, op] = len(self.members) - 1
+                        self.members[-1][one].add(op)
+        self.anchor()
+        for side in (0, 1):
+            self.place(side)
+
+    def lone(self, side: int) -> list[Key]:
+        """The ops that only this side has, and that something on the other may stand for."""
+        flow = self.sides[side]
+        return [op for op in flow.feeds if op not in self.pairs and op not in flow.moves]
+
+    def join(self, mine: int, other: int) -> None:
+        """Make two groups one."""
+        if mine == other:
+            return
+        for side in (0, 1):
+            moved = self.members[other][side]
+            self.members[mine][side].update(moved)
+            self.group.update(dict.fromkeys(((side, op) for op in moved), mine))
+            moved.clear()
+
+    def anchor(self) -> None:
+        """Join what stands at the same path, reads the same weights, or feeds the same slot of a pair."""
+        signs: dict[str, tuple[int, Key]] = {}
+        for side in (0, 1):
+            for op in self.lone(side):
+                for sign in (op.path, *sorted(self.sides[side].held[op])):
+                    where, other = signs.setdefault(sign, (side, op))
+                    if where != side:
+                        self.join(self.group[where, other], self.group[side, op])
+        alone = set(self.lone(0)), set(self.lone(1))
+        waiting = [(self.sides[0].outputs, self.sides[1].outputs)]
+        waiting += [
+            self.slots(self.group[0, op]) for op in self.sides[0].feeds if self.pair(self.group[0, op])
+        ]
+        while waiting:
+            for feeds in zip(*waiting.pop(0), strict=False):
+                ours, theirs = (mine & slot for mine, slot in zip(alone, feeds, strict=True))
+                if len(ours) == len(theirs) == 1:
+                    kept, joined = self.group[0, ours.pop()], self.group[1, theirs.pop()]
+                    self.join(kept, joined)
+                    if kept != joined and self.pair(kept):
+                        waiting.append(self.slots(kept))
+
+    def pair(self, group: int) -> bool:
+        """Whether a group is one op on either side, of the same kind of work."""
+        left, right = self.members[group]
+        return len(left) == len(right) == 1 and {x.opcode for x in left} == {y.opcode for y in right}
+
+    def slots(self, group: int) -> tuple[list[set[Key]], list[set[Key]]]:
+        """What feeds the two ops of a pair."""
+        [left], [right] = self.members[group]
+        return self.sides[0].feeds[left], self.sides[1].feeds[right]
+
+    def place(self, side: int) -> None:
+        """Put each op that has no counterpart yet, users first, where the other graph has room for it."""
+        flow = self.sides[side]
+        for op in reversed(self.lone(side)):
+            if self.members[self.group[side, op]][1 - side]:
+                continue
+            users = [self.group[side, u] for u in flow.users.get(op, ()) if u != op]
+            sets = [{g, *self.neighbours(g, 1 - side, up=True)} for g in users]
+            if not sets:
+                continue  # nothing needs it, so nothing took its place
+            placed = [self.group[side, p] for p in flow.fed_by(op)]
+            sets += [
+                {g, *self.neighbours(g, 1 - side, up=False)} for g in placed if self.members[g][1 - side]
+            ]
+            room = [g for g in set.intersection(*sets) if self.may_hold(g, 1 - side)]
+            if room:
+                self.join(min(room, key=lambda g: (g not in users, g)), self.group[side, op])
+
+    def may_hold(self, group: int, side: int) -> bool:
+        """Whether a group is no pair and has ops of that side."""
+        return bool(self.members[group][side]) and not self.pair(group)
+
+    def neighbours(self, group: int, side: int, *, up: bool) -> Iterator[int]:
+        """The groups that feed a group on that side, or that it feeds."""
+        flow = self.sides[side]
+        for op in self.members[group][side]:
+            for other in flow.fed_by(op) if up else flow.users.get(op, ()):
+                yield self.group[side, other]
+
+    def matches(self) -> Iterator[Match]:
+        """The groups in the order of the second program, then what only the first has."""
+        at = [{op: i for i, op in enumerate(flow.feeds)} for flow in self.sides]
+        seen: set[int] = set()
+        for side in (1, 0):
+            for op in self.sides[side].feeds:
+                group = self.group[side, op]
+                if group not in seen:
+                    seen.add(group)
+                    left, right = self.members[group]
+                    yield (
+                        tuple(sorted(left, key=at[0].__getitem__)),
+                        tuple(sorted(right, key=at[1].__getitem__)),
+                    )
+
 
 FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
 MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
@@ -241,7 +645,7 @@ def steps(before: Report, after: Report, why: str = "") -> StepDiff:
     if shape:
         raise InputError(f"a diff is of one point, not of a grid {shape}")
     basis = bases([before], [after], why)
-    old, new = _parts(before), _parts(after)
+    old, new = _op_parts(before), _op_parts(after)
     changes: list[Change] = []
     same: list[Part] = []
     for left, right in matches(before.program, after.program):
@@ -307,7 +711,7 @@ def _together(changes: list[Change]) -> Change:
     return Change(*(tuple(map(added, zip(*side, strict=True))) for side in sides))
 
 
-def _parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]]:
+def _op_parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]]:
     """For each op how often it runs at which figures (exact, so that equal ops are equal), and all as one."""
     copies: dict[Key, list[Any]] = {}
     for op, row in zip(report.work, report.plan.rows, strict=True):
@@ -329,3 +733,77 @@ def _parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]
 
 def _sums(runs: Counter[tuple[Number, ...]]) -> dict[str, Any]:
     return {f: sum(n * figures[i] for figures, n in runs.items()) for i, f in enumerate(FIGURES)}
+
+
+_LOOP = (
+    ("loop: TTFT", "ttft_s"),
+    ("loop: TPOT", "tpot_s"),
+    ("loop: tokens/s", "output_tokens_per_s"),
+    ("loop: in flight", "in_flight"),
+)
+_TERMS = {"step_s": "  decode step", "host_s": "  host", "prompts_s": "  others' prompts"}
+
+
+@dataclass(frozen=True)
+class ServiceDiff(WorkloadDiff):
+    """Two workloads, and as many users of either in a closed loop."""
+
+    @property
+    def loops(self) -> tuple[ClosedLoop, ClosedLoop]:
+        """Of both sides."""
+        sides: tuple[Any, Any] = self.before, self.after
+        return sides[0].loop, sides[1].loop
+
+    @property
+    def served(self) -> tuple[Row, ...]:
+        """What the users see, and the terms of a token's time, whose changes add up to its own."""
+        found = [Row(what, name, Pair(*(getattr(loop, name) for loop in self.loops))) for what, name in _LOOP]
+        sides = [_loop_terms(loop) for loop in self.loops]
+        parts = [name for name in _TERMS if any(name in side for side in sides)]
+        terms = [Row(_TERMS[n], f"terms.{n}", Pair(*(side.get(n, 0.0) for side in sides))) for n in parts]
+        return (*found[:2], *terms, *found[2:])
+
+    def to_dict(self) -> dict[str, Any]:
+        """With `serving`: figures of the loops, and their terms."""
+        rows = {row.name: row.pair.to_dict() for row in self.served}
+        terms = {name.removeprefix("terms."): pair for name, pair in rows.items() if "." in name}
+        figures = {name: pair for name, pair in rows.items() if "." not in name}
+        users = self.before.batch
+        return super().to_dict() | {"serving": {"concurrency": users, **figures, "terms": terms}}
+
+
+def _loop_terms(loop: ClosedLoop) -> Mapping[str, float]:
+    """The terms of a loop by what they are on any engine: first the decode step, prompts last."""
+    if not loop.terms:
+        return {}
+    step, *rest = loop.terms
+    found = {"step_s": step.time_s}
+    return found | {"host_s" if term.what == HOST else "prompts_s": term.time_s for term in rest}
+
+
+def stepped(programs: list[Program], basis: Common, step: Mapping[str, Any], **idle: Any) -> StepDiff:
+    """The difference of two programs in a step; InputError for what is `idle` there, but None."""
+    for name, value in idle.items():
+        if value is not None:
+            raise InputError(f"{name}: {shown(value)} is of requests; say prompt or generate too")
+    at: dict[str, Any] = {name: integer(name, value, name != "context") for name, value in step.items()}
+    sides = zip(programs, basis.models, strict=True)
+    reports = [Report(p, m.device, **at, model=m) for p, m in sides]
+    return steps(reports[0], reports[1], basis.why)
+
+
+def requested(
+    programs: list[Program],
+    basis: Common,
+    tokens: list[tuple[Any, Any]],
+    concurrency: int | None,
+    **asked: Any,
+) -> WorkloadDiff:
+    """The difference of two programs over requests of so many tokens each, or over those of users."""
+    sides = zip(programs, basis.models, tokens, strict=True)
+    asked = {name: value for name, value in asked.items() if value is not None}
+    jobs = [Workload(p, m.device, prompt=t[0], generate=t[1], model=m, **asked) for p, m, t in sides]
+    if concurrency is None:
+        return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
+    served = [service(job, concurrency, None) for job in jobs]
+    return ServiceDiff(served[0], served[1], why=basis.why)

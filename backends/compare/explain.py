@@ -1,35 +1,352 @@
-"""One op explained: its equation, its costs in symbols and in numbers, and why it takes the time it takes."""
+"""One op explained: its equation, its costs in symbols and in numbers, and why it takes the time it takes.
+
+What makes up a row that is no op: what the engine adds to the ops of a stage, or why the stage waits.
+
+What an explanation of an op says: axes, amounts, limits, ways to send, its kernel, and all of it.
+
+The arithmetic of a kernel at one point: the kernel itself, recorded, with what its choices choose there.
+
+So what is shown is what is computed. Of a minimum, a maximum or a `where` there is the argument that is
+chosen, and what is nothing at the point is left out.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from math import inf
 from typing import Any
 
-from llmir.backends.cost.calibrated import Crossing, Fastest, Measured
-from llmir.backends.cost.ideal import limits
+from llmir.backends.cost.calibrated import Crossing, Fastest, Measured, Part
 from llmir.backends.cost.op_time import Price
-from llmir.backends.cost.part import Part
-from llmir.backends.kernels.base import Shape, parameters
-from llmir.backends.step.costs import OpCost
+from llmir.backends.cost.roofline import limits
+from llmir.backends.kernels.base import Kernel, Shape, parameters
+from llmir.backends.step.evaluate import BUBBLE, OVERHEAD, OpCost, late
 from llmir.backends.step.report import Report
-from llmir.backends.work.limit import Limit
+from llmir.backends.tape.python import TEXT
+from llmir.backends.tape.record import Function, Tape
 from llmir.backends.work.network import Exchange, Way
-from llmir.backends.work.rows import Row
+from llmir.backends.work.rows import Basis, Limit, Row
+from llmir.base.array_namespace import SCALARS, Number
+from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
+from llmir.base.formats import Result
 from llmir.base.names import suggest
+from llmir.base.values import Figures
+from llmir.hw.device import Device
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding, Mixed
 from llmir.ir.sizes.polynomial import Size
 from llmir.ir.tools.text import print_node
 
-from .arithmetic import arithmetic
-from .explanation import Amount, Axis, Bound, Constant, Explanation, Kernel, Line, Route, Sent
-from .overhead import find as find_overhead
-from .overhead import terms
+
+@dataclass(frozen=True)
+class Term:
+    """A time on the way to that of the row: what it is, how it comes about, and seconds."""
+
+    what: str
+    says: str
+    time_s: float
 
 
-def find(program: Program, name: str) -> Instance:
+def find_overhead(report: Report, name: str) -> OpCost | None:
+    """The row of that name, or whose last part that is; `InputError` if several stages have one."""
+    rows = [row for row in report.ops if row.kind == OVERHEAD]
+    found = [row for row in rows if name in (row.name, row.name.rpartition(".")[2])]
+    if len(found) > 1:
+        raise InputError(f"op {name!r} is ambiguous: {', '.join(row.name for row in found)}")
+    return found[0] if found else None
+
+
+def terms(report: Report, row: OpCost) -> tuple[Term, ...]:
+    """Times of which the row is the last less the first, once."""
+    return _bubble(report, row) if row.bound == BUBBLE else _engine(report, row)
+
+
+def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
+    """Of a micro-batch on its stage: the ops alone, in a graph, as the CPU launches them, and after it."""
+    host = report.plan.host
+    assert host is not None, "an engine's row is there with its host only"
+    added, whole = report.plan.overheads(report.at)[row.stage], report.stages[row.stage].time_s
+    kernels = sum(r.repeat for r in report.plan.rows if r.stage == row.stage)
+    alone = float(whole - sum(added))
+    cpu = host.scheduling(report.plan.sequences(report.at))
+    captured = bool(report.plan.captured(report.at))
+    hidden = f"{100 * host.hidden:.3g}%" if captured and host.hidden > 0.0005 else "nothing"
+    return (
+        Term("ops alone", f"{kernels:,} kernels, each with its launch", alone),
+        Term("in a graph", f"that hides {hidden} of each launch", alone + float(added.hidden_s)),
+        Term(
+            "as launched",
+            "at once" if captured else f"by the CPU, {host.launching}",
+            float(whole - added.host_s - added.skew_s),
+        ),
+        *_late(report, row, host.skew_us, float(whole - added.host_s)),
+        Term("as scheduled", "at the first stage" if row.stage else f"by the CPU: {cpu}", float(whole)),
+    )
+
+
+def _late(report: Report, row: OpCost, skew_us: float, time_s: float) -> tuple[Term, ...]:
+    """That collectives wait for the last rank, where there are any."""
+    counts: dict[int, int] = {}
+    for r in report.plan.rows:
+        if r.stage == row.stage and late(r):
+            counts[r.work.ranks] = counts.get(r.work.ranks, 0) + r.repeat
+    if not counts:
+        return ()
+    calls = ", ".join(f"{n:,} collectives of {ranks} ranks" for ranks, n in sorted(counts.items()))
+    return (Term("ranks together", f"{calls}, each is {skew_us:.3g} µs late", time_s),)
+
+
+def _bubble(report: Report, row: OpCost) -> tuple[Term, ...]:
+    """Of a step: what the stage works, and what all take."""
+    parts, stage = report.program.micro_batches, report.stages[row.stage]
+    each = f"{parts} micro-batch{'es' if parts > 1 else ''} of {1e3 * float(stage.time_s):.3g} ms"
+    times = ", ".join(f"{1e3 * float(s.time_s):.3g}" for s in report.stages)
+    return (
+        Term("stage works", each, parts * float(stage.time_s)),
+        Term("step", f"Σt + {parts - 1} · max t; stages take {times} ms", float(report.time_s)),
+    )
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of the equation, its role and its size."""
+
+    name: str
+    role: str
+    expression: str
+    size: Number
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Something counted: what, whose, in symbols and as a number."""
+
+    what: str
+    role: str
+    expression: str
+    value: Number
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A limit on the time: `latency_s`, and `amount` at `rate` per second, a constant of the device."""
+
+    bound: str
+    what: str
+    expression: str
+    amount: Number
+    latency_s: float
+    rate: float
+    time_s: float
+    decides: bool
+    constant: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Bytes that a rank sends over one link, at `rate` per second."""
+
+    link: str
+    bytes: Number
+    rate: float
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way to send, and what it would take; links are busy at once."""
+
+    name: str
+    latency_s: float
+    sends: tuple[Sent, ...]
+    time_s: float
+    fastest: bool
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A parameter of a calibrated kernel: its value, unit ("" for a ratio) and meaning."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of arithmetic: a formula of a kernel's parameters, of what it is given and of lines before."""
+
+    name: str
+    formula: str
+    value: Number
+
+
+@dataclass(frozen=True)
+class KernelExplanation(Figures):
+    """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to.
+
+    `lines` are what it computes there; the last is its time.
+    """
+
+    family: str
+    engine: str
+    device: str
+    origin: str
+    rows: int
+    error: float
+    strange: float  # what heads, or ops, that it was not fitted to add to `error`
+    given: Mapping[str, Any]
+    parameters: tuple[Constant, ...]
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Explanation(Figures, Result):
+    """All that is known of one op in one step; sizes and costs are of one execution on one rank.
+
+    Of a row that is no op, `terms` say what makes up its time, and it has no sizes. `share` is of the step
+    of `step_time_s` on all pipeline stages together.
+    """
+
+    phase: str
+    model: str
+    device: str
+    cost_model: str
+    name: str
+    opcode: str
+    kind: str
+    block: str
+    repeat: int
+    layers: str
+    ir: str
+    equation: str
+    axes: tuple[Axis, ...]
+    binding: Mapping[str, Number]
+    flops: tuple[Amount, ...]
+    gemms: tuple[Mapping[str, str], ...]
+    reads: tuple[Amount, ...]
+    writes: tuple[Amount, ...]
+    sends: tuple[Amount, ...]
+    routes: tuple[Route, ...]
+    results: tuple[Amount, ...]
+    limits: tuple[Bound, ...]
+    basis: Basis
+    error: float | None
+    ideal_time_s: float
+    kernel: KernelExplanation | None
+    time_s: float
+    total_time_s: float
+    share: float
+    stages: int
+    step_time_s: float
+    terms: tuple[Term, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return asdict(self) | {"basis": str(self.basis)}
+
+
+TIME = "kernel"  # the last line: seconds of a call
+WIDEST = 64  # characters of what gets no line of its own
+# How tightly what is written binds; calls and names the most.
+BINDS = {
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 0),
+    **dict.fromkeys(("less", "less_equal", "equal", "not_equal"), 0),
+    **{"add": 1, "subtract": 1, "multiply": 2, "divide": 2, "floor_divide": 2, "negative": 3, "power": 4},
+}
+TIGHT = 5
+
+
+def arithmetic(kernel: Kernel, part: str, device: Device, shape: Shape) -> tuple[Line, ...]:
+    """What a part of a kernel computes of a shape of numbers, line by line; the last is the seconds.
+
+    Lines are Python, in names of the kernel's parameters, of the shape's numbers and of lines before.
+    """
+    tape, given = Tape(SCALARS), dict[str, Number]()
+
+    def symbol(name: str, value: Number) -> Number:
+        if value in (0, inf):
+            return value
+        given[name] = value
+        return tape.symbol(name)
+
+    own = {p.name: (getattr(kernel, p.name), p.choices) for p in parameters(type(kernel))}
+    symbols = {name: value if choices else symbol(name, value) for name, (value, choices) in own.items()}
+    numbers = {name: symbol(name, value) for name, value in shape.numbers().items()}
+    time = getattr(type(kernel)(**symbols), part)(device, shape.put(numbers), tape.namespace)
+    return _tape_lines(_chosen(Function.of(tape, given, [time]), given), given)
+
+
+def _values(tape: Tape, given: Mapping[str, Number]) -> list[Number]:
+    """Of each node."""
+    found: list[Number] = []
+    for kind, of in tape.nodes:
+        if kind in ("constant", "symbol"):
+            found.append(of[0] if kind == "constant" else given[of[0]])
+        else:
+            found.append(tape.scalars[kind](*(found[n] for n in of)))
+    return found
+
+
+def _chosen(function: Function, given: Mapping[str, Number]) -> Function:
+    """The same at that point alone."""
+    nodes, values, kept = function.tape.nodes, _values(function.tape, given), dict[int, tuple[int, ...]]()
+    for number in function.live:
+        kind, of = nodes[number]
+        if kind in ("minimum", "maximum"):
+            kept[number] = (next(n for n in of if values[n] == values[number]),)
+        elif kind == "where":
+            kept[number] = (of[1 if values[of[0]] else 2],)
+    nothing = {n: values[n] for n in function.live if values[n] in (0, inf)}
+    tape = Tape(SCALARS)
+    inputs = {**function.inputs, **dict.fromkeys(nothing, "")}
+    operands = [*map(tape.symbol, function.inputs.values()), *nothing.values()]
+    found = Function(function.tape, inputs, function.outputs).onto(tape, operands, kept)
+    return Function.of(tape, given, found)
+
+
+def _tape_lines(function: Function, given: Mapping[str, Number]) -> tuple[Line, ...]:
+    nodes, values = function.tape.nodes, _values(function.tape, given)
+    uses = Counter(n for number in function.live for n in nodes[number].of)
+    said: dict[int, tuple[str, int]] = {}
+    lines: list[Line] = []
+
+    def say(number: int, binds: int) -> str:
+        if number in said:
+            text, tight = said[number]
+            return text if tight >= binds else f"({text})"
+        return function.inputs.get(number) or repr(nodes[number].of[0])
+
+    last = function.outputs[0]
+    for number in dict.fromkeys((*function.live, last)):
+        kind, of = nodes[number]
+        text = _text(kind, of, say) if number in function.live else say(number, 0)
+        if number == last or uses[number] > 1 or len(text) > WIDEST:
+            name = TIME if number == last else f"t{len(lines) + 1}"
+            lines.append(Line(name, text, values[number]))
+            said[number] = name, TIGHT
+        else:
+            said[number] = text, BINDS.get(kind, TIGHT)
+    return tuple(lines)
+
+
+def _text(kind: str, of: tuple[int, ...], say: Callable[[int, int], str]) -> str:
+    if kind not in BINDS:
+        inside = TIGHT if kind == "ceildiv" else 0
+        return TEXT[kind].format(*(say(n, inside) for n in of))
+    binds = BINDS[kind]
+    # What stands to the right is bracketed though it binds as tightly: it is computed first.
+    first = TIGHT if binds in (0, 4) else binds
+    return TEXT[kind].format(say(of[0], first), *(say(n, max(first, binds + 1)) for n in of[1:]))
+
+
+def find_op(program: Program, name: str) -> Instance:
     """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous."""
     ops = [i for i in program.instances() if i.node.op.runs]
     wanted = name.removeprefix("%")
@@ -62,7 +379,7 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
     if overhead := find_overhead(report, name):
         return _overhead(report, overhead, phase)
-    at = find(report.program, name)
+    at = find_op(report.program, name)
     plan = report.plan
     priced = zip(plan.rows, plan.prices, plan.pads, report.work, strict=True)
     row, price, pads, cost = next(found for found in priced if found[0].name == at.path)
@@ -225,7 +542,7 @@ def _held(price: Price, at: Binding) -> Price:
     return next((one for one in (price.of(at), *floors) if one.time(at) == price.time(at)), price.of(at))
 
 
-def _kernel(price: Price, at: Binding) -> Kernel | None:
+def _kernel(price: Price, at: Binding) -> KernelExplanation | None:
     """What a calibrated price is made of, of attention that of the kernel which holds."""
     price = _held(price, at)
     if not isinstance(price, Measured):
@@ -234,7 +551,7 @@ def _kernel(price: Price, at: Binding) -> Kernel | None:
     constants = (
         Constant(p.name, getattr(fit.kernel, p.name), p.unit, p.meaning) for p in parameters(type(fit.kernel))
     )
-    return Kernel(
+    return KernelExplanation(
         family=fit.family,
         engine=fit.engine,
         device=fit.device.name,
@@ -244,11 +561,11 @@ def _kernel(price: Price, at: Binding) -> Kernel | None:
         strange=price.call.strange + price.call.doubt,
         given={name: value for name, value in vars(given).items() if value != math.inf},
         parameters=tuple(constants),
-        lines=() if isinstance(price, Crossing) else _lines(price, given),
+        lines=() if isinstance(price, Crossing) else _kernel_lines(price, given),
     )
 
 
-def _lines(price: Measured, shape: Shape) -> tuple[Line, ...]:
+def _kernel_lines(price: Measured, shape: Shape) -> tuple[Line, ...]:
     return arithmetic(price.fit.kernel, price.call.part, price.device, shape)
 
 

@@ -11,11 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from llmir.backends.cost.calibrated import Calibrated
-from llmir.backends.cost.ideal import Ideal
+from llmir.backends.cost.calibrated import Calibrated, QuickLaunch
 from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.quick import QuickLaunch
-from llmir.backends.cost.roofline import Efficiency
+from llmir.backends.cost.roofline import Efficiency, Ideal
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
 from llmir.base.arguments import number

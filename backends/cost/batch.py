@@ -13,16 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.kernels.base import Shape
-from llmir.backends.kernels.call import Call
-from llmir.backends.work.limit import Limit
-from llmir.ir.sizes.atoms import Atom
+from llmir.backends.kernels.base import Call, Shape
+from llmir.backends.work.rows import Limit
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Dim, Size
+from llmir.ir.sizes.polynomial import Atom, Dim, Size
 
-from .calibrated import Fastest, Measured
+from .calibrated import Fastest, Measured, Part
 from .op_time import Price, Roofline
-from .part import Part
 
 Array = Any  # of float64
 _MADE_OF_NUMBERS = (Measured, Fastest, Part, Roofline, Limit, Call, Shape)

@@ -1,40 +1,117 @@
-"""The `calibrated` model: what real kernels take, by the physics of each and a device's fitted parameters."""
+"""The `calibrated` model: what real kernels take, by the physics of each and a device's fitted parameters.
+
+The price of a product of attention that is not fused, beside what the fused kernel takes.
+
+Calls that stand in for others: of an op without a measured kernel, and of ranks in several nodes.
+
+The calibrated model with quicker launches, to see what they cost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from math import inf
 from operator import or_
 from typing import Any, ClassVar
 
 import numpy as np
 
-from llmir.backends.kernels.base import Kernel
-from llmir.backends.kernels.call import Call, calls
+from llmir.backends.kernels.base import Call, Kernel, calls
+from llmir.backends.kernels.collective import CollectiveShape, Network, across
 from llmir.backends.kernels.eager_attention import fused
 from llmir.backends.kernels.engine_cpu import Host
-from llmir.backends.kernels.network import Network, across
-from llmir.backends.work.basis import BETWEEN_NODES, CALIBRATED, Basis
-from llmir.backends.work.limit import BOUNDS
-from llmir.backends.work.nodes import boxed, split
-from llmir.backends.work.rows import Row
+from llmir.backends.kernels.stream import StreamShape
+from llmir.backends.work.network import boxed, split
+from llmir.backends.work.rows import BETWEEN_NODES, BOUNDS, CALIBRATED, Basis, Row
 from llmir.base.array_namespace import Number
 from llmir.hw.calibration import LIBRARIES
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
-from llmir.ir.sizes.atoms import maximum, minimum
 from llmir.ir.sizes.binding import Binding, Mixed
-from llmir.ir.sizes.polynomial import Dim, monomials
+from llmir.ir.sizes.polynomial import Dim, maximum, minimum, monomials
 
 from . import transfer
-from .calibration import Fit, engines, first, nearest, owner
-from .ideal import Ideal
 from .op_time import Model, Price, Roofline
-from .part import Part
-from .relatives import on_own_chip
-from .stand_in import stand_in, within
+from .roofline import Ideal
+from .transfer import Fit, engines, first, nearest, on_own_chip, owner
+
+
+@dataclass(frozen=True)
+class Part(Price):
+    """No less than its share of what the engine's fused attention takes for these tokens and keys.
+
+    Scores and their mix with the values are half of its work each, and read half of its keys and values; what
+    an engine fuses with care it does not do faster apart, as a product with weights would.
+    """
+
+    own: Price
+    fused: Price
+    share: float = 0.5
+
+    @property
+    def sizes(self) -> tuple[Dim, ...]:
+        """What both depend on."""
+        both: Any = (self.own, self.fused)
+        return tuple(size for price in both for size in price.sizes)
+
+    @property
+    def basis(self) -> Basis:
+        """Of the product."""
+        return self.own.basis
+
+    @property
+    def error(self) -> float | None:
+        """Of the product."""
+        return self.own.error
+
+    @property
+    def lent(self) -> float:
+        """Of the product."""
+        return self.own.lent
+
+    @property
+    def beyond(self) -> float:
+        """Of the product."""
+        return self.own.beyond
+
+    def time(self, at: Binding) -> Number:
+        """The longer."""
+        return at.xp.maximum(self.own.time(at), self.share * self.fused.time(at))
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """The longer, alone and in a graph."""
+        pairs = zip(self.own.in_graph(at, hidden), self.fused.in_graph(at, hidden), strict=True)
+        alone, together = (at.xp.maximum(time, self.share * whole) for time, whole in pairs)
+        return alone, together
+
+    def least(self, at: Binding) -> Number:
+        """Seconds of the product's roofline."""
+        return self.own.least(at)
+
+    def due(self, at: Binding) -> tuple[Number, Number]:
+        """The longer, and what the product is due to."""
+        return self.time(at), self.own.due(at)[1]
+
+
+def stand_in(row: Row) -> Call:
+    """What is sent, as an exchange between two ranks; all else as a stream of the bytes that it moves.
+
+    No price is below the roofline's, so arithmetic is not lost.
+    """
+    if row.work.wire:
+        return Call(("all_to_all",), CollectiveShape(2 * row.work.wire, 2))
+    return Call(("stream",), StreamShape(1, row.read + row.write))
+
+
+def within(call: Call, most: int) -> Call:
+    """A collective of as many bytes among at most so many ranks."""
+    shape = call.shape
+    if not isinstance(shape, CollectiveShape) or shape.ranks <= most:
+        return call
+    return replace(call, shape=replace(shape, ranks=most))
+
 
 _POINTS = 512  # of which a price keeps what it found: a product reads B·T alone, and contexts go by
 NCCL = "nccl"
@@ -371,3 +448,21 @@ class Calibrated(Model):
             return None
         by = by or found.family * bool(made.strange)
         return Measured(self.device, made, found, roofline, self.engine or self.kernels, by)
+
+
+@dataclass(frozen=True, eq=False)
+class QuickLaunch(Calibrated):
+    """As calibrated, with kernels whose empty call takes so many `times` less."""
+
+    times: float = 1.0
+
+    def fit(self, device: Device, families: Sequence[str], engine: str | None) -> Fit | None:
+        """That of the model, launched sooner."""
+        found = super().fit(device, families, engine)
+        return _sooner(found, self.times) if found else None
+
+
+@lru_cache(maxsize=1024)
+def _sooner(fit: Fit, times: float) -> Fit:
+    launch = getattr(fit.kernel, "launch_us", None)
+    return replace(fit, kernel=replace(fit.kernel, **{"launch_us": launch / times})) if launch else fit

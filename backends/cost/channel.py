@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from llmir.backends.work.basis import CALIBRATED, EFFICIENCY, ROOFLINE, Basis
 from llmir.backends.work.network import network_of
-from llmir.backends.work.rows import rows
+from llmir.backends.work.rows import CALIBRATED, EFFICIENCY, ROOFLINE, Basis, rows
 from llmir.base.arguments import text
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
@@ -19,9 +18,8 @@ from llmir.ir.core.tensor import parse_tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.tools.build import Builder
 
-from .ideal import Ideal
 from .op_time import Model, Price
-from .roofline import Efficiency, derated
+from .roofline import Efficiency, Ideal, derated
 
 HOST, NETWORK = "host", "network"
 # Copies of pinned memory reach this share of a link to the host: 25.1 of 32 GB/s on an A100, 52.8 of 64 on an

@@ -9,15 +9,12 @@ from functools import lru_cache, reduce
 from typing import ClassVar, Protocol
 
 from llmir.backends.kernels.engine_cpu import Host
-from llmir.backends.work.basis import ROOFLINE, Basis
-from llmir.backends.work.limit import BOUNDS, Limit
-from llmir.backends.work.rows import Row
+from llmir.backends.work.rows import BOUNDS, ROOFLINE, Basis, Limit, Row
 from llmir.base.array_namespace import Number
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
-from llmir.ir.sizes.atoms import maximum
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Size
+from llmir.ir.sizes.polynomial import Size, maximum
 
 
 class Price(Protocol):

@@ -14,22 +14,136 @@ others change with the chip, as each kernel says of its own (`Kernel.moved`):
 Vendors' datasheets are not equally near to what their software reaches: of AMD's, products reach 0.3 to 0.5
 of the matrix peak where NVIDIA's reach 0.7 (docs/results.md). So another vendor's kernels keep to their
 shares as far as products do on the two.
+
+Whose kernels a GPU that was not measured borrows: the nearest measured one's, and what both share.
+
+Whose calibration prices a kernel: the device's own, a relative's, or none.
+
+A device whose rates are told later: code that is made of its prices takes them as they are typed in.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from llmir.backends.kernels.base import KERNELS, Kernel, Travel, parameters
+from llmir.backends.kernels.engine_cpu import Host
 from llmir.backends.kernels.gemm import Gemm, GemmShape
+from llmir.backends.tape.outline import Outside
+from llmir.base.array_namespace import SCALARS
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError
+from llmir.base.names import suggest
 from llmir.hw import library, transfer
+from llmir.hw.calibration import DATED, Fitted
 from llmir.hw.device import Device
-from llmir.ir.sizes.atoms import maximum, minimum
+from llmir.hw.transfer import OTHER_MEMORY, OTHER_SM, OTHER_VENDOR, SAME_DIE, SAME_SM
+from llmir.ir.sizes.polynomial import maximum, minimum
 
-from .relatives import relation
+# Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
+FEWEST = 16
+
+# A multiprocessor's matrix rate within this ratio: of one die, however many of them are enabled. Clocks of
+# one die's products differ by up to 13% (H100's PCIe card and module); the nearest two dies of one
+# instruction set by 22% (L4 and L40S).
+DIE = 1.15
+
+
+def nearness(device: Device, other: Device) -> tuple[float, ...]:
+    """How far a measured GPU is from another, compared from left to right.
+
+    Another vendor's is farthest. Then kernels are compiled for an instruction set; then chips with memory in
+    stacks (HBM) are made for data centers and those with GDDR for graphics, whatever their generation is
+    called: of sm_120 with GDDR7, sm_89 with GDDR6 is nearer than sm_100 with HBM3e. Of other vendors' chips
+    those of its time are nearest, as the narrowest floats tell that both multiply. No rate tells, so that a
+    file with one raised has the same kernels.
+    """
+    abroad = device.vendor != other.vendor
+    return (
+        abroad,
+        device.isa != other.isa,
+        _technology(device) != _technology(other),
+        0 if abroad else abs(_generation(device) - _generation(other)),
+        not abroad and device.memory_kind != other.memory_kind,
+        abs(math.log2(_narrowest(device) / _narrowest(other))),
+    )
+
+
+@lru_cache(maxsize=1024)
+def relation(device: Device, other: Device) -> str:
+    """What two GPUs have in common, one of `hw.transfer.RELATIONS`.
+
+    Of one instruction set they are of one die where a multiprocessor's matrix unit is as fast: H200 and H100,
+    A30 and A100, but not H20, whose units are a fifth of H100's.
+    """
+    abroad, generations, technologies, *_ = nearness(device, other)
+    if abroad or technologies or generations:
+        return OTHER_VENDOR if abroad else OTHER_MEMORY if technologies else OTHER_SM
+    ours, theirs = (d.matrix_peak("bf16")[0] / (d.multiprocessors or 1) for d in (device, other))
+    return SAME_DIE if max(ours, theirs) <= DIE * min(ours, theirs) else SAME_SM
+
+
+@lru_cache(maxsize=256)
+def relatives(device: Device) -> tuple[Device, ...]:
+    """The measured bundled GPUs other than this one, the nearest first; a device that is no GPU has none."""
+    if (device.multiprocessors or 0) < FEWEST:
+        return ()
+    others = (library.load(name) for name in library.measured() if name != device.measured_as)
+    return tuple(sorted(others, key=lambda other: nearness(device, other)))
+
+
+def by_nearness(device: Device) -> Iterator[Device]:
+    """The device itself, then its relatives, whose files are read only if they are asked for."""
+    yield device
+    yield from relatives(device)
+
+
+@lru_cache(maxsize=256)
+def kernels_of(device: Device) -> Device | None:
+    """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
+
+    Where a library's alone were measured on a nearer one (`libraries_of`), those go before.
+    """
+    whole = (d for d in by_nearness(device) if d.calibration and not d.calibration.partial)
+    return next(whole, None)
+
+
+@lru_cache(maxsize=256)
+def on_own_chip(device: Device) -> bool:
+    """Whether its kernels are its own, or of a GPU that differs in memory alone: hosts are fitted on such."""
+    found = kernels_of(device)
+    alike = device.isa, device.multiprocessors
+    return found is not None and (found.isa, found.multiprocessors) == alike
+
+
+@lru_cache(maxsize=256)
+def libraries_of(device: Device) -> tuple[Device, ...]:
+    """The GPUs nearer than `kernels_of` on which a library was measured alone, the nearest first."""
+    measured = (d for d in by_nearness(device) if d.calibration)
+    return tuple(takewhile(lambda d: d.calibration and d.calibration.partial, measured))
+
+
+def _narrowest(device: Device) -> int:
+    """Bits of the narrowest floats that its matrix units multiply."""
+    return min(int(name[2:]) for name in ("bf16", *device.matrix_flops) if not name.startswith("int"))
+
+
+def _technology(device: Device) -> str:
+    """HBM, GDDR or DDR: the letters that a kind of memory begins with."""
+    found = re.match("[A-Z]+", device.memory_kind.upper())
+    return found[0] if found else ""
+
+
+def _generation(device: Device) -> int:
+    """The number in an instruction set's name, which AMD counts in hexadecimal (gfx90a)."""
+    found = re.search("[0-9a-f]+$", device.isa.lower())
+    return int(found[0], 16) if found else 0
 
 
 class Reached(NamedTuple):
@@ -88,8 +202,8 @@ def of_device(device: Device, other: Device, family: str) -> float:
     """
     if device == other:
         home = measured_with(device, family)
-        return _of(relation(device, home), family) if home else 0.0
-    return _of(relation(device, other), family)
+        return _error_of(relation(device, home), family) if home else 0.0
+    return _error_of(relation(device, other), family)
 
 
 def of_rates(device: Device, other: Device, family: str) -> float:
@@ -101,7 +215,7 @@ def of_rates(device: Device, other: Device, family: str) -> float:
     if device == other:
         return of_device(device, other, family)
     apart = relation(device, other) == transfer.SAME_SM
-    least, most = (_of(kind, family) for kind in (transfer.SAME_DIE, transfer.SAME_SM))
+    least, most = (_error_of(kind, family) for kind in (transfer.SAME_DIE, transfer.SAME_SM))
     return math.sqrt(max(0.0, most**2 - least**2)) if apart else 0.0
 
 
@@ -122,10 +236,10 @@ def measured_with(device: Device, family: str) -> Device | None:
 
 def of_engine(family: str) -> float:
     """What another engine's kernel is more off than the engine's own."""
-    return _of(transfer.ENGINE, family)
+    return _error_of(transfer.ENGINE, family)
 
 
-def _of(relation: str, family: str) -> float:
+def _error_of(relation: str, family: str) -> float:
     known = transfer.table()[relation]
     group = KERNELS[family].group
     return known.get(group) or max(known.values())
@@ -138,3 +252,222 @@ def together(*errors: float) -> float:
     (0.05, 0.1)
     """
     return math.hypot(*errors)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A kernel and what it was fitted on: `device` is the one that was measured."""
+
+    family: str
+    kernel: Kernel
+    device: Device
+    engine: str
+    fitted: Fitted
+
+
+@lru_cache(maxsize=1024)
+def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
+    """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
+
+    `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
+    lacks it borrows from the others, in the order of the file; from those of years ago last of all.
+    """
+    fits = (_fit_of(d, family, engine, last) for last in ((), DATED) for d in by_nearness(device))
+    found = next(filter(None, fits), None)
+    return lent(found, device) if found else None
+
+
+def lent(fit: Fit, device: Device) -> Fit:
+    """The kernel as it is on that device, if it was fitted on another."""
+    if fit.device == device:
+        return fit
+    reach = _reach(device, fit.device)
+    return replace(fit, kernel=carried(fit.kernel, device, fit.device, reach, computes(fit.family)))
+
+
+def known(device: Device) -> None:
+    """HardwareError for a family, or a parameter, that a file's own calibration makes up."""
+    for engine, families in (device.own_calibration.engines if device.own_calibration else {}).items():
+        for family, fitted in families.items():
+            _kernel(family, fitted, f"{device.name}: calibration.{engine}.{family}")
+
+
+def first(device: Device) -> str | None:
+    """The engine to take where none is named; None where there are no kernels to take."""
+    whose = kernels_of(device)
+    return whose.calibration.engine if whose and whose.calibration else None
+
+
+@lru_cache(maxsize=256)
+def engines(device: Device) -> tuple[str, ...]:
+    """Names of engines, and of kernels of theirs, that the device's calibration or a relative's has.
+
+    The first is the default one; there are none where the device can borrow nothing.
+    """
+    known = [d.calibration for d in by_nearness(device) if d.calibration]
+    firsts = (calibration.engine for calibration in known if not calibration.partial)
+    others = (name for calibration in known for name in calibration.engines)
+    return tuple(dict.fromkeys((*firsts, *others)))
+
+
+def nearest(device: Device, families: Sequence[str], engine: str | None = None) -> Fit | None:
+    """The fit of the first of these families that there is; the last stands in for the others.
+
+    Before another engine's kernel for the first, the engine's own for one of the others is taken.
+    """
+    found = [b for family in families if (b := basis(device, family, engine))]
+    own = (b for b in found if b.family != families[-1] and b.engine in (engine, owner(engine or "")))
+    return next(own, None) or next(iter(found), None)
+
+
+def _fit_of(device: Device, family: str, engine: str | None, dated: Sequence[str] = DATED) -> Fit | None:
+    """The engine's own, else of the device's others; of those of years ago these `dated` ones alone."""
+    if device.calibration is None:
+        return None
+    engines, family = device.calibration.engines, own(family, device)
+    asked = (engine, owner(engine)) if engine else ()
+    others = (name for name in engines if name not in DATED or name in dated)
+    for name in (*asked, device.calibration.engine, *others):
+        if fitted := engines.get(name, {}).get(family):
+            where = f"{device.name}: calibration.{name}.{family}"
+            return Fit(family, _kernel(family, fitted, where), device, name, fitted)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _reach(device: Device, other: Device) -> Reached:
+    """How near products come to the datasheet on the device, or the nearest of its vendor, beside `other`.
+
+    Both as they were measured: a file that extends another's may state other rates.
+    """
+    from statistics import geometric_mean  # which is slow to import
+
+    home = next((d for d in by_nearness(device) if d.vendor == device.vendor and d.calibration), None)
+    if device.vendor == other.vendor or home is None:
+        return ALIKE
+    home = library.load(home.measured_as) if home.measured_as else home
+    shares: list[tuple[Reached, Reached]] = []
+    for family in PRODUCTS:
+        fits = _fit_of(home, family, None), _fit_of(other, family, None)
+        here, there = (fit.kernel if fit else None for fit in fits)
+        if isinstance(here, Gemm) and isinstance(there, Gemm):
+            shares.append((reached(here, home, family), reached(there, other, family)))
+    if not shares:
+        return ALIKE
+    matrix, memory = (
+        min(1.0, geometric_mean(ours[i] / theirs[i] for ours, theirs in shares)) for i in (0, 1)
+    )
+    return Reached(matrix, memory)
+
+
+def own(family: str, device: Device) -> str:
+    """The family on this device: a CPU has kernels of its own, and so has CDNA (of gfx9)."""
+    kind = "cpu" if device.cores else "cdna" if device.isa.startswith("gfx9") else ""
+    return f"{kind}_{family}" if f"{kind}_{family}" in KERNELS else family
+
+
+def owner(engine: str) -> str:
+    """The engine that one of several kernels belongs to.
+
+    >>> owner("sglang-triton"), owner("sglang")
+    ('sglang', 'sglang')
+    """
+    return engine.partition("-")[0]
+
+
+def host(device: Device, engine: str | None = None) -> tuple[Host, float] | None:
+    """What an engine adds to its kernels on this very device, where its file says so, and its error."""
+    calibration = device.calibration
+    if calibration is None or (engine and engine not in calibration.engines):
+        return None
+    name = engine or calibration.engine
+    found = _fit_of(device, "host", name) if own("host", device) in calibration.engines[name] else None
+    return (found.kernel, found.fitted.error) if found and isinstance(found.kernel, Host) else None
+
+
+def _kernel(family: str, fitted: Fitted, where: str) -> Kernel:
+    if family not in KERNELS:
+        near = suggest(family, KERNELS) or f", known are {', '.join(KERNELS)}"
+        raise HardwareError(f"{where}: unknown family{near}")
+    return KERNELS[family].of(fitted.parameters, where)
+
+
+TERA, GIGA = 1e12, 1e9
+
+
+class Rate(NamedTuple):
+    """One rate: its key in the device's file, the factor from the unit there to SI, and what it is."""
+
+    key: str
+    unit: float
+    value: float
+
+
+def rates(device: Device) -> Iterator[Rate]:
+    """Those that a device's file says: peaks, bandwidth, links."""
+    for group, peaks in (("matrix", device.matrix_flops), ("vector", device.vector_flops)):
+        yield from (Rate(f"{group}_tflops.{name}", TERA, peak) for name, peak in peaks.items())
+    yield Rate("memory_GBps", GIGA, device.memory_Bps)
+    yield from (Rate(f"links.{name}.GBps", GIGA, link.Bps) for name, link in device.links.items())
+    if device.node and device.node.network:
+        yield Rate("node.network.GBps", GIGA, device.node.network.Bps)
+
+
+def peak_key(device: Device, unit: str) -> str:
+    """The key of the peak of matrix products that a unit does."""
+    return f"{'matrix' if unit in device.matrix_flops else 'vector'}_tflops.{unit}"
+
+
+def with_rates(device: Device, known: Mapping[str, Any]) -> Device:
+    """The device with these rates, in SI units by key."""
+    matrix, vector = (
+        {name: known.get(f"{group}_tflops.{name}", peak) for name, peak in peaks.items()}
+        for group, peaks in (("matrix", device.matrix_flops), ("vector", device.vector_flops))
+    )
+    links = {
+        name: replace(link, Bps=known.get(f"links.{name}.GBps", link.Bps))
+        for name, link in device.links.items()
+    }
+    node = device.node
+    if node and node.network and "node.network.GBps" in known:
+        node = replace(node, network=replace(node.network, Bps=known["node.network.GBps"]))
+    peaks: dict[str, Any] = {"matrix_flops": matrix, "vector_flops": vector}
+    memory = known.get("memory_GBps", device.memory_Bps)
+    return replace(device, **peaks, memory_Bps=memory, links=links, node=node)
+
+
+@lru_cache(maxsize=64)
+def typed(device: Device) -> Device:
+    """The device with all its rates as symbols of an `Outside`, by key."""
+    usual = {rate.key: rate.value for rate in rates(device)}
+    tape = Outside(SCALARS, usual)
+    return with_rates(device, {key: tape.symbol(key) for key in usual})
+
+
+class Kin(NamedTuple):
+    """A device whose kernels another takes, its `own` or a relative's: of one die, if peaks are nearly equal.
+
+    That of `key` is `usual`, and as many multiprocessors of the relative have `alike`. `others` is the device
+    at other rates: of that die, and of another.
+    """
+
+    key: str
+    own: bool
+    usual: float
+    alike: float
+    others: tuple[Device, Device]
+
+
+@lru_cache(maxsize=64)
+def kin(device: Device) -> Kin | None:
+    """The one whose kernels a device takes, if its rates decide how near the two are."""
+    own = device.own_calibration is None and device.calibration is not None
+    other = library.load(device.measured_as) if own else kernels_of(device)
+    if other is None or relation(device, other) not in (SAME_DIE, SAME_SM):
+        return None
+    alike = other.matrix_peak("bf16")[0] / (other.multiprocessors or 1) * (device.multiprocessors or 1)
+    usual, unit = device.matrix_peak("bf16")
+    slower = {rate.key: rate.value / 2 for rate in rates(device)}
+    key = peak_key(device, unit)
+    die, chip = (with_rates(device, {**slower, key: peak}) for peak in (alike, alike / 4))
+    return Kin(key, own, usual, alike, (die, chip))

@@ -1,15 +1,25 @@
-"""The most that a deployment takes, and what keeps it from more."""
+"""The most that a deployment takes, and what keeps it from more.
+
+Caches on their way over a link.
+
+The sum of a device's memory, as a terminal shows it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from llmir.backends.memory.kv_capacity import MemorySum
+from llmir.backends.memory.transfer import CacheTransfer
 from llmir.backends.request.largest import DECODE, PREFILL, Answer, Largest, Limit
 from llmir.base.formats import exporter
 
-from . import json, spending, units, wording
+from . import json, table, units, wording
 from .sections import Section, sectioned
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
 WHAT = {
@@ -65,7 +75,7 @@ def phase(answer: Answer, of: str) -> str:
     return f"{of} {limit.most:,} by {name(limit)}" if limit else f"{of} any"
 
 
-def lines(largest: Largest, answer: Answer) -> Iterator[tuple[str, str]]:
+def capacity_lines(largest: Largest, answer: Answer) -> Iterator[tuple[str, str]]:
     """An answer in words."""
     each = f" of each of {largest.job.batch:,}" if answer.what == "context" and largest.job.batch > 1 else ""
     yield answer.what, many(answer) + each
@@ -75,8 +85,8 @@ def lines(largest: Largest, answer: Answer) -> Iterator[tuple[str, str]]:
     if not answer.most:
         return
     used, rate = answer.spent, units.digits(answer.output_tokens_per_s)
-    cost = [] if used.usd_per_mtok is None else [f"{spending.usd(used.usd_per_mtok)} a million"]
-    drawn = [] if used.watts is None else [f"at most {spending.joules(used.joules_per_token)} each"]
+    cost = [] if used.usd_per_mtok is None else [f"{wording.usd(used.usd_per_mtok)} a million"]
+    drawn = [] if used.watts is None else [f"at most {wording.joules(used.joules_per_token)} each"]
     yield "  then", ", ".join([f"{rate} output tokens/s", *cost, *drawn])
 
 
@@ -110,7 +120,7 @@ def sections(largest: Largest) -> list[Section]:
     """What was asked, and of each answer what binds and all limits."""
     found = [Section(("", ""), head(largest))]
     for answer in largest.answers.values():
-        found.append(Section(("", ""), list(lines(largest, answer))))
+        found.append(Section(("", ""), list(capacity_lines(largest, answer))))
         headings = ("limit", "phase", "largest", f"at {answer.at:,}", "allowed", _more(answer))
         found.append(Section(headings, rows(answer), 2))
     return found
@@ -134,3 +144,100 @@ def misses(largest: Largest) -> list[str]:
         if not answer.most:
             found.append(f"{answer.what}: not even 1: {'; '.join(map(left, late))}")
     return found
+
+
+def transfer_lines(found: CacheTransfer) -> list[tuple[str, str]]:
+    """What is sent, over what, and how long it takes."""
+    many = f"{found.batch:,} sequence{'s' if found.batch > 1 else ''} of {found.prompt:,} tokens"
+    each = f"{units.bytes(found.rank_bytes)} on each of {found.ranks}, which send at once"
+    reached = found.rank_bytes / found.time_s if found.time_s else 0.0
+    link = found.channel
+    return [
+        ("model", f"{found.model} on {found.device}"),
+        ("caches", f"{found.bytes:,} bytes ({units.bytes(found.bytes)}), {many}"),
+        *([("of a rank", each)] if found.ranks > 1 else []),
+        ("link", f"{link.name}, {units.bytes(link.link.Bps)}/s each way; {link.basis}"),
+        ("time", f"{units.time(found.time_s)} ({units.bytes(reached)}/s)"),
+    ]
+
+
+@sectioned(of=CacheTransfer)
+def transfer(found: CacheTransfer) -> list[Section]:
+    """A label and its words a line."""
+    return [Section(("", ""), transfer_lines(found))]
+
+
+# What the share is a share of, by the engine's rule, and where activations lie.
+WHOLE = {
+    None: "physical memory",
+    "physical": "physical memory",
+    "static": "physical memory less overhead",
+    "free": "what all else leaves, and that",
+}
+RANKS = "contexts, buffers of collectives"
+
+
+@table.printed(of=MemorySum)
+def shown(of: MemorySum) -> RenderableType:
+    """A line a term, in GiB as logs have them."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    by = f", as {of.engine} holds it" if of.engine else ""
+    title = Text(wording.plain(f"memory of a rank: {of.model} on {of.device}{by}"), style="bold")
+    rows = table.columns(["", "GiB", ""], ["GiB"], [""])
+    for row in memory_lines(of):
+        table.add(rows, row, styles=["bold"])
+    return table.stack(title, "", Padding(rows, (0, 0, 0, 2), expand=False))
+
+
+def memory_lines(of: MemorySum) -> list[tuple[str, str, str]]:
+    """Each term: its name, GiB, and how it comes about."""
+    reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
+    nominal = "nominal, what the driver gives is not known"
+    if of.physical_bytes != of.nominal_bytes:
+        nominal = f"physical, of {_gib(of.nominal_bytes)} nominal"
+    aside = " (beside what may be used)" if of.rule == "static" else ""
+    graphs = f", {_gib(of.graph_bytes)} for CUDA graphs" if of.graph_bytes else ""
+    tokens = "any number of tokens" if of.kv_tokens is None else f"{of.kv_tokens:,} tokens"
+    limits = ""
+    if of.max_num_seqs is not None:
+        limits = f"; a step takes {of.max_batched_tokens:,} tokens, of {of.max_num_seqs:,} sequences at most"
+    return [
+        ("memory", _gib(of.physical_bytes), nominal),
+        ("usable", _gib(of.usable_bytes), f"{100 * of.share:.4g}% of {WHOLE[of.rule]}{reserve}"),
+        ("weights", _gib(of.weight_bytes), ""),
+        ("activations", _gib(of.activation_bytes), of.fullest + aside),
+        *([("overhead", _gib(of.overhead_bytes), RANKS + graphs + aside)] if of.engine else []),
+        ("KV cache", _gib(of.kv_bytes), _rest(of)),
+        ("", "", f"{tokens}{_blocks(of)}"),
+        ("", "", f"{requests(of)}{limits}"),
+    ]
+
+
+def requests(of: MemorySum) -> str:
+    """`192 requests of 2,303 tokens at once`."""
+    tokens = "1 token" if of.request_tokens == 1 else f"{of.request_tokens:,} tokens"
+    return f"{of.max_requests:,} requests of {tokens} at once{_unlike(of)}"
+
+
+def _rest(of: MemorySum) -> str:
+    """What is left for caches, or how much is missing."""
+    held = of.weight_bytes + (of.activation_bytes + of.overhead_bytes if of.rule != "static" else 0)
+    missing = held - of.usable_bytes
+    return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} are missing"
+
+
+def _unlike(of: MemorySum) -> str:
+    """Why there are not as many requests as tokens of cache divided by their length."""
+    if not of.engine:
+        return ", all read in one step"
+    return "" if of.keeps_all else ", by what windows and states keep"
+
+
+def _blocks(of: MemorySum) -> str:
+    return f", in blocks of {of.block}" if of.block > 1 else ""
+
+
+def _gib(bytes: float) -> str:
+    return f"{bytes / 2**30:,.2f}"

@@ -1,21 +1,37 @@
-"""The bundled devices and clusters, and where each of their numbers comes from."""
+"""The bundled devices and clusters, and where each of their numbers comes from.
+
+What there is to build with: the ops of graphs, and the passes of pipelines.
+
+The weights of a model by block and kind, as a terminal shows them.
+
+The bundled models, and one with its weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from llmir.backends.cost.models import unmeasured
-from llmir.backends.cost.relatives import kernels_of, libraries_of, relation
+from llmir.backends.cost.transfer import kernels_of, libraries_of, relation
+from llmir.backends.step.facts import weights
+from llmir.base.errors import InputError
+from llmir.base.names import suggest
 from llmir.hw import library, transfer
 from llmir.hw.device import Device
+from llmir.ir.core.op import OPS
+from llmir.ir.core.program import Program
+from llmir.ir.ops import describe as described
+from llmir.ir.tools.pipeline import PASSES, describe
 
 from . import table, units, wording
-from .rows import Rows
+from .sections import Rows
+from .table import add, columns
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 
 def devices() -> Rows:
@@ -205,3 +221,114 @@ def _whose(device: Device) -> str:
     others = "others" if said else "times"
     said.append(f"{others} are borrowed from {kernels.name} ({how}), by which kernels are {off} more off.")
     return "T" + "; ".join(said)[1:]
+
+
+def passes(default: str, engines: Mapping[str, str]) -> Rows:
+    """A row for each pass, with its options; and the `default` pipelines of engines, and without one."""
+    found = [{"name": name, **describe(kind)} for name, kind in PASSES.items()]
+    shown = table.columns(("pass", "what it does"), prose=("what it does",))
+    for p in found:
+        table.add(shown, (p["name"], p["summary"]), styles=["bold"])
+        for option in p["options"]:
+            table.add(shown, ("", f"  {_option(option)}"))
+    rows = [{**p, "options": " ".join(map(_option, p["options"]))} for p in found]
+    runs: dict[str, list[str]] = {}
+    for engine, pipeline in (*engines.items(), ("a program without an engine", default)):
+        runs.setdefault(pipeline, []).append(engine)
+    usual: list[str] = []
+    for pipeline, of in runs.items():
+        steps = wrap(pipeline.replace(",", ", "), 76, break_on_hyphens=False)
+        usual += [f"default of {', '.join(of)}:", *(f"  {line}" for line in steps)]
+    data = {"default": default, "engines": dict(engines), "passes": found}
+    return Rows(rows, table.stack(shown, "", *usual), data)
+
+
+def ops(name: str | None = None) -> Rows:
+    """A row for each op; of one, all that its class says. InputError if there is none of that name."""
+    if name is not None and name not in OPS:
+        raise InputError(f"op {name!r} does not exist; there are {', '.join(OPS)}{suggest(name, OPS)}")
+    found = [described(OPS[name])] if name else [described(kind) for kind in OPS.values()]
+    rows = [{**op, "attributes": " ".join(map(_attribute, op["attributes"]))} for op in found]
+    return Rows(rows, _one(found[0]), found[0]) if name else Rows(rows, _all(found), found)
+
+
+def _option(option: Mapping[str, Any]) -> str:
+    """`tp: int = 1`, or `tp: int` for what must be given."""
+    default = "" if option["required"] else f" = {option['default']!r}"
+    return f"{option['name']}: {option['type']}{default}"
+
+
+def _attribute(attribute: Mapping[str, Any]) -> str:
+    """`eps: float = 1e-06`, or `einsum: str` for what must be given."""
+    return _option({"required": "default" not in attribute, **attribute})
+
+
+def _all(found: list[dict[str, Any]]) -> RenderableType:
+    shown = table.columns(("op", "kind", "what it does"), prose=("what it does",))
+    for op in found:
+        table.add(shown, (op["name"], op["kind"], op["summary"]), styles=["bold"])
+    return shown
+
+
+def _one(op: Mapping[str, Any]) -> RenderableType:
+    given = ", ".join(filter(None, (op["takes"], *map(_attribute, op["attributes"]))))
+    facts = [(name.replace("_", " "), op[name]) for name in ("kind", "equation", "flops", "defined_in")]
+    return table.stack(
+        table.pairs([("method", f"{op['name']}({given})"), *facts]), "", *op["doc"].splitlines()
+    )
+
+
+HEADINGS = ("block", "weight", "dtype", "layers", "× params", "× bytes", "params", "bytes", "share")
+
+
+def weight_table(program: Program) -> Table:
+    """A row a kind, of a layer and in all; they add up to the last."""
+    rows = weights(program)
+    whole = sum(w.bytes for w in rows)
+    shown = columns(HEADINGS, HEADINGS[3:], gap=1)
+    for i, w in enumerate(rows):
+        inside = w.layers is not None and w.layer_parameters is not None and w.layer_bytes is not None
+        each = ("", "", "")
+        if inside:
+            each = (str(w.layers), units.count(w.layer_parameters or 0), units.bytes(w.layer_bytes or 0))
+        block = w.block if not i or rows[i - 1].block != w.block else ""
+        total = (units.count(w.parameters), units.bytes(w.bytes), units.percent(w.bytes / whole))
+        add(shown, (block, w.name, w.dtype, *each, *total))
+    shown.add_section()
+    sums = (units.count(program.parameters), units.bytes(whole), "100%")
+    add(shown, ("total", *[""] * 5, *sums), "bold")
+    return shown
+
+
+def models(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """A row for each model."""
+    return Rows(rows, _sizes(rows))
+
+
+def model(program: Program, row: Mapping[str, Any]) -> Rows:
+    """A row for each kind of weight; the JSON is the model's row with them."""
+    parts = [vars(w) for w in weights(program)]
+    sizes = {"weight_bytes": sum(w.bytes for w in weights(program)), "weights": parts}
+    whole = {**row, **sizes, "notes": list(program.notes)}
+    later = f"KV/tok once windows are full: {units.bytes(row['kv_cache_bytes_per_later_token'])}"
+    grows = row["kv_cache_bytes_per_later_token"] != row["kv_cache_bytes_per_token"]
+    notes = ("", *(f"note: {note}" for note in program.notes)) if program.notes else ()
+    return Rows(parts, table.stack(_sizes([row]), *[later] * grows, "", weight_table(program), *notes), whole)
+
+
+def _sizes(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    numeric = ("size", "active", "layers", "heads", "KV/tok", "state")
+    shown = table.columns(("model", *numeric), numeric)
+    for r in rows:
+        active = units.count(r["active_parameters"]) if r["active_parameters"] != r["parameters"] else ""
+        heads = f"{r['heads']}/{r['kv_heads']}" if r["heads"] else ""
+        numbers = (str(r["layers"]), heads)
+        caches = (r["kv_cache_bytes_per_token"], r["state_bytes_per_sequence"])
+        kept = (units.bytes(n) if n else "" for n in caches)
+        table.add(shown, (r["name"], units.count(r["parameters"]), active, *numbers, *kept))
+    words = (
+        "Sizes are in parameters, heads are query/key-value heads, KV/tok is the cache of the first "
+        "token (less of later ones where windows are full or tokens compressed), state what a sequence has "
+        "besides."
+    )
+    return table.stack(shown, "", words)

@@ -1,4 +1,7 @@
-"""A difference as people read it, in terminals and in notebooks."""
+"""A difference as people read it, in terminals and in notebooks.
+
+A difference as Markdown and as rows of CSV.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.compare.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
+from llmir.backends.compare.diff import FIGURES, Change, Pair, Part, StepDiff, WorkloadDiff, folded
 from llmir.backends.request.workload import Workload
 from llmir.base.array_namespace import Number
 from llmir.base.formats import exporter
 
-from . import table, units, wording
+from . import json, table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -58,14 +61,14 @@ def names(parts: tuple[Part, ...]) -> str:
     return ", ".join(p.name.rpartition(".")[2] for p in parts)
 
 
-def times(parts: tuple[Part, ...]) -> str:
+def repeat_counts(parts: tuple[Part, ...]) -> str:
     """How often ops run; mostly one number."""
     return "/".join(f"×{n}" for n in sorted({p.repeat for p in parts}))
 
 
 def body(bodies: tuple[str, ...], change: Change) -> tuple[str, str]:
     """The bodies that repeat the ops of a change, and how often."""
-    shown = dict.fromkeys(times(side) for side in (change.before, change.after) if side)
+    shown = dict.fromkeys(repeat_counts(side) for side in (change.before, change.after) if side)
     first, *more = bodies
     inside = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join(bodies)
     often = " → ".join(shown)
@@ -273,3 +276,50 @@ def workload_html(diff: WorkloadDiff) -> str:
             _below(memory(step)),
         ]
     return "".join((*parts, _below(*LEGEND)))
+
+
+@exporter("md", ".md", of=WorkloadDiff)
+def to_markdown(diff: WorkloadDiff) -> str:
+    """Two workloads to read."""
+    parts = ["# Difference\n", json.to_markdown(("", ""), head(diff))]
+    parts.append(json.to_markdown(ANSWERS, answers(diff), range(1, 5)))
+    for name, step in diff.phases:
+        title = titled(diff, name, step)
+        parts += [
+            f"## {title[:1].upper()}{title[1:]}\n",
+            json.to_markdown(*flat(step)),
+            f"{json.md(memory(step))}.\n",
+        ]
+    return "\n".join([*parts, f"{' '.join(LEGEND)}\n"])
+
+
+@exporter("csv", ".csv", of=WorkloadDiff)
+def to_csv(diff: WorkloadDiff) -> str:
+    """One line for each change of each phase, and a total for each phase."""
+    return json.to_csv(to_rows(diff))
+
+
+def to_rows(diff: WorkloadDiff) -> list[dict[str, Any]]:
+    """One flat row for each change of each phase, and a total for each phase, in SI units."""
+    found = []
+    for phase, step in diff.phases:
+        lines: list[tuple[dict[str, Any], Any]] = [(_said(c), c.figure) for c in step.changes]
+        sides = {"before": step.basis.before, "after": step.basis.after}
+        bases = {f"basis_{name}": "; ".join(map(str, side.shares)) for name, side in sides.items()}
+        for said, figure in [*lines, (_said(Change((), ())) | {"what": "total"} | bases, step.total)]:
+            pairs = {name: figure(name).to_dict() for name in FIGURES}
+            found.append(
+                {"phase": phase} | said | {f"{n}_{k}": v for n, p in pairs.items() for k, v in p.items()}
+            )
+    return found
+
+
+def _said(change: Change) -> dict[str, Any]:
+    sides = {"before": change.before, "after": change.after}
+    names = {name: " ".join(p.name for p in parts) for name, parts in sides.items()}
+    times = {f"repeat_{name}": repeat_counts(parts).replace("×", "") for name, parts in sides.items()}
+    bases = {
+        f"basis_{name}": "; ".join(dict.fromkeys(str(p.basis) for p in parts))
+        for name, parts in sides.items()
+    }
+    return {"what": change.what, **names, **times, **bases}

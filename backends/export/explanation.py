@@ -1,4 +1,9 @@
-"""An explanation of an op, as a terminal shows it."""
+"""An explanation of an op, as a terminal shows it.
+
+What is conserved when a program is laid over ranks, as a terminal shows it.
+
+What more of each resource buys, as a terminal shows it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.compare.explanation import Amount, Explanation, Kernel, Route
-from llmir.ir.sizes.atoms import ATOMS
+from llmir.backends.compare.conservation import Conservation, Total
+from llmir.backends.compare.explain import Amount, Explanation, KernelExplanation, Route
+from llmir.backends.compare.sensitivity import Gain, Sensitivity
+from llmir.ir.sizes.polynomial import ATOMS
 
 from . import table, units, wording
 
@@ -19,7 +26,7 @@ _LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")  # const
 
 
 @table.printed(of=Explanation)
-def shown(e: Explanation) -> RenderableType:
+def render_explanation(e: Explanation) -> RenderableType:
     """All of it, in the order in which one would work it out."""
     phase = e.phase
 
@@ -38,7 +45,7 @@ def shown(e: Explanation) -> RenderableType:
         _text(f"  {e.equation}"),
         _indented(table.pairs([(a.name, a.role, *_sized(a.expression, a.size)) for a in e.axes])),
         title(f"One execution, with {where}  (B sequences, T new tokens each, C cached)"),
-        _indented(_amounts(e)),
+        _indented(_amount_table(e)),
     ]
     counted = [a.expression for a in (*e.reads, *e.writes, *e.sends, *e.results)]
     atoms = [a for a in ATOMS.values() if a.about and any(f"{a.name}(" in c for c in counted)]
@@ -93,7 +100,7 @@ def _sized(expression: str, value: float) -> tuple[str, ...]:
     return (expression, f"= {number}") if not expression.isdigit() else (number, "")
 
 
-def _amounts(e: Explanation) -> RenderableType:
+def _amount_table(e: Explanation) -> RenderableType:
     rows: list[tuple[str, ...]] = []
 
     def put(label: str, amounts: Iterable[Amount], role: bool, unit: Any) -> None:
@@ -122,7 +129,7 @@ def _limits(e: Explanation) -> RenderableType:
     return table.stack(table.pairs(rows, prose=(1, 2)), *map(_text, sources))
 
 
-def _kernel(e: Explanation, kernel: Kernel) -> RenderableType:
+def _kernel(e: Explanation, kernel: KernelExplanation) -> RenderableType:
     given = ", ".join(
         f"{name} {value:,}" if isinstance(value, (int, float)) else f"{name} {value}"
         for name, value in kernel.given.items()
@@ -161,3 +168,66 @@ def _total(e: Explanation, phase: str) -> list[str]:
     stages = f" on {e.stages} stages" if e.stages > 1 else ""
     step = f"{units.time(e.step_time_s)} of {'the step' if phase == 'step' else phase}{stages}"
     return ["", f"Total {total}, {units.percent(e.share)} of the {step}"]
+
+
+LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul FLOPs"}
+
+
+@table.printed(of=Conservation)
+def render_conservation(held: Conservation) -> RenderableType:
+    """The sums, what is replicated by name, and the verdict."""
+    named, at = str(held.after.parallelism), held.at.symbols
+    step = f"batch {at['B']:,}, {at['T']:,} new tokens each, {at['C'] or 'none'} cached"
+    step = wording.images(at["B"], held.after.patches) if held.after.patches else step
+    sums = ("unsharded", "+ replicated", "+ uneven", "= all ranks", "a rank")
+    totals = table.columns(("", *sums), sums)
+    for what, total in held.totals.items():
+        table.add(totals, (LABELS[what], *_total_cells(what, total)), styles=["bold"])
+    numeric = ("layers", "ranks each", "adds")
+    copies = table.columns(("replicated", "what", "block", *numeric), numeric)
+    for share in held.replicated:
+        adds = _unit(share.what)(share.replicated)
+        cells = (share.name, LABELS[share.what], share.block, f"{share.repeat:,}", f"{share.copies:,}", adds)
+        table.add(copies, cells)
+    ranks = f"{held.after.devices} ({named})" if named else f"{held.after.devices}"
+    head = table.pairs([("model", held.after.name), ("ranks", ranks), ("step", step)])
+    parts: list[RenderableType] = [head, "", totals, ""]
+    parts += [copies, ""] if held.replicated else []
+    rows = [("verdict", "NOT CONSERVED" if held.problems else "conserved")]
+    return table.stack(*parts, table.pairs(rows + [("", problem) for problem in held.problems]))
+
+
+def _unit(what: str) -> Any:
+    return units.flops if what == "matmul_flops" else units.bytes
+
+
+def _total_cells(what: str, total: Total) -> list[str]:
+    amounts = (total.unsharded, total.replicated, total.uneven, total.ranks, total.per_rank)
+    return [_unit(what)(amount) if amount else "0" for amount in amounts]
+
+
+OPS = 3  # of those that save most
+
+
+@table.printed(of=Sensitivity)
+def render_sensitivity(of: Sensitivity) -> RenderableType:
+    """A line a resource: what there is, what more of it saves of each phase's step, and in which ops."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    what = f"what {100 * of.more:g}% more of each resource saves"
+    time = ", ".join(f"{name} {units.time(seconds)}" for name, seconds in of.time_s.items())
+    title = Text(wording.plain(f"{of.model} on {of.device}, {of.cost_model}: {what}"), style="bold")
+    numeric, where = ["now", *of.time_s], "most of it in"
+    rows = table.columns(["resource", *numeric, where], numeric, [where])
+    for gain in of.gains:
+        shares = [f"{100 * gain.saved_s[name] / seconds:.2f}%" for name, seconds in of.time_s.items()]
+        now = "" if gain.value is None else f"{gain.value:,.4g}"
+        table.add(rows, (gain.resource, now, *shares, _where(gain)), styles=["bold"])
+    return table.stack(title, f"a step takes: {time}", "", Padding(rows, (0, 0, 0, 2), expand=False))
+
+
+def _where(gain: Gain) -> str:
+    """The ops that save most."""
+    found = dict.fromkeys(op.op.rpartition(".")[2] for op in gain.ops if op.saved_s > 0)
+    return ", ".join(list(found)[:OPS])

@@ -11,11 +11,11 @@ from typing import Any
 
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
-from llmir.base import strict_csv
+from llmir.base import readers
 from llmir.base.errors import InputError
 from llmir.base.formats import Result, exporter
 
-from . import oplines, wording
+from . import wording
 
 
 def to_json(data: object) -> str:
@@ -28,8 +28,8 @@ def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = list(rows[0]) if rows else []
-    writer.writerow(map(strict_csv.inert, names))
-    writer.writerows([strict_csv.inert(row[name]) for name in names] for row in rows)
+    writer.writerow(map(readers.inert, names))
+    writer.writerows([readers.inert(row[name]) for name in names] for row in rows)
     return text.getvalue()
 
 
@@ -94,7 +94,7 @@ def report_csv(report: Report) -> str:
 def workload_markdown(workload: Workload) -> str:
     """A report to read."""
     steps = wording.phases(workload)
-    compared = wording.compared(report for _, report in steps)
+    compared = wording.compare_steps(report for _, report in steps)
     parts = [
         f"# {md(wording.subject(workload))}\n",
         to_markdown(("", ""), [*wording.head(workload), *wording.result(workload)]),
@@ -103,11 +103,11 @@ def workload_markdown(workload: Workload) -> str:
         to_markdown(("", *(wording.TITLES[name] for name, _ in steps)), compared),
     ]
     for name, report in steps:
-        headings, rows, right = oplines.flat(report)
+        headings, rows, right = wording.flat(report)
         title = wording.phase_title(workload, name, report)
         parts += [
             f"## {title[:1].upper()}{title[1:]}\n",
-            f"{'. '.join(oplines.remarks(report))}.\n",
+            f"{'. '.join(wording.remarks(report))}.\n",
             to_markdown(headings, rows, right),
         ]
     return "\n".join(p for p in parts if p)

@@ -1,25 +1,137 @@
-"""Plans for some traffic, as one who signs the order reads them."""
+"""Plans for some traffic, as one who signs the order reads them.
+
+A Pareto front in characters: tokens/s of a GPU against tokens/s of a user.
+
+An hour of traffic on the first plan, in the words of its table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from math import log
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.search.limit import USUAL, Limit
-from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
-from llmir.backends.search.structure import Structure
+from llmir.backends.search.plan import Beyond, Candidate, Hour, Plans, PooledCandidate, Why, beyond, decode
+from llmir.backends.search.structures import Structure
+from llmir.backends.search.traffic import USUAL, Limit
 from llmir.backends.search.trial import UNIT
-from llmir.backends.search.why import Beyond, Why, beyond, decode
 from llmir.backends.simulate.router import ROUTERS
-from llmir.backends.step.precision import precision
+from llmir.backends.step.facts import precision
+from llmir.base.errors import InputError
 from llmir.base.formats import exporter
 
-from . import json, spending, table, units, wording
-from .chart import chart
-from .hour import contradiction, hour
+from . import json, table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.text import Text
+
+WIDTH, HEIGHT = 66, 9
+MARKS = "○◇□△▽◁▷"  # of the devices, in their order
+BEST = "✓"
+
+
+def chart(plans: Plans) -> Iterator[Text]:
+    """The front of each device, and the first plan as it is simulated; a user's tokens on a log scale."""
+    from rich.text import Text
+
+    users, gpus = plans.tokens_per_s_user[plans.front], plans.tokens_per_s_device[plans.front]
+    of = [plans.structures[int(i)].device.name for i in plans.points.structure[plans.front]]
+    best = plans.best
+    points = list(zip(users.tolist(), gpus.tolist(), of, strict=True))
+    every = points + ([(best.tokens_per_s_user, best.tokens_per_s_device, "")] if best else [])
+    low, high = min(x for x, *_ in every), max(x for x, *_ in every)
+    top = max(y for _, y, _ in every)
+    names = list(dict.fromkeys(of))
+    cells = [[" "] * WIDTH for _ in range(HEIGHT)]
+
+    def put(x: float, y: float, mark: str) -> None:
+        column = round((WIDTH - 1) * log(x / low) / log(high / low)) if high > low else 0
+        cells[HEIGHT - 1 - round((HEIGHT - 1) * y / top)][column] = mark
+
+    for x, y, device in points:
+        put(x, y, MARKS[names.index(device) % len(MARKS)])
+    if best:
+        put(best.tokens_per_s_user, best.tokens_per_s_device, BEST)
+    title = Text("tokens/s a GPU", style="bold")
+    title.append(" against tokens/s a user (log): the front of each device, saturated, by closed form", "")
+    yield title
+    for i, line in enumerate(cells):
+        label = units.digits(top * (HEIGHT - 1 - i) / (HEIGHT - 1)) if i % 2 == 0 else ""
+        yield Text(f"{label:>7} ┤{''.join(line).rstrip()}" if label else f"{'':>7} │{''.join(line).rstrip()}")
+    yield Text(f"{'':>8}└{'─' * WIDTH}")
+    middle = units.digits((low * high) ** 0.5)
+    ends = units.digits(low), units.digits(high)
+    yield Text(f"{'':>9}{ends[0]}{middle:^{WIDTH - len(ends[0]) - len(ends[1])}}{ends[1]}")
+    legend = [f"{MARKS[i % len(MARKS)]} {device}" for i, device in enumerate(names)]
+    legend += [f"{BEST} the first plan, at the rate asked for"] if best else []
+    yield Text(f"{'':>9}{'   '.join(legend)}")
+
+
+def hour(plans: Plans) -> list[str]:
+    """What came, how it was answered, and what the servers held; nothing where no plan meets the limits."""
+    try:
+        found = plans.hour
+    except InputError as error:
+        return [f"no hour is simulated: {error}"]
+    return [] if found is None else [_came(found), _answered(found), _held(found)]
+
+
+def contradiction(plans: Plans) -> list[str]:
+    """What an hour misses that the runs that decide met, if anything."""
+    try:
+        found = plans.hour
+    except InputError:
+        return []
+    if found is None or not (found.missed or found.grows):
+        return []
+    limits = zip(("ttft", "tpot"), plans.traffic.limits, strict=True)
+    missed = [
+        f"{name.upper()} is {units.time(found.missed[name])} of {units.time(of.seconds)} ({of.of})"
+        for name, of in limits
+        if of and name in found.missed
+    ]
+    missed += ["requests stay longer and longer"] if found.grows else []
+    return [
+        f"the hour contradicts the runs that chose it: {'; '.join(missed)}. Ask for longer ones (--requests)"
+    ]
+
+
+def _came(found: Hour) -> str:
+    plan, requests = found.candidate, found.simulation.load
+    unit = "unit" if isinstance(plan, PooledCandidate) else "replica"
+    one = "one" if found.replicas == 1 else f"{found.replicas:,}"
+    is_, its = ("is", "its") if found.replicas == 1 else ("are", "their")
+    of = f" of {plan.replicas:,} {unit}s {is_}" if plan.replicas > 1 else f" {unit} is"
+    tokens = f"{units.count(found.output_tokens)} output tokens"
+    share = "" if found.part == 1 else f", the first {units.percent(found.part)} of the hour"
+    simulated = f"{one}{of} simulated, with {its} {_requests(len(requests))}{share} (seed {found.seed})"
+    return f"an hour: {_requests(found.requests)}, {tokens}; {simulated}"
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
+
+
+def _answered(found: Hour) -> str:
+    times = []
+    for name, of in found.spreads.items():
+        p50, p99, worst = map(units.time, (of.p50, of.p99, found.worst[name]))
+        times.append(f"{name.upper()} p50 {p50}, p99 {p99}, worst {worst}")
+    limited = any(found.candidate.traffic.limits)
+    late = round((1 - found.within) * len(found.simulation.load))
+    share = f"{units.met(found.within)} within all limits, {late:,} late"
+    return "; ".join([*times, *([share if late else "all within all limits"] if limited else [])])
+
+
+def _held(found: Hour) -> str:
+    room, most = found.simulation.capacity.blocks, found.simulation.most_blocks
+    waits = (
+        f"waiting to be read: {found.most_waiting:,} at most, {units.time(found.longest_queue_s)} at longest"
+    )
+    blocks = f"KV blocks: {most:,} of {room:,} at most ({units.percent(most / room)})"
+    return f"{waits}; {blocks}; preemptions: {f'{found.preemptions:,}' if found.preemptions else 'none'}"
+
 
 NUMBERS = range(2, 9)  # columns of numbers
 GOOD, BAD, QUIET = "green", "red", "bright_black"
@@ -96,7 +208,7 @@ def energy(plans: Plans) -> list[str]:
     best = plans.best
     if best is None or best.spent.watts is None:
         return []
-    kw, joules = units.digits(best.spent.watts / 1e3), spending.joules(best.energy_j_per_token)
+    kw, joules = units.digits(best.spent.watts / 1e3), wording.joules(best.energy_j_per_token)
     return [f"at most {kw} kW, {joules} an output token: all GPUs at the limit of their power"]
 
 

@@ -1,14 +1,29 @@
-"""A server's answer beside a single batch's, and what makes up the difference."""
+"""A server's answer beside a single batch's, and what makes up the difference.
+
+A simulated server: latencies of its requests, and what it did.
+
+Simulated replicas: the latencies of all their requests, and what tells one from another.
+
+Simulated pools: latencies of all requests, and the servers of each kind.
+
+A server at several rates: a line for each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from llmir.backends.request.service import Service
+import numpy as np
+
+from llmir.backends.request.closed_loop import Service
+from llmir.backends.simulate.load import Array
+from llmir.backends.simulate.replications import RATES, Rates, Replications
+from llmir.backends.simulate.result import QUANTILES, SimulatedPools, SimulatedReplicas, Simulation, Spread
 from llmir.base.formats import exporter
 
-from . import json, spending, table, units, wording
+from . import json, table, units, wording
+from .sections import Section, sectioned
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -44,7 +59,7 @@ def compared(service: Service) -> list[tuple[str, str, str]]:
     if service.tpot_s and loop.tpot_s:
         users = units.digits(1 / service.tpot_s), units.digits(1 / loop.tpot_s)
         rows.append(("tokens/s a user", *users))
-    rows += spending.compared(service, service.busy_output_tokens_per_s, loop.output_tokens_per_s)
+    rows += wording.compare_costs(service, service.busy_output_tokens_per_s, loop.output_tokens_per_s)
     held = f"{loop.in_flight:,} of {loop.max_in_flight:,} {loop.limit}"
     rows.append(("in flight", f"{service.batch:,}" if service.fits else "does not fit", held))
     if service.max_tpot_s is not None:
@@ -155,3 +170,374 @@ def service_html(service: Service) -> str:
         rows = [(time, what, units.percent(share)) for time, what, share in terms]
         parts += [table.caption(_title(service)), table.html(("ms", "of", "share"), rows, (0, 2))]
     return "".join((*parts, *(table.caption(line, "small") for line in (steps(service), arrivals(service)))))
+
+
+HEADINGS = ("", "mean", *(f"p{q}" for q in QUANTILES))
+LATENCIES = {
+    "ttft": "TTFT, first token",
+    "queue": "  waiting until it is read",
+    "prefill": "  being read",
+    "transfer": "cache on its way",
+    "admission": "waiting to decode",
+    "tpot": "TPOT, later tokens of a request",
+    "itl": "ITL, from token to token",
+    "e2e": "end to end",
+}
+
+# The same beside intervals, which leave 16 columns of 80.
+SHORT = LATENCIES | {
+    "ttft": "TTFT",
+    "queue": "  waiting",
+    "admission": "waits to decode",
+    "tpot": "TPOT",
+    "itl": "ITL",
+}
+
+FIGURES = {
+    "requests_per_s": "requests/s",
+    "output_tokens_per_s": "output tokens/s",
+    "largest_rate": "requests/s at most",
+    "goodput": "requests/s within the limits",
+    "goodput_share": "share within the limits",
+    "cost_usd_per_mtok": "$ a million output",
+    "busy_cost_usd_per_mtok": "$ of it in steps",
+    "energy_j_per_token": "J an output, at most",
+    "goodput_per_usd": "within limits, a dollar",
+}
+
+
+def latencies(found: Simulation) -> list[tuple[str, ...]]:
+    """A row a figure."""
+    spreads = ((LATENCIES[name], spread) for name, spread in found.latencies.items())
+    return [(label, *map(units.time, spread)) for label, spread in spreads if spread]
+
+
+def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
+    """What served which requests."""
+    kept = ("model", "precision", "device", "links", "cost model")
+    load, room = found.load, found.capacity
+    lengths = (
+        f"{what} {units.digits(float(n.mean()))}"
+        for what, n in (("prompt", load.prompt), ("generate", load.generate))
+    )
+    reads = "chunks of prompts" if found.policy.chunked else "whole prompts"
+    order = f"{reads} beside decodes" if found.policy.mixes else f"{reads} first, then decodes"
+    states = f", {room.state:,} of which hold the states of each sequence" if room.state else ""
+    limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
+    return [
+        *(pair for pair in wording.head(found.job) if pair[0] in kept),
+        ("requests", f"{len(load):,}{comes(found)}, {', '.join(lengths)} tokens on average"),
+        ("load", _state(found)),
+        *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
+        ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
+        ("cache", f"{room.blocks:,} blocks of {room.block} token{'s' * (room.block > 1)}{states}"),
+    ]
+
+
+def comes(found: Simulation) -> str:
+    """How requests come."""
+    load = found.load
+    if load.users:
+        return f", {load.users:,} users in a closed loop"
+    if load.talks is None:
+        return f", {units.digits(found.rate)} a second" if found.rate else ", at once"
+    rate = f"{units.digits(found.rate or 0)} requests/s"
+    begin = f", {units.digits(load.sessions_per_s)} of which begin a second" if load.sessions_per_s else ""
+    return f" turns of {load.talks:,} sessions{begin}; {rate} came"
+
+
+def _state(found: Simulation) -> str:
+    most = f"{units.digits(found.largest_rate)} requests/s can be served at most"
+    if found.load.users:  # who may be few enough that none is preempted, so that more are answered
+        return f"{units.digits(found.largest_rate)} requests/s are answered where some always wait"
+    words = {None: "", True: "overloaded: ", False: "stable: "}
+    return f"{words[found.overloaded]}{most}"
+
+
+def served(found: Simulation) -> list[tuple[str, str]]:
+    """What the server did."""
+    limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
+    named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
+    good, share = found.goodput, found.goodput_share
+    full = found.most_blocks / found.capacity.blocks
+    many = int((found.preemptions > 0).sum())
+    preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
+    return [
+        *([] if good is None or share is None else [("goodput", _good(good, share, named))]),
+        *money(found),
+        (
+            "time",
+            f"{units.time(found.duration_s)}, {units.percent(found.busy)} of it in {found.steps:,} steps",
+        ),
+        ("requests/s", units.digits(found.requests_per_s)),
+        ("output tokens/s", units.digits(found.output_tokens_per_s)),
+        ("decoding in a step", f"{units.digits(found.decodes)} sequences on average"),
+        ("caches", f"{found.most_blocks:,} blocks in use at most, {units.percent(full)}"),
+        *([("prefix hits", f"{units.percent(found.prefix_hits)} of tokens")] if found.cached.any() else []),
+        ("preemptions", preempted),
+        *([("cancelled", f"{found.cancelled:,} requests")] if found.cancelled else []),
+        *([("given up", _lost(found, timeout))] if (timeout := found.load.timeout_s) else []),
+    ]
+
+
+def _good(rate: float, share: float, named: str) -> str:
+    return f"{units.digits(rate)} requests/s within limits, {units.met(share)} of them: {named}"
+
+
+def money(found: Simulation) -> list[tuple[str, str]]:
+    """What the devices cost, by the clock and in steps, what a dollar buys, and what they draw."""
+    known, lines = found.spending, []
+    if known.cost_usd_per_mtok is not None:
+        whole, busy = (wording.usd(x) for x in (known.cost_usd_per_mtok, known.busy_cost_usd_per_mtok))
+        lines.append(("cost", f"{whole} a million output tokens, {busy} of it in steps"))
+    if known.goodput_per_usd is not None:
+        lines.append(("a dollar buys", f"{units.digits(known.goodput_per_usd)} requests within the limits"))
+    if known.energy_j_per_token is not None:
+        lines.append(
+            ("energy", f"at most {wording.joules(known.energy_j_per_token)} an output token, in steps")
+        )
+    return lines
+
+
+def _lost(found: Simulation, timeout_s: float) -> str:
+    share = units.percent(float(found.given_up.mean()))
+    return f"{int(found.given_up.sum()):,} requests ({share}) that took {units.time(timeout_s)}"
+
+
+@sectioned(of=Simulation)
+def simulation(found: Simulation) -> list[Section]:
+    """What was asked, the latencies, and what the server did."""
+    return [
+        Section(("", ""), simulation_settings(found)),
+        Section(HEADINGS, latencies(found)),
+        Section(("", ""), served(found)),
+    ]
+
+
+@exporter("csv", ".csv", of=Simulation)
+def simulation_csv(found: Simulation) -> str:
+    """A line a latency, in seconds; then rates and what else has but one value, as its mean."""
+    rows: list[dict[str, Any]] = [
+        {"figure": name, **spread._asdict()} for name, spread in found.latencies.items() if spread
+    ]
+    single = {name: getattr(found, name) for name in ("rate", *RATES)} | found.spending._asdict()
+    none = dict.fromkeys(Spread._fields)
+    rows += [{"figure": name, **none, "mean": x} for name, x in single.items() if x is not None]
+    return json.to_csv(rows)
+
+
+def requests_csv(found: Simulation) -> str:
+    """A line for each request that was served, which `--trace` reads again."""
+    load = found.load
+    return _lines(
+        {
+            "arrival_s": found.arrival_s,
+            "prompt": load.prompt,
+            "generate": load.generate if load.asked is None else load.asked,
+            **_cancellations(found),
+            "cached": found.cached,
+            "start_s": found.start_s,
+            "first_s": found.first_s,
+            "end_s": found.end_s,
+            "preemptions": found.preemptions,
+            "made": found.made,
+            **found.places,
+        }
+    )
+
+
+def _cancellations(found: Simulation) -> dict[str, Array]:
+    """After how many tokens, and when, clients leave before their answer; masked where they stay."""
+    load = found.load
+    columns: dict[str, Array] = {}
+    if load.asked is not None:
+        columns["cancel_tokens"] = np.ma.masked_where(load.generate == load.asked, load.generate)
+    if load.leave_s is not None:
+        columns["cancel_s"] = np.ma.masked_invalid(found.arrival_s + load.leave_s)
+    return columns
+
+
+def steps_csv(found: Simulation) -> str:
+    """A line for each run of equal steps."""
+    counts = ("steps", "decodes", "kept", "new", "reads", "waiting", "blocks", "replica")
+    return _lines({n: c.astype(np.int64) if n in counts else c for n, c in found.events.items()})
+
+
+def _lines(columns: Mapping[str, Array]) -> str:
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return (
+        "\n".join([",".join(columns), *(",".join("" if x is None else repr(x) for x in row) for row in rows)])
+        + "\n"
+    )
+
+
+@table.printed(of=Replications)
+def replications(found: Replications) -> Group:
+    """What was asked, and the latencies with their intervals."""
+    shown = table.columns(HEADINGS, HEADINGS[1:], HEADINGS[:1])
+    for name, stats in found.latencies.items():
+        cells = (f"{units.time(mean)} ± {_half(mean, half)}" for mean, half in stats.values())
+        table.add(shown, (SHORT[name], *cells), styles=["" if LATENCIES[name][0] == " " else "bold"])
+    rates = [
+        (FIGURES[name], f"{units.digits(mean)} ± {_half(mean, half)}")
+        for name, (mean, half) in found.figures.items()
+    ]
+    count = len(found.runs)
+    head = [("replications", f"{count} of these, ± holds the mean in 95% of cases")]
+    head += [("overloaded", f"{found.overloaded} of {count}")]
+    return table.stack(
+        table.pairs([*simulation_settings(found.runs[0]), *head]), "", shown, "", table.pairs(rates)
+    )
+
+
+def _half(mean: float, half: float) -> str:
+    return units.percent(half / mean) if mean else "0%"
+
+
+@exporter("csv", ".csv", of=Replications)
+def replications_csv(found: Replications) -> str:
+    """A line a latency and statistic, in seconds; then rates and what else has but one value, as its mean."""
+    each = {**found.latencies, **{name: {"mean": interval} for name, interval in found.figures.items()}}
+    rows: list[dict[str, Any]] = [
+        {"figure": name, "statistic": stat, **interval._asdict()}
+        for name, stats in each.items()
+        for stat, interval in stats.items()
+    ]
+    return json.to_csv(rows)
+
+
+COLUMNS = ("replica", "requests", "busy", "decoding", "blocks", "prefix hits", "TTFT", "TTFT p99")
+
+
+def replicas(found: SimulatedReplicas) -> Iterator[tuple[str, ...]]:
+    """A row a replica."""
+    for number, known in enumerate(found.figures):
+        ttft = known["ttft_s"]
+        yield (
+            str(number),
+            f"{known['requests']:,}",
+            units.percent(known["busy"]),
+            units.digits(known["decodes"]),
+            f"{known['most_blocks']:,}",
+            units.percent(known["prefix_hits"]),
+            *((units.time(ttft["mean"]), units.time(ttft["p99"])) if ttft else ("–", "–")),
+        )
+
+
+@sectioned(of=SimulatedReplicas)
+def fleet(found: SimulatedReplicas) -> list[Section]:
+    """What was asked and of how many, the latencies, what the servers did, and each of them."""
+    head, *rest = simulation(found)
+    many = f"{len(found.replicas):,} of this device, {found.router}"
+    whole = Section(head.headings, [*head.rows, ("replicas", many)])
+    return [whole, *rest, Section(COLUMNS, list(replicas(found)), 0)]
+
+
+READERS = ("prefill", "requests", "busy", "blocks", "waiting", "waiting p99")
+WRITERS = ("decode", "requests", "busy", "blocks", "waiting", "waiting p99", "decoding", "preempted")
+
+
+def servers(fleet: SimulatedReplicas, headings: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """A row a server."""
+    rows = []
+    for number, (known, one) in enumerate(zip(fleet.figures, fleet.replicas, strict=True)):
+        wait = one.latencies["queue"]
+        cells = {
+            headings[0]: str(number),
+            "requests": f"{known['requests']:,}",
+            "busy": units.percent(known["busy"]),
+            "blocks": f"{known['most_blocks']:,}",
+            "waiting": units.time(wait.mean) if wait else "–",
+            "waiting p99": units.time(wait.p99) if wait else "–",
+            "decoding": units.digits(known["decodes"]),
+            "preempted": f"{known['preemptions']:,}",
+        }
+        rows.append(tuple(cells[heading] for heading in headings))
+    return rows
+
+
+@sectioned(of=SimulatedPools)
+def pooled(found: SimulatedPools) -> list[Section]:
+    """What was asked and of what, the latencies, what the servers did, and each of them."""
+    prefill, decode, channel = found.prefill, found.decode, found.channel
+    assert prefill is not None
+    assert decode is not None
+    assert channel is not None
+    each = (
+        f"{len(fleet.replicas)} of tp {fleet.job.program.parallelism.tp} ({what})"
+        for fleet, what in ((prefill, "prefill"), (decode, "decode"))
+    )
+    rates = (
+        f"{name} {units.digits(rate)}"
+        for name, rate in (
+            ("prefill", prefill.largest_rate),
+            ("links", found.carried_rate),
+            ("decode", found.decoded_rate),
+        )
+    )
+    head, *others = simulation(found)
+    more = [
+        ("servers", f"{' and '.join(each)}, {prefill.router}"),
+        ("link", f"{channel.name}, {units.bytes(channel.link.Bps)}/s each way; {channel.basis}"),
+        ("at most", f"{', '.join(rates)} requests/s"),
+    ]
+    return [
+        Section(head.headings, [*head.rows, *more]),
+        *others,
+        Section(READERS, servers(prefill, READERS), 0),
+        Section(WRITERS, servers(decode, WRITERS), 0),
+    ]
+
+
+_SHOWN = ("ttft", "tpot")
+_PAIRS = ("model", "precision", "device", "links", "cost model", "policy", "cache")
+
+
+def first(run: Simulation | Replications) -> Simulation:
+    """The run, or the first of several."""
+    return run.runs[0] if isinstance(run, Replications) else run
+
+
+def rate_settings(found: Rates) -> list[tuple[str, str]]:
+    """What served which requests, whatever their rate."""
+    one = first(found.runs[0])
+    of = (("prompt", one.load.prompt), ("generate", one.load.generate))
+    lengths = ", ".join(f"{name} {units.digits(float(n.mean()))}" for name, n in of)
+    pairs = [pair for pair in simulation_settings(one) if pair[0] in _PAIRS]
+    return [*pairs, ("requests", f"{len(one.load):,} a run, {lengths} tokens on average")]
+
+
+def rows(found: Rates) -> Iterator[dict[str, Any]]:
+    """Of each rate what latencies and figures are, on average over replications; `overloaded` as a share."""
+    for run in found.runs:
+        one = isinstance(run, Replications)
+        each = run.runs if isinstance(run, Replications) else (run,)
+        row: dict[str, Any] = {"rate": sum(float(r.rate or 0) for r in each) / len(each)}
+        for name in each[0].latencies:
+            of: Any = run.latencies.get(name)
+            for stat in Spread._fields:
+                known = None if of is None else of[stat].mean if one else getattr(of, stat)
+                row[f"{name}_{stat}_s"] = known
+        figures: Any = run.figures if isinstance(run, Replications) else None
+        for name in RATES:
+            own = figures.get(name) if one else getattr(run, name)
+            row[name] = own.mean if one and own is not None else own
+        over = [r.overloaded for r in each if r.overloaded is not None]
+        yield {**row, "overloaded": sum(over) / len(over) if over else None}
+
+
+@table.printed(of=Rates)
+def rates(found: Rates) -> Group:
+    """What was asked, and a line for each rate."""
+    stats = (f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99"))
+    heads = ("requests/s", *stats, "tokens/s", "")
+    shown = table.columns(heads, heads[:-1], gap=1)
+    for row in rows(found):
+        times = [row[f"{of}_{stat}_s"] for of in _SHOWN for stat in ("p50", "p99")]
+        said = ["–" if t is None else units.time(t) for t in times]
+        over = row["overloaded"]
+        state = "" if over is None else "overloaded" if over >= 0.5 else "stable"
+        table.add(shown, (units.digits(row["rate"]), *said, units.digits(row["output_tokens_per_s"]), state))
+    stable = sum(row["largest_rate"] for row in rows(found)) / len(found.runs)
+    head = [*rate_settings(found), ("load", f"{units.digits(stable)} requests/s can be served at most")]
+    return table.stack(table.pairs([(name, wording.plain(text)) for name, text in head]), "", shown)

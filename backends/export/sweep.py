@@ -1,21 +1,37 @@
-"""Sweeps as tables and files."""
+"""Sweeps as tables and files.
+
+Files of a sweep that are written piece by piece, and put together from several: of any number of rows.
+
+Sweeps as folders of parts, one a structure, and as one file put together from them.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import re
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from llmir.backends.search.axes import POINTS
-from llmir.backends.search.figures import SHARES
-from llmir.backends.search.sweep import Sweep
-from llmir.base.formats import exporter
+from llmir.backends.search.structures import all_of
+from llmir.backends.search.sweep import BLOCK, LOST, POINTS, SHARES, Part, Sweep, schema
+from llmir.base import arguments
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError, OutputError
+from llmir.base.formats import Pairs, exporter
+from llmir.base.names import plain
 
 from . import json as jsonio
-from . import spending, table, units, wording
+from . import table, units, wording
+from .files import check_writable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,7 +104,7 @@ def shown(sweep: Sweep) -> RenderableType:
     words += [f"{n:,} refused: {why}" for why, n in refused.most_common(REASONS)]
     words += [f"{len(refused) - REASONS:,} more reasons; -o FILE has all"] if len(refused) > REASONS else []
     head = table.pairs(
-        [*_head(sweep), *alike, *([("energy", spending.AT_MOST)] if "energy_j_per_token" in spent else [])]
+        [*_head(sweep), *alike, *([("energy", wording.AT_MOST)] if "energy_j_per_token" in spent else [])]
     )
     return table.stack(Text(wording.plain(sweep.model), style="bold"), head, "", columns, "", *words)
 
@@ -118,3 +134,361 @@ def _cells(row: dict[str, Any], spent: Iterable[str]) -> tuple[str, ...]:
         bound.removesuffix("_share"),
         *("–" if row[name] is None else units.digits(row[name]) for name in spent),
     )
+
+
+LINES = 1 << 13  # that are text in memory at once
+
+
+class Format(ABC):
+    """How a sweep with these axes lies in files."""
+
+    suffix: ClassVar[str]
+
+    def __init__(self, axes: Mapping[str, Any]) -> None:
+        self.axes = axes
+
+    @abstractmethod
+    def write(self, path: Path, parts: Iterable[Part]) -> None:
+        """A file of some parts, none of which stays in memory."""
+
+    @abstractmethod
+    def join(self, path: Path, files: Sequence[Path]) -> None:
+        """One file of several."""
+
+    @abstractmethod
+    def refused(self, path: Path) -> Iterator[str | None]:
+        """Of each row of a file, why it is refused."""
+
+
+class Text(Format):
+    """Lines, the first `heading` of which name the columns."""
+
+    heading: ClassVar[int] = 0
+
+    @abstractmethod
+    def text(self, rows: list[dict[str, Any]]) -> str:
+        """Some rows, below a heading."""
+
+    def write(self, path: Path, parts: Iterable[Part]) -> None:
+        """In pieces."""
+        with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            rows = chain.from_iterable(Sweep(self.axes, [part]).rows() for part in parts)
+            below = 0
+            while some := list(islice(rows, LINES)):
+                file.writelines(self.text(some).splitlines(keepends=True)[below:])
+                below = self.heading
+
+    def join(self, path: Path, files: Sequence[Path]) -> None:
+        """One below the other."""
+        with open(path, "wb") as whole:
+            for i, file in enumerate(files):
+                with open(file, "rb") as part:
+                    for _ in range(self.heading if i else 0):
+                        part.readline()
+                    shutil.copyfileobj(part, whole, 1 << 20)
+
+
+class Csv(Text):
+    """A line for each row, in SI units."""
+
+    suffix = ".csv"
+    heading = 1
+
+    def text(self, rows: list[dict[str, Any]]) -> str:
+        """As any table of llmir."""
+        return jsonio.to_csv(rows)
+
+    def refused(self, path: Path) -> Iterator[str | None]:
+        """Of each line."""
+        import csv
+
+        with open(path, encoding="utf-8", newline="") as file:
+            yield from (row["refused"] or None for row in csv.DictReader(file))
+
+
+class JsonLines(Text):
+    """An object a line."""
+
+    suffix = ".jsonl"
+
+    def text(self, rows: list[dict[str, Any]]) -> str:
+        """Each by name."""
+        return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+
+    def refused(self, path: Path) -> Iterator[str | None]:
+        """Of each line."""
+        with open(path, encoding="utf-8") as file:
+            yield from (json.loads(line)["refused"] for line in file)
+
+
+class Columns(Format):
+    """Tables of pyarrow, which must be installed."""
+
+    def __init__(self, axes: Mapping[str, Any]) -> None:
+        super().__init__(axes)
+        try:
+            self.schema = schema(axes)
+        except ImportError:
+            raise InputError(f"{self.suffix} files need pyarrow: pip install pyarrow") from None
+
+    @abstractmethod
+    def writer(self, path: Path) -> Any:
+        """What tables are written to."""
+
+    @abstractmethod
+    def tables(self, path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """The tables in a file."""
+
+    def write(self, path: Path, parts: Iterable[Part]) -> None:
+        """A table for each part."""
+        with closing(self.writer(path)) as file:
+            for part in parts:
+                file.write_table(Sweep(self.axes, [part]).to_arrow())
+
+    def join(self, path: Path, files: Sequence[Path]) -> None:
+        """Tables as large as those of one part, of several that are smaller."""
+        import pyarrow
+
+        some: list[Any] = []
+        with closing(self.writer(path)) as whole:
+            for table in chain(*map(self.tables, files)):
+                if sum(map(len, some)) + len(table) > BLOCK:
+                    whole.write_table(pyarrow.concat_tables(some).combine_chunks())
+                    some = []
+                some.append(table)
+            if some:
+                whole.write_table(pyarrow.concat_tables(some).combine_chunks())
+
+    def refused(self, path: Path) -> Iterator[str | None]:
+        """Of that column alone."""
+        for part in self.tables(path, ["refused"]):
+            yield from part.column("refused").to_pylist()
+
+
+class Parquet(Columns):
+    """As pandas, polars and DuckDB read it."""
+
+    suffix = ".parquet"
+
+    def writer(self, path: Path) -> Any:
+        """Names are stored once, figures as they are."""
+        from pyarrow import parquet, types
+
+        names = [field.name for field in self.schema if types.is_string(field.type)]
+        return parquet.ParquetWriter(path, self.schema, use_dictionary=names, write_statistics=names)
+
+    def tables(self, path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Its groups of rows."""
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=columns)
+
+
+class Arrow(Columns):
+    """As Feather reads it."""
+
+    suffix = ".arrow"
+
+    def writer(self, path: Path) -> Any:
+        """A file, not a stream."""
+        import pyarrow
+
+        return pyarrow.ipc.new_file(str(path), self.schema)
+
+    def tables(self, path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Its batches."""
+        import pyarrow
+
+        with pyarrow.OSFile(str(path)) as source, pyarrow.ipc.open_file(source) as file:
+            for batch in range(file.num_record_batches):
+                table = pyarrow.Table.from_batches([file.get_batch(batch)])
+                yield table.select(columns) if columns else table
+
+
+FORMATS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
+    "csv": Csv,
+    "jsonl": JsonLines,
+    "parquet": Parquet,
+    "arrow": Arrow,
+}
+
+
+_PART = re.compile(r"\d{5,}-([0-9a-f]{32})(-lost)?\.(?:csv|jsonl|parquet|arrow)")
+
+
+@dataclass(frozen=True)
+class Written(Pairs):
+    """A sweep that lies in a file, or in a folder of parts: how many rows, and how many of them are refused.
+
+    `why` is the first reason, and `read` the structures that were there already.
+    """
+
+    path: str
+    rows: int
+    refused: int
+    structures: int
+    read: int
+    why: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return dict(vars(self))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """As a person reads it."""
+        said = [("rows", f"{self.rows:,} of {self.structures:,} structures, in {plain(self.path)}")]
+        if self.read:
+            said.append(("read", f"{self.read:,} structures, which were there"))
+        return [*said, ("refused", f"{self.refused:,}: {self.why}")] if self.refused else said
+
+
+class Counts(NamedTuple):
+    """Rows of a part, those refused, and the first reason."""
+
+    rows: int
+    refused: int
+    why: str | None
+
+    def and_of(self, part: Part) -> Counts:
+        """With those of a part."""
+        return Counts(self.rows + len(part), self.refused + part.refusals, self.why or part.why)
+
+
+class Folder:
+    """The folder that parts are written to, and what becomes of it at the end.
+
+    `target` is the file that they are put together in, None where the folder itself is asked for.
+    """
+
+    def __init__(self, path: Path, form: str, target: Path | None, shown: str) -> None:
+        self.path, self.form, self.target, self.shown = path, form, target, shown
+        self.found: dict[int, tuple[Path, Counts]] = {}
+        self._keys: dict[int, str] = {}
+        self.read = 0
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], form: str | None) -> Folder:
+        """What such a path means; InputError for a format that there is none of, and for a path that is none.
+
+        OutputError for what cannot be written.
+        """
+        arguments.path("path", path)
+        said = os.fspath(path)  # a Path has no / at its end
+        if form is not None:
+            arguments.choice("format", form, tuple(FORMATS))
+        if said.endswith(("/", os.sep)) or os.path.isdir(said):
+            return cls(Path(said), form or "parquet", None, said)
+        suffix = os.path.splitext(said)[1].lower()
+        by = suffix.removeprefix(".")
+        if by not in FORMATS:
+            known = ", ".join(f".{name}" for name in FORMATS)
+            got = f"suffix {suffix!r} is unknown" if suffix else "no suffix"
+            raise InputError(f"{plain(said)}: {got}; allowed are {known}, and a folder that ends in /")
+        if form not in (None, by):
+            raise InputError(f"{plain(said)}: the suffix says {by}, format says {form}")
+        target = check_writable(said)
+        return cls(target.with_name(f"{target.name}.parts"), by, target, said)
+
+    @contextmanager
+    def opened(self, axes: Mapping[str, Any]) -> Iterator[None]:
+        """With the folder made, and what lies in it known."""
+        self.format: Format = FORMATS[self.form](axes)
+        if not self.path.parent.is_dir():
+            missing = plain(str(self.path.parent), limit=1000)
+            raise OutputError(f"{plain(self.shown, limit=1000)}: there is no folder {missing}")
+        try:
+            self.path.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".llmir-", dir=self.path) as aside:
+                self._aside = Path(aside)
+                self._there = {
+                    m[1]: f for f in self.path.iterdir() if (m := _PART.fullmatch(f.name)) and not m[2]
+                }
+                yield
+        except OSError as error:
+            reason = f"cannot be written ({error.strerror or error})"
+            raise OutputError(f"{plain(self.shown, limit=1000)}: {reason}") from None
+        finally:
+            with suppress(OSError):  # which is not empty
+                self.path.rmdir()
+
+    def find(self, index: int, key: str) -> Counts | None:
+        """The whole part of that key, at that place from now on; None where it must be computed."""
+        self._keys[index] = key
+        file = self._there.get(key)
+        if file is None or file.suffix != self.format.suffix:
+            return None
+        counts = _counts(self.format, file)
+        self.read += 1
+        self._put(index, file, counts)
+        return counts
+
+    def add(self, index: int, parts: Iterable[Part]) -> None:
+        """Write a part of some pieces, whole or not at all; what stands for its structure stands alone."""
+        file = self._aside / f"part{self.format.suffix}"
+        alone: list[Part] = []
+        counts = Counts(0, 0, None)
+
+        def pieces() -> Iterator[Part]:
+            nonlocal counts
+            for part in parts:
+                if part.alone:
+                    alone.append(part)
+                    return
+                counts = counts.and_of(part)
+                yield part
+
+        self.format.write(file, pieces())
+        if alone:
+            self.format.write(file, alone)
+            counts = Counts(0, 0, None).and_of(alone[0])
+        self._put(index, file, counts)
+
+    def _put(self, index: int, file: Path, counts: Counts) -> None:
+        lost = "-lost" if counts.why == LOST else ""  # which is tried again next time
+        place = self.path / f"{index:05}-{self._keys[index]}{lost}{self.format.suffix}"
+        os.replace(file, place)
+        self.found[index] = place, counts
+
+    def left(self, of: int) -> str:
+        """What to say of an interrupt."""
+        whole = f"{len(self.found):,} of {of:,} structures are whole"
+        place = self.path if os.path.isabs(self.shown) else os.path.relpath(self.path)
+        return f"interrupted; {whole} in {place}, from which the same command goes on"
+
+    def whole(self) -> Written:
+        """The end: one file where that is asked for, and no other parts."""
+        files = [self.found[index][0] for index in sorted(self.found)]
+        counts = [counts for _, counts in self.found.values()]
+        rows, refused = sum(c.rows for c in counts), sum(c.refused for c in counts)
+        why = next((self.found[i][1].why for i in sorted(self.found) if self.found[i][1].why), None)
+        if rows == refused:
+            for file in files:
+                file.unlink()
+            raise InputError(all_of(rows, why))
+        if self.target:
+            self._join(files)
+        for file in self.path.iterdir():
+            if _PART.fullmatch(file.name) and (self.target or file not in files):
+                file.unlink()
+        return Written(self.shown, rows, refused, len(files), self.read, why)
+
+    def _join(self, files: list[Path]) -> None:
+        assert self.target is not None
+        whole = files[0]
+        if len(files) > 1:
+            whole = self._aside / f"whole{self.format.suffix}"
+            self.format.join(whole, files)
+        if self.target.exists():
+            shutil.copymode(self.target, whole)
+        os.replace(whole, self.target)
+
+
+def _counts(form: Format, file: Path) -> Counts:
+    rows, refused, first = 0, 0, None
+    for why in form.refused(file):
+        rows += 1
+        if why is not None:
+            refused, first = refused + 1, first or why
+    return Counts(rows, refused, first)

@@ -1,4 +1,7 @@
-"""Reports as tables: for terminals with rich, for notebooks as HTML."""
+"""Reports as tables: for terminals with rich, for notebooks as HTML.
+
+A table whose rule is as long as its rows, whichever rich draws it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,18 @@ from html import escape
 from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.table import Table
+
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
 from llmir.base.formats import Pairs, Shown, exporter
 
-from . import oplines, units, wording
-from .oplines import HEADINGS, NUMERIC, OpLine
+from . import units, wording
+from .wording import HEADINGS, NUMERIC, OpLine
 
 if TYPE_CHECKING:
     from rich.console import Group, JustifyMethod, RenderableType
-    from rich.table import Column, Table
+    from rich.table import Column
 
 Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
@@ -116,8 +121,6 @@ def columns(
     from rich import box
     from rich.text import Text
 
-    from .ruled import Ruled
-
     table = Ruled(
         box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
     )
@@ -146,7 +149,6 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
 
 def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
     """Labels and what they say; the columns `prose`, by default the last, are wrapped if all are too wide."""
-    from .ruled import Ruled
 
     table = Ruled(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
@@ -194,7 +196,7 @@ def answered(workload: Workload, *answers: RenderableType) -> Group:
     for name, report in steps:
         title = Text(wording.phase_title(workload, name, report), style="bold")
         parts += ["", title, *_step(report)]
-    parts += ["", *oplines.remarks(workload.prefill)]
+    parts += ["", *wording.remarks(workload.prefill)]
     return Group(*parts)
 
 
@@ -212,7 +214,7 @@ def report(report: Report) -> Group:
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
     figures = pairs([*wording.pricing(report), *wording.step_lines(report)])
-    return Group(title, "", figures, "", *_step(report), "", *oplines.remarks(report))
+    return Group(title, "", figures, "", *_step(report), "", *wording.remarks(report))
 
 
 @printed(of=Pairs)
@@ -224,7 +226,7 @@ def lines(result: Pairs) -> Table:
 def _steps(steps: list[tuple[str, Report]]) -> Table:
     titles = [wording.TITLES[name] for name, _ in steps]
     table = columns(["", *titles], prose=titles)
-    for row in wording.compared(report for _, report in steps):
+    for row in wording.compare_steps(report for _, report in steps):
         add(table, row, styles=["bold"])
     return table
 
@@ -232,7 +234,7 @@ def _steps(steps: list[tuple[str, Report]]) -> Table:
 def ops(report: Report) -> Table:
     """The rows of a step, grouped by the body that repeats them."""
     # A terminal's table says group and repeat in a line of their own, and has no room for all.
-    fields = oplines.fields(report)
+    fields = wording.fields(report)
     left_out = {"group", "repeat", "kind", "shape", *(["intensity"] if "ideal" in fields else [])}
     chosen = [f for f in fields if f not in left_out]
     numeric = [getattr(HEADINGS, f) for f in chosen if f in NUMERIC]
@@ -249,7 +251,7 @@ def ops(report: Report) -> Table:
         styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
         add(table, [getattr(line, f) for f in chosen], style, styles)
 
-    lines = zip(oplines.op_lines(report), report.ops, strict=True)
+    lines = zip(wording.op_lines(report), report.ops, strict=True)
     shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)
@@ -264,14 +266,14 @@ def ops(report: Report) -> Table:
         for row, _ in inside:
             put(row._replace(name=f" {row.name}" if group else f"{row.name} {times}".rstrip()))
     table.add_section()
-    put(oplines.total_line(report), "bold")
+    put(wording.total_line(report), "bold")
     return table
 
 
 def _step(report: Report) -> Iterator[RenderableType]:
     """The rows of a step, and how they add up."""
     yield ops(report)
-    yield from oplines.sums(report)
+    yield from wording.sums(report)
 
 
 @exporter("html", ".html", of=Report)
@@ -283,7 +285,7 @@ def report_html(report: Report) -> str:
         return caption(f"{title}, grid {report.shape}") + table
     figures = [*wording.pricing(report), *wording.step_lines(report)]
     parts = [caption(title), html(("", ""), figures), *_ops_html(report)]
-    return "".join((*parts, *(caption(line, "small") for line in oplines.remarks(report))))
+    return "".join((*parts, *(caption(line, "small") for line in wording.remarks(report))))
 
 
 @exporter("html", ".html", of=Workload)
@@ -297,7 +299,7 @@ def workload_html(workload: Workload) -> str:
             html(("", ""), wording.step_lines(report)),
             *_ops_html(report),
         ]
-    return "".join((*parts, *(caption(line, "small") for line in oplines.remarks(workload.prefill))))
+    return "".join((*parts, *(caption(line, "small") for line in wording.remarks(workload.prefill))))
 
 
 @exporter("html", ".html", of=Shown)
@@ -310,8 +312,8 @@ def plain_html(thing: Shown) -> str:
 
 def _ops_html(report: Report) -> Iterator[str]:
     """The rows of a step, and how they add up."""
-    yield html(*oplines.flat(report))
-    yield from (caption(line, "small") for line in oplines.sums(report))
+    yield html(*wording.flat(report))
+    yield from (caption(line, "small") for line in wording.sums(report))
 
 
 def caption(text: str, tag: str = "b") -> str:
@@ -334,3 +336,11 @@ def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable
 
     head = f"<thead>{row(headings, 'th')}</thead>" if any(headings) else ""
     return f"<table>{head}<tbody>{''.join(row(r, 'td') for r in lines)}</tbody></table>"
+
+
+class Ruled(Table):
+    """Rich before 14.3 counts a padding of the last column that it does not draw: its rules are too long."""
+
+    def _get_padding_width(self, column_index: int) -> int:
+        _, right, _, left = self.padding
+        return (left if column_index else 0) + (right if column_index + 1 < len(self.columns) else 0)

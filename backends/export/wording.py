@@ -1,30 +1,97 @@
-"""What a report says, as short strings: one wording for the terminal, Markdown and notebooks."""
+"""What a report says, as short strings: one wording for the terminal, Markdown and notebooks.
+
+What devices cost and draw, in words.
+
+The rows of a report as short strings: one wording for the terminal, Markdown and notebooks.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.calibration import first
 from llmir.backends.cost.models import unmeasured
 from llmir.backends.cost.registry import whose
-from llmir.backends.cost.relatives import kernels_of
-from llmir.backends.memory.memory_sum import MemorySum
-from llmir.backends.request.chunks import ALL
-from llmir.backends.request.workload import Workload
-from llmir.backends.step import precision
-from llmir.backends.step.placement import links
+from llmir.backends.cost.transfer import first, kernels_of
+from llmir.backends.memory.kv_capacity import MemorySum
+from llmir.backends.request.workload import ALL, Spending, Workload, spending
+from llmir.backends.step import facts as precision
+from llmir.backends.step.evaluate import OVERHEAD, OpCost, links
 from llmir.backends.step.report import Report
-from llmir.backends.work import nodes
-from llmir.backends.work.basis import Basis
-from llmir.backends.work.rows import TRAFFIC
+from llmir.backends.work import network
+from llmir.backends.work.rows import TRAFFIC, Basis
 from llmir.base.array_namespace import Number
 from llmir.hw.device import Device
+from llmir.hw.prices import Spent, spent
 from llmir.ir.core.program import Program
 
-from . import spending, units
+from . import units
+
+AT_MOST = "at most, as if boards drew the limit of their power all the time"
+
+
+def usd(x: float | None) -> str:
+    """Dollars; `–` where no price is known.
+
+    >>> usd(0.1234), usd(None)
+    ('$0.123', '–')
+    """
+    return "–" if x is None else f"${units.digits(x)}"
+
+
+def joules(x: float | None) -> str:
+    """Joules; `–` where no power is known.
+
+    >>> joules(1.234), joules(0.0125), joules(None)
+    ('1.23 J', '12.5 mJ', '–')
+    """
+    if x is None:
+        return "–"
+    return f"{units.digits(1e3 * x)} mJ" if x < 1 else f"{units.digits(x)} J"
+
+
+def lines(job: Workload) -> list[tuple[str, str]]:
+    """What a workload's tokens cost and draw; nothing of what the device does not say."""
+    found, of = spending(job), "image" if job.program.patches else "output token"
+    cost = f"{_parts(found, _usd, f'a million {of}s', 'a million')}; {at(job.device)}"
+    energy = f"at most {_parts(found, _joules, f'an {of}', 'one')}; boards of {_watts(job.device)}"
+    known = ("cost", cost, found.answers.usd_per_mtok), ("energy", energy, found.answers.watts)
+    return [(label, line) for label, line, figure in known if figure is not None]
+
+
+def compare_costs(job: Workload, first: float, second: float) -> list[tuple[str, str, str]]:
+    """Rows of what output tokens cost and draw on the devices of a job, at either of two rates a second."""
+    one, other = (spent(job.device, job.program.devices, rate) for rate in (first, second))
+    cost = ("$ a million output", usd(one.usd_per_mtok), usd(other.usd_per_mtok))
+    energy = ("energy, at most", joules(one.joules_per_token), joules(other.joules_per_token))
+    return ([cost] if one.usd_per_hour else []) + ([energy] if one.watts else [])
+
+
+def at(device: Device) -> str:
+    """What an hour of a device costs."""
+    return f"a device at {usd(device.price_per_hour_usd)} an hour"
+
+
+def _watts(device: Device) -> str:
+    return f"{units.digits(device.board_power_W or 0)} W"
+
+
+def _usd(of: Spent) -> str:
+    return usd(of.usd_per_mtok)
+
+
+def _joules(of: Spent) -> str:
+    return joules(of.joules_per_token)
+
+
+def _parts(found: Spending, figure: Callable[[Spent], str], of: str, each: str) -> str:
+    """All of it, and of what it is made: tokens that are read, and those after the first."""
+    parts = [f"{w} {figure(part)}" for w, part in (("read", found.input), ("decoded", found.output)) if part]
+    return f"{figure(found.answers)} {of}" + (f"; {each} {', '.join(parts)}" if parts else "")
+
 
 COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launches)"}
 
@@ -176,8 +243,8 @@ def subject(priced: Report | Workload) -> str:
 
 def devices(program: Program, device: Device) -> str:
     """`16 × H100-SXM in 2 × DGX-H100`."""
-    device = nodes.housed(program, device)
-    ranks, boxes = program.devices, nodes.nodes(program, device)
+    device = network.housed(program, device)
+    ranks, boxes = program.devices, network.nodes(program, device)
     count = f"{ranks} × " if ranks > 1 else ""
     found = f"{count}{plain(device.name)}"
     if device.node is None or boxes is None:
@@ -212,7 +279,7 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     if w.program.patches:
         (step, time), rate = rates(w)
         times = [(step, time + within(w.prefill.error)), ("throughput", " ".join(rate))]
-    return [*times, *spending.lines(w), *memory(w)]
+    return [*times, *lines(w), *memory(w)]
 
 
 def memory(w: Workload) -> list[tuple[str, str]]:
@@ -315,7 +382,7 @@ def step_lines(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def compared(reports: Iterable[Report]) -> list[tuple[str, ...]]:
+def compare_steps(reports: Iterable[Report]) -> list[tuple[str, ...]]:
     """A row for each figure of any of some steps: what it is, and its value in each."""
     figures = [dict(step_lines(report)) for report in reports]
     longest = max(figures, key=len)
@@ -359,3 +426,149 @@ TITLES = {"encode": "encode", "prefill": "prefill", "decode": "last decode step"
 def phases(workload: Workload) -> list[tuple[str, Report]]:
     """The steps that a report shows, by phase."""
     return list(workload.steps.items())
+
+
+class OpLine(NamedTuple):
+    """One op as a table shows it; times, FLOPs and bytes are of one execution, the share of all repeats."""
+
+    group: str
+    name: str
+    kind: str
+    repeat: str
+    time: str
+    error: str
+    share: str
+    flops: str
+    bytes: str
+    roles: str
+    intensity: str
+    bound: str
+    ideal: str
+    shape: str
+
+
+HEADINGS = OpLine(
+    group="",
+    name="op",
+    kind="kind",
+    repeat="×",
+    time="time",
+    error="±",
+    share="share",
+    flops="FLOPs",
+    bytes="bytes",
+    roles="w/kv/a",
+    intensity="FLOP/B",
+    bound="bound",
+    ideal="ideal",
+    shape="result shape",
+)
+NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "roles", "intensity", "ideal"})
+REMARKS = {
+    "time": "time, FLOPs, bytes: of one execution; share, total: of all of them",
+    "error": "±: mean error on shapes left out of the fit; ~: of another device's kernels",
+    "roles": "w/kv/a: percent of the bytes that are weights, KV cache and activations",
+    "ideal": "ideal: the roofline's part of the time",
+}
+
+
+def op_lines(report: Report) -> list[OpLine]:
+    """The ops of one point, in schedule order."""
+    return [_line(op) for op in report.ops]
+
+
+def _line(op: OpCost) -> OpLine:
+    group, _, name = op.name.rpartition(".")
+    return OpLine(
+        plain(group),
+        plain(name),
+        op.kind,
+        f"×{op.repeat}" if op.repeat > 1 else "",
+        units.time(op.time_s),
+        _band(op),
+        units.percent(op.share),
+        units.flops(op.flops) if op.flops else _NONE,
+        units.bytes(op.read_bytes + op.write_bytes) if op.kind != OVERHEAD else _NONE,
+        _roles(vars(op)),
+        units.digits(op.intensity) if op.flops else _NONE,
+        op.bound,
+        _ideal(op.ideal_time_s, op.time_s) if op.kind != OVERHEAD else _NONE,
+        "×".join(str(n) for n in op.shape) or ("scalar" if op.kind != OVERHEAD else ""),
+    )
+
+
+def _roles(figures: Mapping[str, Any]) -> str:
+    """What percent of the bytes moved are of weights, of the KV cache and of activations.
+
+    >>> _roles({f"{role}_bytes": n for role, n in zip(TRAFFIC, (667, 300, 0, 33, 0))})
+    '67/0/33'
+    """
+    moved = {"weight": 0.0, "kv_cache": 0.0, "activation": 0.0}
+    for role in TRAFFIC:
+        moved[role.rpartition("_")[0]] += float(figures[f"{role}_bytes"])
+    whole = sum(moved.values())
+    return "/".join(f"{100 * part / whole:.0f}" for part in moved.values()) if whole else _NONE
+
+
+def _band(op: OpCost) -> str:
+    """The error of the op's time, `~` where kernels are borrowed; nothing is known of a roofline's."""
+    return f"{'~' if op.basis.borrowed else ''}{percent_off(op.error)}"
+
+
+def _ideal(least: Number, time: Number) -> str:
+    return units.percent(least / time) if time else _NONE
+
+
+def total_line(report: Report) -> OpLine:
+    """The step: every op times its repeats."""
+    moved = report.read_bytes + report.write_bytes
+    return OpLine(
+        "",
+        "total",
+        "",
+        "",
+        units.time(report.time_s),
+        percent_off(report.error),
+        "100%",
+        units.flops(report.flops),
+        units.bytes(moved),
+        _roles(report.bytes_by_role),
+        units.digits(report.flops / moved) if moved else _NONE,
+        max(report.bound, key=lambda b: report.bound[b]) if report.time_s else _NONE,
+        _ideal(report.ideal_time_s, report.time_s),
+        "",
+    )
+
+
+def flat(report: Report) -> tuple[list[str], list[list[str]], list[int]]:
+    """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
+    lines = [x._replace(name=f"{x.group}.{x.name}" if x.group else x.name) for x in op_lines(report)]
+    chosen = [f for f in fields(report) if f != "group"]
+    rows = [[getattr(x, f) for f in chosen] for x in (*lines, total_line(report))]
+    return [getattr(HEADINGS, f) for f in chosen], rows, [i for i, f in enumerate(chosen) if f in NUMERIC]
+
+
+def fields(report: Report) -> list[str]:
+    """What a table says of an op: of a roofline, not its share of that; errors where some are known."""
+    hidden = {"ideal": {"ideal", "error"}, "calibrated": set[str]()}.get(report.cost_model, {"error"})
+    return [f for f in OpLine._fields if f not in hidden]
+
+
+def remarks(report: Report) -> tuple[str, ...]:
+    """What the columns of its ops mean."""
+    shown = fields(report)
+    return tuple(words for field, words in REMARKS.items() if field in shown)
+
+
+def sums(report: Report) -> list[str]:
+    """How the rows add up to the step, on each stage; nothing where there are ops alone."""
+    found = []
+    for stage in report.stages:
+        parts = [f"ops {units.time(stage.ops_s)}"]
+        parts += [f"engine_overhead {units.time(stage.overhead_s)}"] if report.engine else []
+        parts += [f"bubble {units.time(stage.bubble_s)}"] if len(report.stages) > 1 else []
+        where = f"stage {stage.stage}: " if len(report.stages) > 1 else ""
+        found += [f"{where}{' + '.join(parts)} = {units.time(report.time_s)}"] if len(parts) > 1 else []
+    if report.engine and any(stage.overhead_s < 0 for stage in report.stages):
+        found.append("engine_overhead below 0: a graph hides launches that are in the ops' times")
+    return found

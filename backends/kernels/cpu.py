@@ -14,11 +14,10 @@ from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
 
-from .attention import AttentionShape
+from .attention import SOFTMAX, AttentionShape
 from .base import Kernel, choice, families, multiprocessors, parameter
 from .engine_cpu import Host, StepShape
 from .gemm import GemmShape
-from .prefill import SOFTMAX
 
 # Queries in a tile from so many new tokens on, and keys in one: as that file says.
 QUERIES = ((0, 32), (192, 64), (768, 256))

@@ -8,11 +8,9 @@ from typing import Any
 from llmir.backends.work.rows import Row
 from llmir.ir.core.tensor import Tensor
 
-from .attention import AttentionShape
-from .call import Call, bits
-from .decode import step
+from .attention import AttentionShape, prompt, step
+from .base import Call, bits
 from .latent import LatentShape
-from .prefill import prompt
 
 Whole = tuple[float, tuple[Call, ...]]  # the share in a fused kernel's time, and the calls that it may be
 MAKERS: dict[str, Callable[[Row], Whole]] = {}  # by opcode

@@ -9,6 +9,14 @@ m, n and k, so does it.
 Tiles that m does not fill count by their rows, beyond the first: a library has lower tiles for the rest, and
 one more row may cost a wave of tiles at most. Silicon is rougher. A matrix unit multiplies the first whole.
 Vector lanes, as of fp32, take single rows and columns: cuBLAS has kernels for a vector, and for few rows.
+
+Products on AMD's CDNA: tiles of its own libraries, and less hidden behind each other.
+
+Composable Kernel and hipBLASLt are built with tiles from 16 rows up to 256×256 (aiter's tuning tables name
+them), and copies to the LDS go by way of registers, so that what multiplies and what the memory delivers
+overlap worse than where copies run by themselves.
+
+Narrowing x: a stream of its own, fitted together with the products that it comes before.
 """
 
 from __future__ import annotations
@@ -24,10 +32,23 @@ from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
 from llmir.ir.core.dtype import DType
-from llmir.ir.sizes.atoms import Max
+from llmir.ir.sizes.polynomial import Max
 
-from .base import Kernel, Shape, Travel, families, longer, missed, multiprocessors, parameter
-from .call import Call, bits, prices
+from .base import (
+    Call,
+    Kernel,
+    Shape,
+    Travel,
+    bits,
+    families,
+    longer,
+    missed,
+    multiprocessors,
+    parameter,
+    prices,
+    rows_of,
+)
+from .stream import Stream, StreamShape
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
 # pieces they cut k.
@@ -297,3 +318,54 @@ def _families(computes: DType, weights: DType) -> tuple[str, ...]:
     elif computes.name == "fp32":
         names = ("gemm_fp32",)
     return (*names, "gemm_bf16")
+
+
+@families("cdna_gemm_bf16", "cdna_gemm_fp8", "cdna_gemm_fp8_block", "cdna_gemm_nvfp4", "cdna_gemm_int8")
+@dataclass(frozen=True)
+class CdnaGemm(Gemm):
+    """A matrix product on a GPU of AMD's for data centres."""
+
+    tiles: ClassVar[tuple[tuple[int, int], ...]] = (
+        *((16, 64), (16, 128), (32, 64), (32, 128), (64, 64)),
+        *((64, 128), (128, 128), (128, 256), (256, 256)),
+    )
+    tile_s: ClassVar[float] = 0.5e-6  # set once with the rows of MI300X and MI355X in view
+
+    @classmethod
+    def elsewhere(cls) -> type[Kernel]:
+        """Its own tiles."""
+        return LentCdnaGemm
+
+    @staticmethod
+    def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
+        """Seconds of both: two equal ones take 1.4 times as long as either."""
+        return xp.hypot(tiles, memory)
+
+
+@dataclass(frozen=True)
+class LentCdnaGemm(LentGemm, CdnaGemm):
+    """The same on another chip."""
+
+
+families("quantize_fp8", "quantize_fp8_block", "quantize_nvfp4", "quantize_int8")(Stream)
+
+
+@prices("quantize")
+def quantize(row: Row) -> Call:
+    """All that is read and written, in rows that have a scale or more each."""
+    known = families_of(row.shape.dtype, static=getattr(row.node.op, "static", False))
+    return Call(known, StreamShape(rows_of(row.shape), row.read + row.write))
+
+
+def families_of(to: DType, *, static: bool = False) -> tuple[str, ...]:
+    """Kernels that narrow to this type, the nearest first; to 8 bits by known scales is another one."""
+    own: tuple[str, ...] = ()
+    if to.bits == 4:
+        own = ("quantize_nvfp4", "quantize_fp8_block")
+    elif static:
+        own = ("stream",)
+    elif to.kind == "int":
+        own = ("quantize_int8",)
+    elif to.block[1]:
+        own = ("quantize_fp8_block",)
+    return tuple(dict.fromkeys((*own, "quantize_fp8", "quantize_fp8_block", "stream")))

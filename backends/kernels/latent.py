@@ -17,13 +17,10 @@ from llmir.backends.work.rows import Row
 from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
-from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.uneven import Uneven
+from llmir.ir.sizes.binding import Binding, Uneven
 
-from .attention import AttentionShape, has_cache, seen
-from .base import Kernel, Shape, choice, families, longer, multiprocessors, parameter
-from .call import Call, bits, prices
-from .prefill import Prefill, alone
+from .attention import AttentionShape, Prefill, alone, has_cache, seen
+from .base import Call, Kernel, Shape, bits, choice, families, longer, multiprocessors, parameter, prices
 
 TILE_KEYS = 64  # in a tile of scores, as FlashMLA's and TensorRT-LLM's have
 PIECE_KEYS = 256  # in a piece at least, as of other attention

@@ -14,11 +14,9 @@ from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.atoms import ceildiv
-from llmir.ir.sizes.polynomial import product
+from llmir.ir.sizes.polynomial import ceildiv, product
 
-from .base import DRAFTS, Kernel, Shape, families, longer, missed, multiprocessors, parameter
-from .call import Call, prices
+from .base import DRAFTS, Call, Kernel, Shape, families, longer, missed, multiprocessors, parameter, prices
 from .stream import Stream, StreamShape
 
 CONVS = ("causal_conv", "causal_conv_silu")

@@ -15,8 +15,7 @@ from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
 
-from .base import Kernel, Shape, families, missed, parameter
-from .call import Call, prices, rows_of
+from .base import Call, Kernel, Shape, families, missed, parameter, prices, rows_of
 
 
 @dataclass(frozen=True)

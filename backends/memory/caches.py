@@ -19,9 +19,8 @@ import numpy as np
 from llmir.base.arguments import choice
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.atoms import Min, ceildiv
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import C, Dim, Size, grown
+from llmir.ir.sizes.polynomial import C, Dim, Min, Size, ceildiv, grown
 
 # Tokens of a page: vLLM's default block on GPUs (`--block-size`). TensorRT-LLM's have 32
 # (`tokens_per_block`), SGLang's 1 (`--page-size`).

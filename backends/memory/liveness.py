@@ -2,11 +2,22 @@
 
 Weights and caches are *resident*; everything else is *transient*, from the op that makes it to the last
 op that needs it (`lifetimes`).
+
+What is alive while each op of a schedule runs, and how many bytes that is.
+
+A value lives from the op that makes it to the last op that needs it. The peak is taken at each op, with its
+operands and results both alive, and its workspace. An op that writes in place (`Op.aliases`) reuses an
+operand's memory if nothing else needs that operand later.
+The first iteration of a `repeat`, those between and the last differ in which inputs of the body may be let
+go inside; its body is walked once for all that are alike in that.
+
+Which values are alive is of the ops and of which sizes are equal, not of what these are: a schedule is walked
+once, on symbols for sizes, for all meshes and types that it is run with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, reduce
 from typing import NamedTuple
 
@@ -14,13 +25,382 @@ import numpy as np
 
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
-from llmir.ir.core.graph import Graph, Node
+from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.op import Loop
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Size
+from llmir.ir.sizes.polynomial import Dim, Size, at_most, grown, weighted
 
 from .caches import CachePolicy, State, policy
-from .lifetimes import Lifetimes, Moment, lifetimes
+
+
+class Held(NamedTuple):
+    """A piece of transient memory, and the value that it was made for."""
+
+    name: str
+    bytes: Size
+
+
+class Moment(NamedTuple):
+    """The transient memory while one op runs; `inside` is the moment of a body, under its `repeat`'s name."""
+
+    op: str
+    bytes: Size
+    outside: tuple[Held, ...]
+    inside: tuple[str, Moment] | None = None
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """All that is alive."""
+        if self.inside is None:
+            return self.outside
+        name, moment = self.inside
+        return (*self.outside, *(Held(f"{name}.{h.name}", h.bytes) for h in moment.held))
+
+
+class Inside(NamedTuple):
+    """The moments of a body that a `repeat` runs while so many bytes are held `outside`."""
+
+    op: str
+    base: Size
+    outside: tuple[Held, ...]
+    walk: _Walk
+
+
+Step = Moment | Inside
+
+
+def _expanded(steps: Iterable[Step]) -> Iterator[Moment]:
+    """Each moment, those of bodies in their place."""
+    for step in steps:
+        if isinstance(step, Moment):
+            yield step
+            continue
+        for inner in _expanded(step.walk.steps):
+            inside = step.op, inner
+            yield Moment(f"{step.op}.{inner.op}", step.base + inner.bytes, step.outside, inside)
+
+
+@lru_cache(maxsize=1024)
+def _largest(sizes: tuple[Size, ...]) -> tuple[Size, ...]:
+    """Sizes without those that another is never below."""
+    kept: list[Size] = []
+    for size in sizes:
+        if not any(at_most(size, k) for k in kept):
+            kept = [k for k in kept if not at_most(k, size)] + [size]
+    return tuple(kept)
+
+
+class _Sizes(NamedTuple):
+    """The bytes of a graph's values on one rank, what is kept of them, and workspaces of ops, where any.
+
+    Of rows of a cache that are read now, a cache policy does not keep all.
+    """
+
+    values: dict[Value, Size]
+    kept: dict[Value, Size]
+    beside: dict[str, Size]
+
+
+class _Bytes(NamedTuple):
+    """What a graph's ops are to a walk, but for sizes, and these."""
+
+    ops: tuple[object, ...]
+    sizes: _Sizes
+
+
+@lru_cache(maxsize=256)
+def _bytes(graph: Graph, mesh: Mesh, by: CachePolicy) -> _Bytes:
+    sizes = _Sizes({}, {}, {})
+    ops: list[object] = [graph.outputs]
+    for node in graph.nodes:
+        op = node.op
+        ops += (node.name, op.opcode, node.operands, *op.aliases.items())
+        if loop := op.loop:
+            ops += (loop.body, min(loop.times, 3), loop.carried)
+            continue
+        if op.source and op.role != "activation":
+            continue
+        for value, type in zip(node.values, node.results, strict=True):
+            size = sizes.values[value] = type.local(mesh).bytes
+            origin = graph.origin(value)
+            if origin.op.role == "cache":
+                sizes.kept[value] = by.spilled(size, grown(origin.results[0].local(mesh).bytes))
+        if op.roomy:
+            types = graph.operand_types(node), node.results
+            ours = ([type.local(mesh) for type in side] for side in types)
+            sizes.beside[node.name] = op.workspace(*ours)
+    return _Bytes(tuple(ops), sizes)
+
+
+class _Schedule:
+    """A graph and the bodies that it runs, with symbols for sizes; equal to all that are walked alike."""
+
+    def __init__(self, program: Program, graph: Graph, by: CachePolicy) -> None:
+        self.program, self.graph, self.by = program, graph, by
+        self.numbers: dict[Size, int] = {}  # of sizes, each in place of its symbol
+        self.sizes: dict[Graph, _Sizes] = {}
+        key: list[object] = []
+        self._add(graph, key)
+        self.key = tuple(key)
+        self._hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Schedule) and self.key == other.key
+
+    def _symbol(self, size: Size, key: list[object]) -> Size:
+        """What stands for a size, 0 for none."""
+        number = self.numbers.setdefault(size, len(self.numbers)) if size else -1
+        key.append(number)
+        return _symbol(number) if size else 0
+
+    def _add(self, graph: Graph, key: list[object]) -> None:
+        """A graph's ops and sizes, and those of its bodies."""
+        found = _bytes(graph, self.program.mesh, self.by)
+        sizes = self.sizes[graph] = _Sizes({}, {}, {})
+        key.append(found.ops)
+        for value, size in found.sizes.values.items():
+            sizes.values[value] = self._symbol(size, key)
+        for value, size in found.sizes.kept.items():
+            sizes.kept[value] = self._symbol(size, key)
+        for name, size in found.sizes.beside.items():
+            sizes.beside[name] = self._symbol(size, key)
+        for name in dict.fromkeys(loop.body for loop in graph.loops.values()):
+            if (body := self.program[name]) not in self.sizes:
+                self._add(body, key)
+
+    def reads(self, name: str) -> list[bool]:
+        """Whether a body reads each of its inputs."""
+        body = self.program[name]
+        used = {*body.outputs, *(v for node in body.nodes for v in self.needs(node))}
+        return [node.values[0] in used for node in body.inputs]
+
+    def needs(self, node: Node) -> Sequence[Value]:
+        """The operands that a node needs: of a `repeat`, those that its body reads."""
+        if not (loop := node.op.loop):
+            return node.operands
+        return [v for v, read in zip(node.operands, self.reads(loop.body), strict=True) if read]
+
+
+@lru_cache(maxsize=4096)
+def _symbol(number: int) -> Dim:
+    return Dim.symbol(str(number))
+
+
+@dataclass(frozen=True, eq=False)
+class Lifetimes:
+    """The moments of a schedule and their peaks, in symbols for some values; names begin with a prefix."""
+
+    _steps: tuple[Step, ...]
+    _peaks: tuple[Size, ...]
+    _values: tuple[Size, ...] = ()
+    _prefix: str = ""
+
+    @cached_property
+    def moments(self) -> tuple[Moment, ...]:
+        """What is held while each op runs."""
+        return tuple(
+            moment._replace(op=self._prefix + moment.op) for moment in map(self._real, _expanded(self._steps))
+        )
+
+    @cached_property
+    def sizes(self) -> tuple[Size, ...]:
+        """The moments' sizes, without most of those that another is never below."""
+        return tuple(dict.fromkeys(map(self._size, self._peaks)))
+
+    def _real(self, moment: Moment) -> Moment:
+        outside = tuple(Held(held.name, self._size(held.bytes)) for held in moment.outside)
+        inside = moment.inside and (moment.inside[0], self._real(moment.inside[1]))
+        return Moment(moment.op, self._size(moment.bytes), outside, inside)
+
+    def _size(self, size: Size) -> Size:
+        """What a sum of symbols is of."""
+        if not self._values or not isinstance(size, Dim):
+            return size
+        return weighted((self._values[int(str(name))], count) for (name,), count in size.terms)
+
+
+def _sizes(steps: Iterable[Step]) -> tuple[Size, ...]:
+    """The sizes of moments, without those that another is never below."""
+    found: dict[Size, None] = {}
+    for step in steps:
+        if isinstance(step, Moment):
+            found[step.bytes] = None
+        else:
+            found.update(dict.fromkeys(step.base + size for size in step.walk.peaks))
+    return _largest(tuple(found))
+
+
+def lifetimes(program: Program, graph: Graph, by: CachePolicy, prefix: str = "") -> Lifetimes:
+    """What an entry holds while each of its ops runs."""
+    schedule = _Schedule(program, graph, by)
+    walk = _walked(schedule)
+    return Lifetimes(tuple(walk.steps), walk.peaks, tuple(schedule.numbers), prefix)
+
+
+@lru_cache(maxsize=1024)
+def _walked(schedule: _Schedule) -> _Walk:
+    return _Walk(_Bodies(schedule), schedule.graph, None, schedule.graph.outputs)
+
+
+def _iterations(times: int) -> list[tuple[bool, bool]]:
+    """The iterations that differ in memory, as (is the first, is the last)."""
+    between, end = [(False, False)] * (times > 2), [(False, True)] * (times > 1)
+    return [(True, times == 1), *between, *end]
+
+
+class _Given(NamedTuple):
+    """An input that may be let go inside a body, the first that lies in its piece, and the bytes of that."""
+
+    name: str
+    piece: str
+    bytes: Size
+
+
+class _Bodies:
+    """The walks of the bodies of a schedule, one for those alike."""
+
+    def __init__(self, schedule: _Schedule) -> None:
+        self.schedule = schedule
+        self._walks: dict[tuple[object, ...], _Walk] = {}
+
+    def walk(self, body: Graph, owned: Mapping[str, Held | None], wanted: Sequence[Value]) -> _Walk:
+        """The walk of a body: `owned` are inputs that may be let go, each with the piece that it lies in.
+
+        None is a piece of its own.
+        """
+        first: dict[Held, str] = {}
+        given = []
+        for node in body.inputs:
+            if node.name in owned:
+                held = owned[node.name]
+                sizes = self.schedule.sizes[body].values
+                size = sizes[node.values[0]] if held is None else held.bytes
+                piece = node.name if held is None else first.setdefault(held, node.name)
+                given.append(_Given(node.name, piece, size))
+        key = body.name, tuple(given), tuple(wanted)
+        if key not in self._walks:
+            self._walks[key] = _Walk(self, body, given, wanted)
+        return self._walks[key]
+
+
+class _Walk:
+    """One pass over a graph's schedule.
+
+    `given` are the inputs that may be let go inside (None: all, each in a piece of its own), and `wanted` the
+    outputs that are needed.
+    """
+
+    def __init__(
+        self, bodies: _Bodies, graph: Graph, given: Sequence[_Given] | None, wanted: Sequence[Value]
+    ) -> None:
+        self.bodies, self.graph, self.wanted = bodies, graph, wanted
+        self.schedule, self.sizes = bodies.schedule, bodies.schedule.sizes[graph]
+        self.steps: list[Step] = []
+        self.live: dict[Value, Held] = {}  # by the value that a piece was made for
+        self.total: Size = 0
+        self.home: dict[Value, Value] = {}  # value -> the value whose piece it lies in
+        self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never let go
+        self.uses = self._uses()
+        if given is None:
+            given = [_Given(n.name, n.name, self.sizes.values[n.values[0]]) for n in graph.inputs]
+        ours = {each.name: each for each in given}
+        first: dict[str, Value] = {}  # the input that a piece was first met as
+        for position, node in enumerate(graph.nodes):
+            if node.op.loop:
+                self._repeat(position, node, node.op.loop)
+            elif not node.op.source:
+                self._compute(position, node)
+            elif node.name in ours and (value := node.values[0]) in self.uses:
+                met = first.setdefault(ours[node.name].piece, value)
+                if met == value:
+                    self._hold(met, node.name, ours[node.name].bytes)
+                else:
+                    self._share(value, met)
+        self.outputs = [self.home.get(v, v) for v in graph.outputs]
+
+    @cached_property
+    def peaks(self) -> tuple[Size, ...]:
+        """The sizes of its moments, without those that another is never below."""
+        return _sizes(self.steps)
+
+    def _uses(self) -> dict[Value, int]:
+        uses: dict[Value, int] = {}
+        for position, node in enumerate(self.graph.nodes):
+            for value in self.schedule.needs(node):
+                uses[value] = position
+        uses.update(dict.fromkeys(self.wanted, len(self.graph.nodes)))
+        return uses
+
+    def _hold(self, value: Value, name: str, bytes: Size) -> None:
+        self.home[value] = value
+        self.last[value] = self.uses.get(value, -1)
+        self.live[value] = Held(name, bytes)
+        self.total = self.total + bytes
+
+    def _share(self, value: Value, piece: Value) -> None:
+        self.home[value] = piece
+        self.last[piece] = max(self.last[piece], self.uses.get(value, -1))
+
+    def _free(self, piece: Value) -> None:
+        self.total = self.total - self.live.pop(piece).bytes
+
+    def _dying(self, node: Node, position: int) -> list[Value]:
+        """The pieces that `node` is the last to use."""
+        pieces = dict.fromkeys(self.home[v] for v in node.operands if v in self.home)
+        return [p for p in pieces if p in self.live and self.last[p] <= position]
+
+    def _compute(self, position: int, node: Node) -> None:
+        dying = self._dying(node, position)
+        for value in node.values:
+            size, slot = self.sizes.values[value], node.op.aliases.get(value.result)
+            piece = None if slot is None else self.home.get(node.operands[slot])
+            if piece is not None and piece in dying and self.live[piece].bytes == size:
+                self._share(value, piece)
+            elif kept := self.sizes.kept.get(value, size):
+                self._hold(value, str(value)[1:], kept)
+        beside = Held(f"{node.name}.workspace", self.sizes.beside.get(node.name, 0))
+        held = (*self.live.values(), *([beside] if beside.bytes else []))
+        self.steps.append(Moment(node.name, self.total + beside.bytes, held))
+        self._let_go(position, dying, node)
+
+    def _let_go(self, position: int, dying: list[Value], node: Node) -> None:
+        for piece in [*dying, *(v for v in node.values if v in self.live)]:
+            if self.last[piece] <= position:
+                self._free(piece)
+
+    def _repeat(self, position: int, node: Node, loop: Loop) -> None:
+        body = self.schedule.program[loop.body]
+        dying = self._dying(node, position)
+        carried = {i.name for i in body.inputs[: loop.carried]}
+        taken = zip(body.inputs, node.operands, self.schedule.reads(loop.body), strict=True)
+        pieces = {i.name: p for i, v, read in taken if read and (p := self.home.get(v)) in dying}
+        kept = {p for n, p in pieces.items() if n not in carried}  # until the last iteration
+        given = {n: p for n, p in pieces.items() if p not in kept}  # let go in the first
+        pairs = list(zip(body.outputs, node.values, strict=True))
+        back = [v for v, _ in pairs[: loop.carried]]
+        handed = [v for v, ours in pairs[loop.carried :] if ours in self.uses]  # by the last
+        for first, last in _iterations(loop.times):
+            ours = pieces if last else given if first else {}
+            fresh = {} if first else dict.fromkeys(carried)  # the last iteration's
+            owned = {**{n: self.live[p] for n, p in ours.items()}, **fresh}
+            walk = self.bodies.walk(body, owned, [*back, *handed] if last else back)
+            away = {*given.values(), *ours.values()}
+            outer = tuple(h for p, h in self.live.items() if p not in away)
+            base = self.total - sum((self.live[p].bytes for p in away), start=0)
+            self.steps.append(Inside(node.name, base, outer, walk))
+        made: dict[Value, Value] = {}  # body's piece -> our value
+        for value, piece in zip(node.values, walk.outputs, strict=True):
+            if piece in made:
+                self._share(value, made[piece])
+            elif piece in walk.live:  # what is handed out of a cache lies there
+                self._hold(value, str(value)[1:], walk.live[piece].bytes)
+                made[piece] = value
+        self._let_go(position, dying, node)
 
 
 class Peak(NamedTuple):

@@ -11,8 +11,8 @@ from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.formats import Result
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.atoms import maximum
 from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import maximum
 
 from .caches import policy
 from .liveness import reserved

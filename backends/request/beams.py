@@ -10,7 +10,7 @@ from llmir.backends.cost.models import model as usual
 from llmir.backends.memory.caches import PAGE, policy
 from llmir.backends.memory.kv_capacity import Pool, keeps_all
 from llmir.backends.memory.liveness import memories, reserved
-from llmir.backends.step.costs import StageCost
+from llmir.backends.step.evaluate import StageCost
 from llmir.backends.step.report import Report
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass

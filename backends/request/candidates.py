@@ -10,9 +10,8 @@ import numpy as np
 from llmir.backends.cost.op_time import Model
 from llmir.backends.memory.caches import policy
 from llmir.backends.step.evaluate import Plan
-from llmir.backends.step.program_batch import Array, Points, Room, Stages
+from llmir.backends.step.program_batch import Array, Points, Room, Stages, staged
 from llmir.backends.step.sizes import binding, checked, running, shape
-from llmir.backends.step.staged import staged
 from llmir.base.arguments import counts, integer
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError, InputError

@@ -3,26 +3,139 @@
 A step decodes all requests that are past their prompt, and carries chunks of others' prompts as far as the
 engine's budget of tokens goes. How many these are follows from counting steps (`flow`); then each kind of
 step is priced. A request finds what a loop with one user fewer has on average (Reiser and Lavenberg 1980).
+
+A closed loop counted in steps: how many requests decode, and how many steps read prompts.
+
+What a step holds does not depend on how long it takes. Of G tokens an answer each request decodes in G − 1
+steps, so that of n requests n / (G − 1) end in a step, and as many prompts begin. By Little's law (1961)
+those not decoding are as many as begin in a step, times the steps in which they wait and are read.
+
+How many requests memory holds: of a batch, which else goes in waves, and of a closed loop.
+
+What a server makes of a workload: a batch of requests, and beside it as many users in a closed loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from llmir.backends.step.report import Report
+from llmir.base.arguments import integer, shown
 from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
 from llmir.base.values import Record
-from llmir.hw.scheduler import Scheduler
+from llmir.hw.engine_sections import Scheduler
 
-from .chunks import Chunk, chunks
-from .flow import Flow, flow
-from .loop import fitting, in_flight, run_at_once
-from .workload import Workload
+from .workload import REQUESTS, Chunk, Workload, chunks
+
+_HALVINGS = 60
+
+
+class Flow(NamedTuple):
+    """A lane of a closed loop: `decoding` requests on average, while so many prompts `begin` in a step.
+
+    One prompt fills `service` steps, all of them a share `busy` of all steps; a `share` of them reads some
+    prompt. In `reading` steps one is read, or those before it are.
+    """
+
+    decoding: float
+    begin: float
+    service: float
+    share: float
+    reading: float
+
+    @property
+    def busy(self) -> float:
+        """The share of what steps could read that they read."""
+        return min(self.begin * self.service, 1.0)
+
+    @property
+    def prompts(self) -> float:
+        """How many a step reads that reads any; below one where a prompt takes several steps."""
+        return self.begin / self.share
+
+
+def flow(users: float, later: int, new: int, budget: int | None) -> Flow:
+    """What so many users settle at, with `new` tokens a prompt and `later` ones after an answer's first.
+
+    A request comes while a step is under way, and may be read from the next one on. `budget` are the tokens
+    of a step, of which decodes take one each; without one, a step reads all prompts that have come.
+    """
+    # Decodes and the prompts that come for them fill a step at most: n + n · P / (G − 1) = budget.
+    low, high = 0.0, min(users, budget * later / (later + new)) if budget else users
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        found = _flow(middle, users, later, new, budget)
+        there = middle + found.begin * (1 + found.reading)
+        low, high = (middle, high) if there < users else (low, middle)
+    found = _flow(high, users, later, new, budget)
+    return found._replace(reading=max(1.0, (users - high) / found.begin - 1))
+
+
+def _flow(decoding: float, users: float, later: int, new: int, budget: int | None) -> Flow:
+    """Where so many decode: prompts come as to a queue, which serves c = 1 / S of them in a step.
+
+    It is empty with probability (1 − ρ)^c: 1 − ρ as any queue for c = 1, Poisson's for c → ∞. More than x
+    prompts are ahead with a probability of ρ exp(−2x (x / N + 1 − ρ)), as of N periodic streams of equal
+    services (Roberts and Virtamo 1991), here of the N other users; of many that are Pollaczek's ρ / 2 (1 − ρ)
+    on average. Where another prompt follows, one that takes several steps shares its last step with it.
+    """
+    begin = decoding / later
+    if budget is None:
+        return Flow(decoding, begin, 0.0, -math.expm1(-begin), 1.0)
+    service = new / (budget - decoding)
+    found = Flow(decoding, begin, service, 1.0, 1.0)
+    busy, idle = found.busy, 1 - found.busy
+    ahead = busy / (idle + math.sqrt(idle**2 + 8 / (math.pi * (users - 1)))) if users > 1 else 0.0
+    if service <= 1:
+        return found._replace(share=1 - idle ** (1 / service), reading=1 + service * ahead)
+    steps = busy * service + idle * math.ceil(service)
+    return found._replace(share=min(1.0, begin * steps), reading=steps + service * ahead)
+
+
+def in_flight(job: Workload, chunk: int | None) -> int:
+    """How many requests of a closed loop memory holds at once, and the engine runs: of all ages.
+
+    They are counted at their mean length; prompts are read one by one, or in chunks beside the others'
+    caches. InputError if not even one fits.
+    """
+    return min(fitting(mean_aged(job, chunk)), run_at_once(job))
+
+
+def mean_aged(job: Workload, chunk: int | None) -> Workload:
+    """A request that is half way through its answer, whose memory is the mean of those of all ages."""
+    how = chunk or (job.chunk if job.pool else job.length)
+    return replace(job, batch=1, generate=job.generate // 2 + 1, chunk=how)
+
+
+def run_at_once(job: Workload) -> int:
+    """How many sequences the engine runs at once, as many in each micro-batch."""
+    most = job.pool.sequences * job.program.parallelism.dp if job.pool else REQUESTS
+    return most - most % job.program.micro_batches
+
+
+def fitting(one: Workload, batch: int = 0) -> int:
+    """How many of `batch` requests (0: of any number) like `one` memory holds at once.
+
+    InputError if not even one fits.
+    """
+    if not one.max_batch:
+        where = f"{one.program.devices} × {one.device.name}"
+        raise InputError(f"does not fit: not even one request of {one.program.name} on {where}")
+    return min(batch or one.max_batch, one.max_batch)
+
+
+def waves(job: Callable[[int], Workload], batch: int, within: int) -> float:
+    """Seconds until a static batch is done: `within` at once, one wave after another, then the rest."""
+    whole, rest = divmod(batch, within)
+    return whole * (job(within).e2e_s if whole else 0.0) + (job(rest).e2e_s if rest else 0.0)
+
 
 HOST = "scheduling and sampling"
 
@@ -276,3 +389,76 @@ class ClosedLoop(Record):
         """Seconds of a step that reads one of these chunks beside decodes, on average."""
         seconds = sum(c.times * float(np.sum(self.step(decoding, c).period_s)) for c in steps)
         return seconds / sum(chunk.steps for chunk in steps)
+
+
+def service(job: Workload, concurrency: int | None, max_tpot_s: float | None) -> Service:
+    """A workload with so many users in place of its batch; InputError for both, or a limit without users."""
+    if concurrency is None:
+        raise InputError(f"max_tpot_s: {shown(max_tpot_s)}; it limits concurrency, say that too")
+    if job.batch != 1:
+        raise InputError(f"concurrency: {shown(concurrency)} requests; leave batch out")
+    own = {f.name: getattr(job, f.name) for f in fields(Workload)}
+    own["batch"] = integer("concurrency", concurrency, 1, REQUESTS)
+    return Service(**own, max_tpot_s=max_tpot_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Service(Workload):
+    """A batch of requests, and `loop`: as many users, of whom each asks again when it is answered.
+
+    With `max_tpot_s` it says how many users there may be at most for their tokens to come within that.
+    """
+
+    max_tpot_s: float | None = field(default=None, metadata={"least": 0.0, "above": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = self.program.name
+        if self.program.patches or self.program.image_tokens or "prompt" in self.program.facts:
+            read = "images" if "prompt" not in self.program.facts else "prompts that layers see in part"
+            raise InputError(f"concurrency: {self.batch:,}; a loop over {read} of {name} is not modelled")
+        if self.max_tpot_s is not None and self.generate == 1:
+            raise InputError(
+                f"max_tpot_s: {self.max_tpot_s:g}; with 1 token to generate there is no later one"
+            )
+
+    @cached_property
+    def loop(self) -> ClosedLoop:
+        """The closed loop of as many users as the batch has requests."""
+        own = {f.name: getattr(self, f.name) for f in fields(Workload)}
+        return ClosedLoop(Workload(**own | {"batch": self.program.micro_batches}), self.batch)
+
+    @cached_property
+    def most(self) -> ClosedLoop | None:
+        """That of the most users who get their tokens within `max_tpot_s`; None if not even one does."""
+        if self.max_tpot_s is None or not (users := self.loop.most(self.max_tpot_s)):
+            return None
+        return replace(self.loop, concurrency=users)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report, with `serving`."""
+        loop, most = self.loop, self.most
+        limit = None
+        if self.max_tpot_s is not None:
+            users = most.concurrency if most else 0
+            limit = {
+                "max_tpot_s": self.max_tpot_s,
+                "concurrency": users,
+                "output_tokens_per_s": most.output_tokens_per_s if most else 0.0,
+            }
+        return super().to_dict() | {
+            "serving": {
+                "concurrency": loop.concurrency,
+                "ttft_s": loop.ttft_s,
+                "tpot_s": loop.tpot_s,
+                "e2e_s": loop.e2e_s,
+                "output_tokens_per_s": loop.output_tokens_per_s,
+                "max_in_flight": loop.max_in_flight,
+                "in_flight": loop.in_flight,
+                "decoding": loop.state.decoding,
+                "chunk": loop.chunk,
+                "mixes": loop.scheduler.mixes,
+                "terms": [term._asdict() for term in loop.terms],
+                "within": limit,
+            }
+        }

@@ -16,10 +16,9 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
 from llmir.base.values import Figures
-from llmir.hw.spent import Spent, spent
+from llmir.hw.prices import Spent, spent
 
-from .closed_loop import ClosedLoop
-from .loop import mean_aged
+from .closed_loop import ClosedLoop, mean_aged
 from .workload import LONGEST, Workload
 
 MANY = 1 << 20  # requests: no limit that allows more is one

@@ -15,8 +15,7 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
-from .chunks import Chunk, Reading, reading
-from .workload import _STEPS, Workload
+from .workload import _STEPS, Chunk, Reading, Workload, reading
 
 MOST = 64  # drafted tokens of a step: beyond, hardly any is right
 MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # what drafts

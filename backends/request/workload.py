@@ -1,35 +1,281 @@
-"""A request from prompt to last token: one prefill step, then one decode step for each further token."""
+"""A request from prompt to last token: one prefill step, then one decode step for each further token.
+
+A prefill in steps: prompts together as far as a budget of tokens goes, longer ones chunk by chunk.
+
+The steps of a workload in which most is held, where no engine's rule says how much.
+
+What the devices of a workload cost and draw for its tokens: read, generated, and both by the answer.
+
+A workload, and a step, as JSON holds them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from llmir.backends.cost.models import model as usual
 from llmir.backends.cost.op_time import Model
 from llmir.backends.memory.caches import POLICIES
-from llmir.backends.memory.kv_capacity import UNLIMITED, Pool, most
-from llmir.backends.memory.memory_sum import MemorySum, of_pool, of_steps
+from llmir.backends.memory.kv_capacity import CHUNK, UNLIMITED, MemorySum, Pool, most, of_pool, of_steps
+from llmir.backends.memory.liveness import Memory, memories
+from llmir.backends.step.evaluate import links
+from llmir.backends.step.facts import precision, weights
 from llmir.backends.step.report import Report
+from llmir.backends.step.sizes import step_phase
+from llmir.backends.work.network import nodes
 from llmir.base.arguments import MOST, stated
+from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
 from llmir.base.formats import Paged, Result
 from llmir.base.values import Record
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import EngineMemory
-from llmir.hw.graphs import Graphs
+from llmir.hw.engine_sections import EngineMemory, Graphs
+from llmir.hw.prices import Spent, spent
 from llmir.ir.core.program import APART, Program
 from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import falls
 
-from .chunks import ALL, Chunk, Reading, chunks, largest, reading
-from .document import document
-from .peaks import fullest, peak
+ALL = "all"  # tokens of a step, as users spell it: however many there are
+
+
+class Chunk(NamedTuple):
+    """Steps that each read `new` tokens of `prompts`, after those that are `cached`.
+
+    `cached` is an array where a step reads on where the last one ended. All of them run `times`.
+    """
+
+    prompts: int
+    new: int
+    cached: Number
+    times: int = 1
+
+    @property
+    def last(self) -> int:
+        """What the last of the steps has cached."""
+        return int(np.max(self.cached))
+
+    @property
+    def middle(self) -> int:
+        """What they have cached on average."""
+        return int(np.mean(self.cached))
+
+    @property
+    def steps(self) -> int:
+        """How many steps these are."""
+        return self.times * int(np.size(self.cached))
+
+
+def chunks(prompts: int, new: int, cached: int, budget: int | None, lanes: int = 1) -> tuple[Chunk, ...]:
+    """The steps that read `new` tokens of each prompt after `cached` ones.
+
+    A step has `budget` tokens (None: all) on each of so many `lanes`, over which prompts are spread: whole
+    prompts as they fit. Longer ones are read one by one in chunks of the budget, and what is left of them
+    again together, where engines mix it with the next prompt's first chunk: the tokens of a step are as many.
+
+    >>> chunks(5, 300, 0, 1000)
+    (Chunk(prompts=3, new=300, cached=0, times=1), Chunk(prompts=2, new=300, cached=0, times=1))
+    >>> [(c.prompts, c.new, c.last, c.steps) for c in chunks(2, 300, 50, 128)]
+    [(1, 128, 178, 4), (2, 44, 306, 1)]
+    """
+    return tuple(_chunks(prompts, new, cached, budget or prompts * new, min(lanes, prompts)))
+
+
+def _chunks(prompts: int, new: int, cached: int, budget: int, lanes: int) -> Iterator[Chunk]:
+    whole, rest = divmod(new, budget)
+    if whole and new > budget:
+        at = cached + budget * np.arange(whole) if whole > 1 else cached
+        yield from (Chunk(count, budget, at, times) for count, times in _groups(prompts, lanes))
+        new, cached = rest, cached + whole * budget
+    if new:
+        groups = _groups(prompts, budget // new * lanes)
+        yield from (Chunk(count, new, cached, times) for count, times in groups)
+
+
+def _groups(prompts: int, most: int) -> Iterator[tuple[int, int]]:
+    """Groups of so many at most, and how often there are any."""
+    full, rest = divmod(prompts, most)
+    yield from ((count, times) for count, times in ((most, full), (rest, 1)) if count * times)
+
+
+def largest(steps: Sequence[Chunk]) -> Chunk:
+    """The step of most tokens, of equal ones the last."""
+    return max(steps, key=lambda chunk: (chunk.prompts * chunk.new, chunk.last))
+
+
+class Reading(NamedTuple):
+    """Seconds until all prompts are read, until one is on average, and until the next batch may be.
+
+    The last is less where stages go on with the next batch while the last step is in the stages after them.
+    """
+
+    time_s: float
+    mean_s: float
+    interval_s: float
+
+
+def reading(steps: Sequence[Chunk], price: Callable[[Chunk], Report]) -> Reading:
+    """Of steps one after another; `price` gives those of a chunk, on a grid where it has several."""
+    reports = [price(chunk) for chunk in steps]
+    seconds = [
+        chunk.times * float(np.sum(report.interval_s)) for chunk, report in zip(steps, reports, strict=True)
+    ]
+    last, whole = reports[-1], sum(seconds)
+    way = float(np.ravel(last.time_s - last.interval_s)[-1])  # of the last step through the other stages
+    return Reading(whole + way, _mean(steps, seconds) + way, whole)
+
+
+def _mean(steps: Sequence[Chunk], seconds: Sequence[float]) -> float:
+    """When a prompt is read on average: with its group, or one after another if chunk by chunk."""
+    start = int(np.min(steps[0].cached))
+    if any(chunk.last != start for chunk in steps):
+        turns = sum(chunk.times for chunk in steps if int(np.min(chunk.cached)) == start)
+        return sum(seconds) * (turns + 1) / (2 * turns)
+    at = waited = 0.0
+    for chunk, long in zip(steps, seconds, strict=True):
+        waited += chunk.prompts * (chunk.times * at + long * (chunk.times + 1) / 2)
+        at += long
+    return waited / sum(chunk.prompts * chunk.times for chunk in steps)
+
+
+def peak(job: Workload, sequences: int) -> int:
+    """The most bytes that a rank of any stage holds, of so many sequences in each micro-batch."""
+    return int(max(_peak(job, memory, at, sequences) for of, at in fullest(job, sequences) for memory in of))
+
+
+def _peak(job: Workload, memory: Memory, at: Binding, sequences: int) -> Number:
+    """The peak of a stage in a step, beside the caches of sequences that are not in it."""
+    others = sequences - at.symbols["B"]
+    last = job.length + max(job.generate - 2, 0)
+    more = Binding(B=others, T=1, C=last)(memory.caches) if others > 0 else 0
+    return memory.peak(at) + more
+
+
+def fullest(job: Workload, sequences: int) -> list[tuple[tuple[Memory, ...], Binding]]:
+    """The steps in which most may be held, of so many sequences in each micro-batch."""
+    parts = job.program.micro_batches
+    chunk = largest(job.chunks_of(sequences * parts))
+    ends = [(step_phase(job.program, [chunk.new]), chunk.prompts // parts, chunk.new, chunk.last)]
+    ends += [("decode", sequences, 1, context) for context in _contexts(job)]
+    if job.images:
+        ends.append(("encode", sequences * job.images, 1, 0))
+    return [
+        (memories(job.program.phase(phase), job.cache_policy), Binding(B=count, T=new, C=context))
+        for phase, count, new, context in ends
+    ]
+
+
+@lru_cache(maxsize=256)
+def _contexts(job: Workload) -> frozenset[int]:
+    """The contexts of the decode steps that may hold most.
+
+    That is the last one, for caches grow; but those of chunks are full before a chunk is over.
+    """
+    if job.generate == 1:
+        return frozenset()
+    last = job.length + job.generate - 2
+    found = {last}
+    for memory in memories(job.program.phase("decode"), job.cache_policy):
+        if falls(memory.caches):
+            contexts = np.arange(max(job.length, last - CHUNK), last + 1)
+            found.add(int(contexts[np.argmax(memory.peak(Binding(B=1, T=1, C=contexts)))]))
+    return frozenset(found)
+
+
+class Spending(NamedTuple):
+    """`input` is of prompt tokens that are read, `output` of tokens after the first; `answers` is all of it.
+
+    Of `answers` prompts are a part: it is by generated token, or by image where a model reads nothing else.
+    None where there are no such tokens. Other batches like this one keep all pipeline stages busy.
+    """
+
+    input: Spent | None
+    output: Spent | None
+    answers: Spent
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: USD of a million tokens and joules of one, by what they are of."""
+        parts = {name: part for name, part in self._asdict().items() if part}
+        return {
+            "cost_usd_per_mtok": {name: part.usd_per_mtok for name, part in parts.items()},
+            "energy_j_per_token": {name: part.joules_per_token for name, part in parts.items()},
+        }
+
+
+def spending(job: Workload) -> Spending:
+    """That of a workload, where its device has a price and a power."""
+    reading, decoding = job.busy_s
+
+    def of(tokens: int, seconds: float) -> Spent | None:
+        rate = tokens / seconds if seconds else float("inf")
+        return spent(job.device, job.program.devices, rate) if tokens else None
+
+    everything = of(job.batch * job.generate, reading + decoding)
+    assert everything is not None, "a workload has requests"
+    if job.program.patches:
+        return Spending(None, None, everything)
+    read = of(job.batch * (job.length - job.cached), reading)
+    return Spending(read, of(job.batch * (job.generate - 1), decoding), everything)
+
+
+def document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, Any]:
+    """The report of a workload, and its steps by phase; `schema_version` 2."""
+    program, model, tokens = job.program, job.prefill.plan.model, not job.program.patches
+    return {
+        "schema_version": 2,
+        "model": {
+            "name": program.name,
+            "architecture": program.facts.get("architecture"),
+            "layers": program.facts.get("layers"),
+            "parameters": program.parameters,
+            "active_parameters": program.active_parameters,
+            "weight_bytes": sum(w.bytes for w in weights(program)),
+            "weights": [vars(w) for w in weights(program)],
+        },
+        "hardware": {
+            "name": job.device.name,
+            "devices": program.devices,
+            "cluster": model.device.node.name if model.device.node else None,
+            "nodes": nodes(program, model.device),
+            "links": [
+                {"name": name, "bytes_per_s": link.Bps, "latency_s": link.latency_s}
+                for name, link in links(program, model.device).items()
+            ],
+        },
+        "precision": precision(program),
+        "workload": {
+            **{name: asked if tokens or name == "batch" else None for name, asked in job.asked.items()},
+            "chunk_by": job.budget_by,
+            **({"image_tokens": program.image_tokens} if job.images else {}),
+        },
+        "parallel": asdict(program.parallelism),
+        "micro_batches": program.micro_batches,
+        "cache_policy": job.cache_policy,
+        "cost_model": job.prefill.cost_model,
+        "engine": model.engine or getattr(model, "kernels", None),
+        "engine_version": (model.runs.range or None) if model.runs else None,
+        "fits": job.fits,
+        "max_batch": job.max_batch,
+        "memory": job.memory.to_dict(),
+        "ttft_s": job.ttft_s if tokens else None,
+        "ttft_mean_s": job.ttft_mean_s if tokens else None,
+        "tpot_s": job.tpot_s,
+        "e2e_s": job.e2e_s,
+        "prefill_tokens_per_s": job.prefill_tokens_per_s if job.e2e_s and tokens else None,
+        "output_tokens_per_s": job.output_tokens_per_s if job.e2e_s and tokens else None,
+        "busy_output_tokens_per_s": job.busy_output_tokens_per_s if job.e2e_s and tokens else None,
+        **spending(job).to_dict(),
+        "serving": None,
+        "notes": list(job.notes),
+        "phases": {name: step and step.to_dict() for name, step in phases.items()},
+    }
+
 
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
 REQUESTS = 1_000_000_000  # at once: more than any server has, and integers hold the bytes of their caches

@@ -1,33 +1,39 @@
-"""Plans that serve some traffic: devices, splits, precision, batch, chunk and replicas."""
+"""Plans that serve some traffic: devices, splits, precision, batch, chunk and replicas.
+
+An hour of some traffic on a plan, simulated: it decides nothing, and says what the runs that do cannot.
+
+Those are short, so that none of them sees the longest queue of an hour.
+
+Why a plan is not the first: the constraint that binds, by how much, and the op behind it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from llmir.backends.simulate.engine import Pools, Profile
+from llmir.backends.simulate.result import FEW, GROWTH, Simulation, Spread, growth, spread
+from llmir.backends.simulate.router import ROUTERS
+from llmir.backends.step.evaluate import OVERHEAD
+from llmir.backends.step.report import Report
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Paged, Result
 from llmir.base.values import Array, Figures
-from llmir.hw.spent import Spent, spent
+from llmir.hw.prices import Spent, spent
 
 from .front import front
-from .refusal import Refusal
-from .structure import Structure
-from .structures import Points
-from .traffic import Traffic
-from .trial import Trial
+from .structures import Points, Refusal, Structure, room
+from .traffic import MOST, SECONDS, TOGETHER, Traffic
+from .trial import NONE, UNIT, Trial
 
 if TYPE_CHECKING:
     from llmir.backends.simulate.drafts import Drafts
-    from llmir.backends.simulate.pools import Pools
-    from llmir.backends.simulate.profile import Profile
-
-    from .hour import Hour
-    from .why import Why
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +267,6 @@ class Plans(Figures, Result, Paged):
 
     def why(self, candidate: Candidate) -> Why:
         """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
-        from .why import why
 
         return why(self, candidate)
 
@@ -271,7 +276,6 @@ class Plans(Figures, Result, Paged):
 
         It is simulated when it is first asked for. InputError where a request comes that has no room.
         """
-        from .hour import hour
 
         if self.best is None or self.server is None:
             return None
@@ -342,3 +346,287 @@ class Plans(Figures, Result, Paged):
 
     def __repr__(self) -> str:
         return f"<Plans {len(self.ranked)} that meet the limits, {len(self.missed)} that do not>"
+
+
+LIMITED = ("ttft", "tpot")
+
+
+@dataclass(frozen=True, eq=False)
+class Hour(Figures):
+    """An hour of a plan's traffic, by a `seed` of its own: servers are idle at its begin, and all counts.
+
+    `simulation` is of one replica with its share of the requests, or of so many `replicas` as a router looks
+    at together; of pools of one unit of prefill and decode servers. For it are `drawn` requests, which is a
+    part of the hour where that has more than `MOST`, or than `TOGETHER` for several servers.
+    """
+
+    candidate: Candidate
+    seed: int
+    replicas: int
+    drawn: int
+    simulation: Simulation
+
+    @property
+    def requests(self) -> int:
+        """That come in the hour, to all replicas."""
+        return max(1, round(self.candidate.traffic.rate * SECONDS))
+
+    @property
+    def output_tokens(self) -> int:
+        """That all replicas make of them."""
+        return round(int(self.simulation.made.sum()) * self.requests / self.drawn)
+
+    @property
+    def part(self) -> float:
+        """The part of the hour that is simulated, from its begin."""
+        each = self.drawn / self.replicas
+        comes = _comes(self.candidate)
+        return 1.0 if each >= round(comes) else each / comes
+
+    @property
+    def times(self) -> Mapping[str, Array]:
+        """Seconds of each request: to its first token, and of a later one, NaN where there is none."""
+        return {"ttft": self.simulation.ttft_s, "tpot": self.simulation.tpot_s}
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """The spread of either over requests."""
+        return {name: spread(seconds) or NONE for name, seconds in self.times.items()}
+
+    @property
+    def worst(self) -> dict[str, float]:
+        """The longest of either."""
+        return {name: float(np.nanmax(seconds)) for name, seconds in self.times.items()}
+
+    @property
+    def within(self) -> float:
+        """The share of requests within all limits."""
+        share = self.simulation.goodput_share
+        return 1.0 if share is None else share
+
+    @property
+    def most_waiting(self) -> int:
+        """Requests that had come to what is simulated and were not yet read, at once."""
+        comes, starts = self.simulation.arrival_s, np.sort(self.simulation.start_s)
+        before = np.searchsorted(starts, comes, side="right")
+        return int((np.arange(1, len(comes) + 1) - before).max())
+
+    @property
+    def longest_queue_s(self) -> float:
+        """The longest that one waited until it was read."""
+        return float(self.simulation.queue_s.max())
+
+    @property
+    def preemptions(self) -> int:
+        """How often a request of what is simulated was preempted."""
+        return int(self.simulation.preemptions.sum())
+
+    @property
+    def missed(self) -> dict[str, float]:
+        """Of each limit that is missed what it is of, in seconds."""
+        found = {name: (of, of.figure(self.times[name])) for name, of in self._limits.items() if of}
+        return {name: seconds for name, (of, seconds) in found.items() if seconds > of.seconds}
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return dict(zip(LIMITED, self.candidate.traffic.limits, strict=True))
+
+    @property
+    def grows(self) -> bool:
+        """Whether requests stay longer and longer: more comes than is answered."""
+        run = self.simulation
+        return len(run.load) >= FEW and growth(run.arrival_s, run.e2e_s) > GROWTH
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it: requests and tokens of all replicas, all else of those simulated."""
+        run, spreads = self.simulation, self.spreads
+        times = {f"{n}_s": {**of._asdict(), "worst": self.worst[n]} for n, of in spreads.items()}
+        return {
+            "requests": self.requests,
+            "output_tokens": self.output_tokens,
+            "seed": self.seed,
+            "part": self.part,
+            "simulated": {"replicas": self.replicas, "requests": len(run.load)},
+            **times,
+            "within": self.within,
+            "most_waiting": self.most_waiting,
+            "longest_queue_s": self.longest_queue_s,
+            "most_blocks": run.most_blocks,
+            "blocks": run.capacity.blocks,
+            "preemptions": self.preemptions,
+            "missed": self.missed,
+            "grows": self.grows,
+        }
+
+
+def hour(candidate: Candidate, server: Profile | Pools, seed: int) -> Hour:
+    """A plan with what comes to it in an hour, drawn by a seed; `server` simulates a replica of it, or pools.
+
+    InputError where a request is drawn that has no room.
+    """
+    traffic, count = candidate.traffic, candidate.replicas
+    looks = not ROUTERS[traffic.router].blind and not isinstance(candidate, PooledCandidate)
+    many = min(count, UNIT) if looks else 1
+    said: dict[str, Any] = {"replicas": many}
+    if isinstance(candidate, PooledCandidate):
+        said = dict(zip(("prefill_replicas", "decode_replicas"), candidate.servers, strict=True))
+    most = MOST if sum(said.values()) == 1 else TOGETHER // many
+    each = max(1, min(round(_comes(candidate)), most))
+    drawn = replace(traffic, requests=each)
+    load = drawn.load(count / many, seed, many) if looks else drawn.alone(count, seed)
+    if max(said.values()) > 1:
+        said["router"] = traffic.router
+    limits = zip(LIMITED, traffic.limits, strict=True)
+    said |= {f"max_{name}_s": limit and limit.seconds for name, limit in limits}
+    return Hour(candidate, seed, many, len(load), server.run(load, **said))
+
+
+def _comes(candidate: Candidate) -> float:
+    """Requests that come to one replica in an hour."""
+    return candidate.traffic.rate * SECONDS / candidate.replicas
+
+
+class Why(NamedTuple):
+    """What binds a plan: `ttft`, `tpot`, `rate`, `cost` or `devices`, and by how much.
+
+    `by` is in seconds over the limit (below 0: what is left of it), in requests a second that come and are
+    not answered, or a share of the first plan's cost or devices that it takes more. `op` takes the `share` of
+    the step that is behind it, `step` says which one, and `than` is its share in the first plan, where they
+    are compared. `waiting` says that requests wait for others to end, as no more are admitted.
+    """
+
+    constraint: str
+    by: float
+    step: str
+    op: str
+    share: float
+    than: float | None = None
+    waiting: bool = False
+
+
+class Beyond(NamedTuple):
+    """The structure that is nearest to the limits by closed form, where none comes within them.
+
+    With `batch` requests at once its `constraint` (`ttft` or `tpot`) takes `seconds` of the `limit`, and `op`
+    the `share` of the `step` behind it.
+    """
+
+    structure: Structure
+    batch: int
+    constraint: str
+    seconds: float
+    limit: float
+    step: str
+    op: str
+    share: float
+
+
+def shares(report: Report) -> dict[str, float]:
+    """The share of a step of each op, in all layers together, by the last part of its name."""
+    found: dict[str, float] = {}
+    for cost in report.ops:
+        name = OVERHEAD if cost.kind == OVERHEAD else cost.name.rpartition(".")[2]
+        found[name] = found.get(name, 0.0) + float(cost.share)
+    return found
+
+
+def decode(candidate: Candidate) -> Report:
+    """The step that decodes as many as are there on average, half way through their answers."""
+    return _decode(candidate.structure, candidate.traffic, candidate.decoding)
+
+
+def _decode(s: Structure, traffic: Traffic, batch: int) -> Report:
+    context = traffic.read + traffic.answer // 2
+    program, new = (s.drafts.verify, s.drafts.rows) if s.drafts else (s.program, 1)
+    return Report(program, s.device, batch=batch, new=new, context=context, model=s.model)
+
+
+def prefill(candidate: Candidate) -> Report:
+    """The step that reads a prompt, or its last chunk."""
+    return _prefill(candidate.reads, candidate.traffic, candidate.chunk)
+
+
+def _prefill(s: Structure, traffic: Traffic, chunk: int) -> Report:
+    prompt = traffic.read
+    new = min(prompt - traffic.cached, chunk)
+    return Report(s.program, s.device, batch=1, new=new, context=prompt - new, model=s.model)
+
+
+def why(plans: Plans, candidate: Candidate) -> Why:
+    """What binds a plan: the limit that it misses most, else what it costs more, else the nearest limit."""
+    traffic, best = candidate.traffic, plans.best
+    limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
+    used = {name: (candidate.trial.expected(i), of.seconds) for name, (i, of) in limits.items() if of}
+    nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
+    missed = bool(nearest) and used[nearest][0] > used[nearest][1]
+    if candidate.overloaded and not missed:
+        op, share = max(shares(decode(candidate)).items(), key=lambda item: item[1])
+        return Why("rate", traffic.rate - (candidate.largest_rate or 0.0), "decode", op, share)
+    if best is not None and candidate is not best and not missed:
+        return _dearer(plans, candidate, best)
+    step, report = ("prefill", prefill(candidate)) if nearest == "ttft" else ("decode", decode(candidate))
+    op, share = max(shares(report).items(), key=lambda item: item[1])
+    by = used[nearest][0] - used[nearest][1] if nearest else 0.0
+    return Why(nearest or _deciding(plans), by, step, op, share, None, missed and _full(candidate))
+
+
+def beyond(plans: Plans) -> Beyond | None:
+    """What binds where no plan is within the limits by closed form; None where one is.
+
+    >>> import llmir
+    >>> found = llmir.plan("llama3.1-8b", "h100-sxm", rate=4, max_tpot="1ms", gpus=1)
+    >>> near = beyond(found)
+    >>> str(near.structure.split), near.batch, near.constraint, near.op
+    ('tp 1', 1, 'tpot', 'gate_up_proj')
+    """
+    points, traffic = plans.points, plans.traffic
+    limits = {"ttft": (traffic.ttft, points.ttft_s), "tpot": (traffic.tpot, points.tpot_s)}
+    over = {name: times / limit.seconds for name, (limit, times) in limits.items() if limit}
+    if not over or not points.rate.size:
+        return None
+    worst = np.maximum.reduce(list(over.values()))
+    nearest = int(worst.argmin())
+    if worst[nearest] <= 1:
+        return None
+    name = max(over, key=lambda name: float(over[name][nearest]))
+    s, batch = plans.structures[int(points.structure[nearest])], int(points.batch[nearest])
+    if name == "ttft":
+        step, report = "prefill", _prefill(s, traffic, int(points.chunk[nearest]))
+    else:
+        step, report = "decode", _decode(s, traffic, batch)
+    op, share = max(shares(report).items(), key=lambda item: item[1])
+    limit, times = limits[name]
+    assert limit is not None
+    return Beyond(s, batch, name, float(times[nearest]), limit.seconds, step, op, share)
+
+
+def _deciding(plans: Plans) -> str:
+    return "cost" if plans.priced else "devices"
+
+
+def _dearer(plans: Plans, candidate: Candidate, best: Candidate) -> Why:
+    """What more it costs, and the op that takes most more of its devices' time for a token."""
+    if plans.priced:
+        by = (candidate.cost_per_hour_usd or 0.0) / (best.cost_per_hour_usd or 1.0) - 1
+    else:
+        by = candidate.devices / best.devices - 1
+    own, others = _of_a_token(candidate), _of_a_token(best)
+    op = max(own, key=lambda name: own[name] - others.get(name, 0.0))
+    if own[op] <= others.get(op, 0.0):  # its devices work less: they are dearer, or more than it needs
+        op = max(own, key=lambda name: own[name])
+    share, than = (shares(decode(each)).get(op, 0.0) for each in (candidate, best))
+    return Why(_deciding(plans), by, "decode", op, share, than)
+
+
+def _of_a_token(candidate: Candidate) -> dict[str, float]:
+    """Seconds that all devices of a replica spend on a token, by op."""
+    step = decode(candidate)
+    each = float(step.time_s) * candidate.structure.split.devices / candidate.decoding
+    return {name: share * each for name, share in shares(step).items() if name != OVERHEAD}
+
+
+def _full(candidate: Candidate) -> bool:
+    """Whether more requests are in flight than have room."""
+    s, traffic = candidate.structure, candidate.traffic
+    job = s.job(traffic.read, traffic.answer, traffic.longest, candidate.chunk, candidate.batch)
+    return candidate.in_flight >= room(job, s.drafts).requests

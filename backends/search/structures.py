@@ -9,22 +9,145 @@ and launches kernels once, so that it takes less by a decode step of one sequenc
 Data-parallel ranks go abreast, and micro-batches follow one another through stages, so that all wait for the
 whole of a prompt, but once for all that come in a step. Of λ = B / (G − 1) on average, who come by Poisson's
 law, each costs (1 − exp(−λ)) / λ of that; no less than it keeps its rank and the slowest stage busy.
+
+The ways to lay a model over the devices of one replica.
+
+A model as it is split and quantized on a device, and how many requests the engine takes there at once.
+
+Why a split cannot be, and how far it is from one that can.
+
+Which structures have room for some traffic, and their plans by closed form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from llmir.backends.cost.op_time import Model
 from llmir.backends.request.candidates import Candidates
 from llmir.backends.request.speculation import drafting
+from llmir.backends.request.workload import Workload
+from llmir.backends.simulate.drafts import Drafts
+from llmir.backends.simulate.engine import capacity, holds, policy
+from llmir.backends.simulate.server import Policy
 from llmir.base.errors import LlmirError
+from llmir.base.gc_pause import uncollected
 from llmir.base.values import Array
-from llmir.hw.scheduler import Scheduler
+from llmir.hw.device import Device
+from llmir.hw.engine_sections import Scheduler
+from llmir.ir.core.program import Program
 
-from .structure import Structure
+from .traffic import Traffic
+
+
+class Split(NamedTuple):
+    """Ranks of one replica: tensor, pipeline, data and expert parallel, and whether tokens are split too."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    sp: bool = False
+
+    @property
+    def devices(self) -> int:
+        """How many one replica takes."""
+        return self.tp * self.pp * self.dp
+
+    def __str__(self) -> str:
+        """`tp 4, pp 2`: what is more than 1."""
+        named = zip(("tp", "pp", "dp", "ep"), self[:4], strict=True)
+        words = [f"{name} {n}" for name, n in named if n > 1 or (name == "tp" and self.dp == self.pp == 1)]
+        return ", ".join((*words, *(["sp"] if self.sp else [])))
+
+
+def splits(most: int, tensor: Sequence[int], stages: int, *, experts: bool) -> Iterator[Split]:
+    """Those of up to `most` devices, by the ways that a model can be split and how many stages it can have.
+
+    Pipeline stages and data-parallel ranks are powers of two. Ranks of `dp` share what experts a model has,
+    all of which lie split over all ranks, or whole on as many; without experts they would be replicas, which
+    are counted apart.
+
+    >>> [str(split) for split in splits(4, (1, 2), 2, experts=False)]
+    ['tp 1', 'pp 2', 'tp 2', 'tp 2, sp', 'tp 2, pp 2', 'tp 2, pp 2, sp']
+    """
+    powers = [1 << n for n in range(most.bit_length())]
+    for tp in tensor:
+        for dp in powers if experts else (1,):
+            for pp in powers:
+                if tp * dp * pp > most or pp > stages:
+                    break
+                for ep in dict.fromkeys((1, tp * dp)) if experts else (1,):
+                    for sp in (False, True) if tp > 1 else (False,):
+                        yield Split(tp, pp, dp, ep, sp)
+
+
+def name(device: Device, weights: str, split: Split) -> str:
+    """`H100-SXM fp8 tp 2`: of a structure, whether it can be or not."""
+    return " ".join((device.name, *([weights] if weights else []), str(split)))
+
+
+class Structure(NamedTuple):
+    """One replica of a program; `weights` is what they were quantized to, "" as the checkpoint has them.
+
+    A step of what decodes verifies `drafts`, if there are any.
+    """
+
+    program: Program
+    model: Model
+    weights: str
+    split: Split
+    drafts: Drafts | None = None
+
+    @property
+    def device(self) -> Device:
+        """What it runs on."""
+        return self.model.device
+
+    @property
+    def name(self) -> str:
+        """What tells it from others of the same model."""
+        return name(self.device, self.weights, self.split)
+
+    def job(
+        self, prompt: int, generate: int, longest: int | None, chunk: int | None, batch: int | None
+    ) -> Workload:
+        """A workload of one request, with limits of a step in tokens and sequences; None for the engine's."""
+        each = batch and -(-batch // self.split.dp)  # of a data-parallel rank, as engines take it
+        step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
+        job = Workload(self.program, self.device, 1, prompt, generate, model=self.model, **step)
+        return self.drafts.beside(job) if self.drafts else job
+
+
+class Room(NamedTuple):
+    """What an engine has room for: `tokens` of a step on each data-parallel rank, and `requests` at once.
+
+    Its caches hold so many tokens of one request (`holds`), and of each `rows` of a step.
+    """
+
+    tokens: int
+    requests: int
+    holds: int
+    rows: int
+    policy: Policy
+
+
+def room(job: Workload, drafts: Drafts | None = None) -> Room:
+    """Of the engine that a workload is priced for, for requests like its own; InputError without caches.
+
+    `requests` is the smaller of how many its caches hold and how many it lets run.
+    """
+    found = capacity(job, drafts)
+    assert job.pool is not None, "it has a capacity"
+    each = -(-(job.prompt + job.generate + found.rows - 2) // found.block) + found.state
+    fills = policy(job)
+    requests = min(found.blocks // each, found.sequences)
+    return Room(job.pool.tokens, requests, holds(found, fills), found.rows, fills)
+
 
 # Requests in flight that are tried, beside as many as have room.
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -206,3 +329,169 @@ def points(
 def joined(parts: Sequence[Points]) -> Points:
     """One after another."""
     return Points(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+GB = 1e9
+
+
+class Refusal(NamedTuple):
+    """In words; what it needs over what there is, of devices or of memory; and whether it `fits` there."""
+
+    why: str
+    times: float = inf
+    fits: bool = False
+
+    @property
+    def far(self) -> tuple[bool, float]:
+        """How far it is from what can be: too few devices are closer than too little memory."""
+        return not self.fits, self.times
+
+
+def all_of(count: int, why: object) -> str:
+    """What is said where nothing is left of so many rows, by the reason of the first."""
+    return f"the one step is refused: {why}" if count == 1 else f"all {count:,} steps are refused: {why}"
+
+
+def too_many(devices: int, most: int, times: float) -> Refusal:
+    """More devices than there may be, as their rate is so many `times` below what comes."""
+    return Refusal(f"needs {devices:,} GPUs, {most:,} allowed", times, fits=True)
+
+
+def too_large(job: Workload, why: str) -> Refusal:
+    """Too little memory for one request on each rank and micro-batch, on the stage that lacks most.
+
+    As it was said where there is enough for that.
+    """
+    assert job.pool is not None
+    pool, lanes = job.pool, job.program.parallelism.dp * job.program.micro_batches
+    held = pool.held(lanes // job.program.micro_batches, job.length + job.generate)
+    rooms = pool.rooms(max(1, lanes // job.program.parallelism.dp))
+    short, room, cache = max(
+        (room.held + cache - room.usable, room, cache) for room, cache in zip(rooms, held, strict=True)
+    )
+    if short <= 0 or room.usable <= 0:
+        return Refusal(why)
+    parts = {"weights": room.weights, "activations": room.activations, "a request": cache}
+    most = max(parts, key=lambda name: parts[name])
+    needed = short + room.usable
+    what = f"{needed / GB:.3g} of {room.usable / GB:.3g} GB a GPU, {parts[most] / GB:.3g} of them {most}"
+    return Refusal(f"does not fit: needs {what}", needed / room.usable)
+
+
+def unfit(structure: Structure, traffic: Traffic, why: str) -> Refusal:
+    """Why the engine takes no request there."""
+    try:
+        return too_large(structure.job(*traffic.tokens, None, None), why)
+    except LlmirError:
+        return Refusal(why)
+
+
+def crowded(structure: Structure, traffic: Traffic, batches: Sequence[int] | None) -> Refusal:
+    """Why none of the batches is taken."""
+    why = "not one request fits beside the weights"
+    return Refusal("no such batch fits") if batches else unfit(structure, traffic, why)
+
+
+def too_long(structure: Structure, traffic: Traffic, room: Room) -> Refusal | None:
+    """That some requests could never run there; how far it is, is the memory that the longest needs.
+
+    None where each has room.
+    """
+    if not (why := _longer(traffic, room)):
+        return None
+    answer, longest = traffic.answer, traffic.longest
+    try:
+        job = structure.job(max(1, longest - answer), answer, longest, room.tokens, None)
+        return Refusal(why, too_large(job, why).times)
+    except LlmirError:
+        return Refusal(why)
+
+
+def _longer(traffic: Traffic, room: Room) -> str:
+    """That requests have more tokens than caches hold, or than a step reads; nothing where none has."""
+    every, fills = traffic.every, room.policy
+    found = [("the cache holds", every.reserved + room.rows - 1, room.holds)]
+    if not fills.chunked:
+        found.append(("a step reads", fills.longest(every.prompt - every.cached, every.written), room.tokens))
+    return next((_more(*each) for each in found if each[1].max() > each[2]), "")
+
+
+def _more(what: str, tokens: Array, most: int) -> str:
+    more = f"{100 * float((tokens > most).mean()):.2g}% of requests have more, up to {int(tokens.max()):,}"
+    return f"does not fit: {what} {most:,} tokens at most, {more}"
+
+
+CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
+
+Sizes = dict[int, tuple[int, ...]]  # batches that have room, by the tokens of a step
+
+
+class Fitting(NamedTuple):
+    """Structures with room and the times of their steps, their plans, and why others are refused, by name."""
+
+    structures: tuple[Structure, ...]
+    times: list[Times]
+    points: Points | None
+    refused: dict[str, Refusal]
+
+
+@uncollected()
+def fitting(
+    structures: Sequence[Structure],
+    traffic: Traffic,
+    chunks: Sequence[int] | None,
+    batches: Sequence[int] | None,
+) -> Fitting:
+    """The structures with room for the traffic; chunks and batches are the usual ones, unless stated."""
+    refused: dict[str, Refusal] = {}
+    kept: list[tuple[Structure, Sizes]] = []
+    for structure in structures:
+        sizes = _sizes(structure, traffic, chunks, batches)
+        if isinstance(sizes, Refusal):
+            refused[structure.name] = sizes
+        else:
+            kept.append((structure, sizes))
+    parts: list[Points] = []
+    priced: list[Structure] = []
+    known: list[Times] = []
+    for model in dict.fromkeys(id(structure.model) for structure, _ in kept):
+        own = [each for each in kept if id(each[0].model) == model]
+        found = times(
+            [structure for structure, _ in own],
+            traffic.read,
+            traffic.answer,
+            [tuple(sizes) for _, sizes in own],
+            [sorted({n for each in sizes.values() for n in each}) for _, sizes in own],
+            traffic.cached,
+        )
+        for (structure, sizes), each in zip(own, found, strict=True):
+            if isinstance(each, str):
+                refused[structure.name] = Refusal(each)
+                continue
+            parts.append(points(len(priced), structure, each, traffic.answer, sizes))
+            priced.append(structure)
+            known.append(each)
+    return Fitting(tuple(priced), known, joined(parts) if parts else None, refused)
+
+
+def _sizes(
+    structure: Structure, traffic: Traffic, chunks: Sequence[int] | None, batches: Sequence[int] | None
+) -> Sizes | Refusal:
+    """The batches that have room, by chunk; where there are none, the refusal that is closest to room."""
+    sizes: Sizes = {}
+    refusals: list[Refusal] = []
+    for chunk in dict.fromkeys(chunks or (None, *CHUNKS)):
+        try:
+            found = room(structure.job(*traffic.tokens, chunk, None), structure.drafts)
+        except LlmirError as error:
+            refusals.append(unfit(structure, traffic, str(error)))
+            continue
+        if longer := too_long(structure, traffic, found):
+            refusals.append(longer)
+            continue
+        dp = structure.split.dp
+        asked = batches or sorted({*BATCHES, found.requests // dp * dp})
+        sizes[found.tokens] = tuple(n for n in asked if 0 < n <= found.requests and n % dp == 0)
+    if sizes := {chunk: some for chunk, some in sizes.items() if some}:
+        return sizes
+    return min(refusals or [crowded(structure, traffic, batches)], key=lambda each: each.far)

@@ -1,22 +1,524 @@
-"""A sweep: every step of every structure, as tidy columns."""
+"""A sweep: every step of every structure, as tidy columns.
+
+The axes of a sweep: what may vary, and how its values are written.
+
+The figures of a step as code: what a sweep asks of each of its points, evaluated together.
+
+Whether requests fit, for many batches and lengths together.
+
+What a part of a sweep follows from, as a short text: equal keys, equal rows.
+
+The steps of one structure: a program on a device, at the points of a grid together.
+
+Tasks on the workers of an executor, in order, whichever of them die.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property
+import os
+import pickle
+import re
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, lru_cache, reduce
+from hashlib import sha256
 from itertools import repeat
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from uuid import uuid4
 
 import numpy as np
 
-from llmir.base.errors import InputError
+from llmir.backends.cost import models
+from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.registry import whose
+from llmir.backends.memory.caches import policy
+from llmir.backends.memory.liveness import reserved
+from llmir.backends.request.workload import LONGEST, Workload
+from llmir.backends.step import evaluate
+from llmir.backends.step.evaluate import Kind, Plan, Priced, plan
+from llmir.backends.step.functions import LATE, SIZES, Code
+from llmir.backends.step.sizes import checked, running
+from llmir.backends.step.timing import Overhead, Timing
+from llmir.backends.tape.record import Function, Symbol
+from llmir.backends.work.rows import BOUNDS
+from llmir.base import arguments, registry
+from llmir.base.array_namespace import Number
+from llmir.base.errors import InputError, LlmirError
 from llmir.base.formats import Paged, Result
+from llmir.base.names import suggest
 from llmir.base.values import Array, Immutable
+from llmir.hw.prices import spent
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size, falls
+from llmir.ir.tools.pipeline import Pass
+from llmir.ir.tools.text import print_program
 
-from .axes import COUNTS, POINTS, Value
-from .part import FIGURES, NUMBERS, Part
+Value = int | str | None
+
+# Of a step: all its points are evaluated together.
+POINTS: Mapping[str, int] = {"batch": 1, "new": 1, "context": 0}  # and the least value of each
+# Of a structure, which is lowered anew: numbers and their least, then names.
+COUNTS: Mapping[str, int] = {
+    **dict.fromkeys(("tp", "pp", "micro_batches", "dp", "ep"), 1),
+    **dict.fromkeys(("sp", "redundant_experts"), 0),
+}
+TYPES = ("weights", "activations", "kv", "collectives")
+NAMES = ("hw", "engine", "cost", *TYPES, "dispatch", "routing")
+AXES = (*NAMES[:3], *TYPES, *COUNTS, *NAMES[7:], *POINTS)
+
+MOST = 1_000_000  # values of an axis
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+_RANGE = re.compile(r"(\d+)([kM]?):(\d+)([kM]?)(?::(?:x(\d+)|(\d+)([kM]?)))?", re.ASCII)
+_COUNT = re.compile(r"(\d+)([kM]?)", re.ASCII)
+
+
+def axis(name: str, said: object, called: str = "") -> tuple[Value, ...]:
+    """The values of an axis: a text as the command line has it, one value, or some of them.
+
+    `1:4` are 1, 2, 3, 4; `1:1024:x2` the powers of two; `0:100:25` steps of 25; `1,8,32` those alone; `k` is
+    1,024 and `M` 1,048,576, as contexts are named. Of names it is a list with commas. InputError for a range
+    that is empty, reversed or too long, and for an axis that is none; it is `called` so there.
+
+    >>> axis("batch", "1:16:x4,20"), axis("context", "1k:4k:1k"), axis("weights", "bf16,fp8")
+    ((1, 4, 16, 20), (1024, 2048, 3072, 4096), ('bf16', 'fp8'))
+    """
+    if name not in AXES:
+        raise InputError(f"{name!r} is no axis of a sweep; there are {', '.join(AXES)}{suggest(name, AXES)}")
+    called = called or name
+    if isinstance(said, str):
+        parts: Iterable[object] = [part.strip() for part in said.split(",")]
+    else:
+        parts = (
+            [said]
+            if said is None or isinstance(said, int)
+            else arguments.items(called, said, "values", most=MOST)
+        )
+    least = {**COUNTS, **POINTS}.get(name)
+    found: dict[Value, None] = {}
+    for part in parts:
+        values: Iterable[Value] = [_name(called, part)] if least is None else _counts(called, part, least)
+        if least is None and part in found:
+            raise InputError(f"{called}: {str(part)[:40]} is there twice")
+        found.update(dict.fromkeys(values))
+        if len(found) > MOST:
+            raise InputError(f"{called}: more than {MOST:,} values")
+    if not found:
+        raise InputError(f"{called}: expected values, got none")
+    return tuple(found)
+
+
+def _name(name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and not value:
+        raise InputError(f"{name}: a value is empty")
+    return arguments.text(name, value)
+
+
+def _counts(name: str, value: object, least: int) -> Iterable[int]:
+    if not isinstance(value, str):
+        return [arguments.integer(name, value, least)]
+    if found := _COUNT.fullmatch(value):
+        return [arguments.integer(name, _sized(found[1], found[2]), least)]
+    found = _RANGE.fullmatch(value)
+    if not found:
+        expected = "expected a number, or a range such as 1:8, 0:100:25 or 1:1024:x2"
+        raise InputError(f"{name}: {expected}; got {value[:40]!r}")
+    first, last = _sized(found[1], found[2]), _sized(found[3], found[4])
+    if last < first:
+        raise InputError(f"{name}: {value} is reversed, {first:,} is above {last:,}")
+    arguments.integer(name, first, least)
+    arguments.integer(name, last, least)
+    return _times(name, value, first, last, int(found[5])) if found[5] else _steps(name, value, found)
+
+
+def _times(name: str, said: str, first: int, last: int, factor: int) -> list[int]:
+    if factor < 2 or not first:
+        raise InputError(f"{name}: {said} never ends; a factor is from 2 up, and starts above 0")
+    values = [first]
+    while values[-1] * factor <= last:
+        values.append(values[-1] * factor)
+    return values
+
+
+def _steps(name: str, said: str, found: re.Match[str]) -> Iterable[int]:
+    first, last = _sized(found[1], found[2]), _sized(found[3], found[4])
+    step = _sized(found[6], found[7]) if found[6] else 1
+    if not step:
+        raise InputError(f"{name}: {said} never ends; a step is from 1 up")
+    if (last - first) // step >= MOST:
+        raise InputError(f"{name}: {said} has more than {MOST:,} values")
+    return range(first, last + 1, step)
+
+
+def _sized(digits: str, unit: str) -> int:
+    return int(digits[:30]) * _UNITS[unit.lower()]
+
+
+WORK = ("flops", "read_bytes", "write_bytes", "comm_bytes")
+BYTES = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
+SHARES = (*(f"{bound}_share" for bound in BOUNDS), "bubble_share")
+_ERRORS = ("own", "others", "beyond", "known")  # sums of `costs.error`, over ops whose errors are known
+_OUTPUTS = ("time_s", "interval_s", "ideal_time_s", *WORK, *BYTES, *SHARES, *_ERRORS)
+
+
+class Figures:
+    """What `Report` says of steps of a program, by name, and `interval_s`."""
+
+    def __init__(self, program: Program, model: Model) -> None:
+        self.program, self.model = program, model
+        self._recorded: dict[tuple[str, bool], Callable[[Binding], tuple[Number, ...]]] = {}
+
+    def __call__(self, batch: Number, new: Number, context: Number) -> dict[str, Array]:
+        """Those at points of one phase, of which all or none have one new token; unknown errors are NaN.
+
+        Arrays broadcast together, as do the figures: what a batch alone decides is computed once for it.
+        """
+        program, phase, at = running(self.program, [checked(batch, new, context)], "")
+        always = bool(np.all(np.asarray(new) == 1))
+        if (phase, always) not in self._recorded:
+            self._recorded[phase, always] = self._record(program, always)
+        found: dict[str, Any] = dict(zip(_OUTPUTS, self._recorded[phase, always](at), strict=True))
+        *parts, known = (found.pop(name) for name in _ERRORS)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            host = self.model.host_error or 0.0
+            found["error"] = evaluate.whole_error((np.divide(part, known) for part in parts), host)
+        return found
+
+    def _record(self, program: Program, always: bool) -> Callable[[Binding], tuple[Number, ...]]:
+        steps = plan(program, self.model)
+
+        def record(at: Binding) -> tuple[Number, ...]:
+            return _figures(steps, at)
+
+        return Code(record, 1 if always else None) if self.model.symbolic else record
+
+
+def _figures(steps: Plan, at: Binding) -> tuple[Number, ...]:
+    """Those of `_OUTPUTS`, at a point, on a grid, or of symbols."""
+    seconds = steps.priced(at)
+    timing = Timing(seconds.whole, steps.program.micro_batches)
+    ideal = plan(steps.program, models.model(steps.model.device, "ideal")).timing(at)
+    runs, parts = steps.runs(at), steps.program.micro_batches
+    priced = [(kind, Priced.of(kind.price, runs if kind.pads else at, at)) for kind in steps.kinds]
+    # Sums of what contexts do not decide come first, as those are computed once for a batch.
+    varies = _varies([each.time for _, each in priced])
+    due: list[Number] = [0.0] * len(BOUNDS)
+    errors: list[Number] = [0.0] * len(_ERRORS)
+    for _, (kind, each) in sorted(zip(varies, priced, strict=True), key=lambda item: item[0]):
+        time = parts * _repeats(steps, kind) * each.time
+        due = [total + at.xp.where(each.bound == i, time, 0.0) for i, total in enumerate(due)]
+        known = _known(kind, time, each.which, at)
+        errors = [total + part for total, part in zip(errors, known, strict=True)]
+    for added in steps.overheads(at, seconds):
+        due[-1] = due[-1] + at.xp.maximum(parts * _sum(added), 0.0)
+    every = [*due, sum(timing.bubbles[1:], timing.bubbles[0])]
+    total = sum(every[1:], every[0])
+    return (
+        timing.step,
+        timing.interval,
+        ideal.step,
+        *(at(steps.totals.get(name, 0)) for name in WORK),
+        steps.fullest(lambda memory: at(memory.weights), at),
+        steps.fullest(lambda memory: at(memory.caches), at),
+        steps.fullest(lambda memory: memory.transient(at), at),
+        steps.fullest(lambda memory: memory.peak(at), at),
+        *(part / at.xp.where(total > 0, total, 1.0) for part in every),
+        *errors,
+    )
+
+
+def _repeats(steps: Plan, kind: Kind) -> int:
+    """How often a micro-batch runs rows that are alike."""
+    return sum(steps.rows[i].repeat for i in (kind.first, *(i for i, _ in kind.others)))
+
+
+def _varies(times: Sequence[Number]) -> list[bool]:
+    """Which of them contexts decide, as far as that is recorded."""
+    of = [time for time in times if isinstance(time, Symbol)]
+    late = Function.of(of[0].tape, SIZES, of).depending(LATE) if of else ()
+    return [isinstance(time, Symbol) and time.number in late for time in times]
+
+
+def _known(kind: Kind, time: Number, which: Number, at: Binding) -> list[Number]:
+    """What seconds of a kind add to each of `_ERRORS`, by the kernel that is fastest."""
+    prices: Sequence[Any] = getattr(kind.price, "prices", (kind.price,))
+    found: list[Number] = [0.0] * len(_ERRORS)
+    for i, price in enumerate(prices):
+        if price.error is None:
+            continue
+        parts = evaluate.error_parts(price.error, price.lent, price.beyond)
+        terms = (*(time * part if part else 0.0 for part in parts), time)
+        if len(prices) == 1:
+            return list(terms)
+        found = [at.xp.where(which == i, term, so_far) for term, so_far in zip(terms, found, strict=True)]
+    return found
+
+
+def _sum(added: Overhead) -> Number:
+    return sum(added[1:], added[0])
+
+
+KEPT = 64  # lengths, whose pools are
+
+
+class Fits:
+    """Whether so many requests of a length have room at once: `Workload.fits`, by the engine's rule."""
+
+    def __init__(self, program: Program, model: Model) -> None:
+        self.program, self.model = program, model
+        self._jobs: dict[int, Workload] = {}
+        self._batches: dict[int, int] = {}  # that have room, by length
+
+    def __call__(self, batch: Array, length: Array) -> Array:
+        """Of each batch and length; they broadcast together, as do the answers."""
+        jobs = [self._job(int(end)) for end in (np.min(length), np.max(length))]
+        pools = [each.pool for each in jobs]
+        alike = all(pools) and len({pool.tokens for pool in pools if pool}) == 1
+        sizes = _held(pools[0], self.program) if alike else ()
+        if not sizes or any(map(falls, sizes)):
+            lengths, places = np.unique(length, return_inverse=True)
+            most = np.array([self._most(int(n)) for n in lengths])
+            return batch <= most[places].reshape(np.shape(length))
+        return _short(jobs[0], sizes, batch, length) <= 0
+
+    def _most(self, length: int) -> int:
+        if length not in self._batches:
+            self._batches[length] = self._job(length).max_batch
+        return self._batches[length]
+
+    def _job(self, length: int) -> Workload:
+        if length > LONGEST:
+            raise InputError(f"requests of {length:,} tokens; {LONGEST:,} are the most")
+        job = self._jobs.get(length)
+        if job is None:
+            if len(self._jobs) >= KEPT:
+                self._jobs.clear()
+            at_once = self.program.micro_batches * self.program.parallelism.dp
+            job = self._jobs[length] = Workload(
+                self.program, self.model.device, batch=at_once, prompt=length, generate=1, model=self.model
+            )
+        return job
+
+
+def _held(pool: Any, program: Program) -> tuple[Size, ...]:
+    """What requests keep on each stage."""
+    by = "paged" if pool.cache_policy == "exact" else pool.cache_policy
+    return reserved(program.phase("decode"), policy(by, pool.rule.block))
+
+
+def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) -> Array:
+    """`Workload.peak_bytes` less what may be used, where a step takes as many tokens for all lengths."""
+    pool, program = job.pool, job.program
+    assert pool is not None, "an engine's rule has a pool"
+    parts, dp = program.micro_batches, program.parallelism.dp
+    sequences = batch // parts
+    at = Binding(B=sequences, T=1, C=length - 1)
+    each = np.maximum(pool.sequences, -(-sequences * parts // dp))
+    if np.max(each) == pool.sequences:
+        rooms: list[Any] = [room.caches for room in pool.rooms(pool.sequences)]
+    else:
+        counts, places = np.unique(each, return_inverse=True)
+        stages = zip(*(pool.rooms(int(n)) for n in counts), strict=True)
+        rooms = [np.array([room.caches for room in stage])[places].reshape(each.shape) for stage in stages]
+    lacks = [at(size) - room for size, room in zip(sizes, rooms, strict=True)]
+    usable = job.capacity_bytes
+    most: Array = np.ceil(usable + reduce(np.maximum, lacks))
+    return most - usable
+
+
+def key(*parts: object) -> str:
+    """32 hexadecimal digits of plain values, records, programs and arrays; of what has no text a new one.
+
+    The files of llmir, its devices and calibrations among them, and of plugins that are loaded, count too.
+    """
+    found = sha256(_digest(registry.files()))
+    for part in parts:
+        found.update(_bytes(part))
+        found.update(b"\0")
+    return found.hexdigest()[:32]
+
+
+def _bytes(part: Any) -> bytes:
+    if isinstance(part, Program):
+        return print_program(part).encode()
+    if isinstance(part, Pass):
+        return repr(part).encode()
+    if isinstance(part, (list, tuple)):
+        return b"(" + b",".join(map(_bytes, part)) + b")"
+    return uuid4().bytes if callable(part) else pickle.dumps(part, protocol=4)  # a function may change
+
+
+@lru_cache(maxsize=4)
+def _digest(more: Iterable[str]) -> bytes:
+    found = sha256()
+    for path in (*_own(), *more):
+        found.update(path.encode())
+        found.update(Path(path).read_bytes())
+    return found.digest()
+
+
+def _own() -> list[str]:
+    folder = Path(registry.__file__).parents[1]
+    files = (os.path.join(at, f) for at, _, names in os.walk(folder, followlinks=True) for f in names)
+    return sorted(f for f in files if f.endswith((".py", ".yaml")))
+
+
+SPENT = "cost_usd_per_mtok", "energy_j_per_token"
+NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, *SPENT)
+FIGURES = ("devices", "fits", *NUMBERS)
+
+BLOCK = 1 << 18  # points that are evaluated together, and written: 60 MB of figures
+
+Points = tuple[tuple[int, ...], ...]  # the values of `POINTS`, in their order
+Grid = tuple[Array, ...]  # the same as arrays of three dimensions, which broadcast together
+
+
+class Part(NamedTuple):
+    """Rows of one structure: its values, and an array for each axis of points and each figure.
+
+    Arrays broadcast to `shape`, whose last axis varies fastest. `refused` says of each row why there is none
+    of its figures; where a structure itself is refused it has one row, without points. `basis` is the cost
+    model and whose kernels it has.
+    """
+
+    structure: Mapping[str, Value]
+    shape: tuple[int, ...]
+    columns: Mapping[str, Any]
+    basis: str = ""
+
+    def __len__(self) -> int:
+        return int(np.prod(self.shape))
+
+    def column(self, name: str) -> Array:
+        """A figure or an axis of points, of each row."""
+        return np.broadcast_to(self.columns[name], self.shape).reshape(-1)
+
+    def constant(self, name: str) -> Value:
+        """What all of its rows have: an axis of structures, or `basis`."""
+        return (self.basis or None) if name == "basis" else self.structure[name]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it stands for a structure that is refused, which has no points."""
+        return bool(np.isnan(np.ravel(self.columns["batch"])[0]))
+
+    @property
+    def refusals(self) -> int:
+        """How many rows have no figures."""
+        said = self.columns["refused"]
+        return int(np.count_nonzero(said != "")) if said.ndim else len(self) * bool(said)
+
+    @property
+    def why(self) -> str | None:
+        """The first reason, if a row has none."""
+        return next((str(why) for why in self.columns["refused"].ravel() if why), None)
+
+
+def refused(structure: Mapping[str, Value], why: object) -> Part:
+    """The row of a structure that cannot be."""
+    columns: dict[str, Any] = dict.fromkeys((*POINTS, *FIGURES), np.nan)
+    return Part(structure, (1, 1, 1), {**columns, "refused": np.array(str(why), dtype=object)})
+
+
+def grids(points: Points, most: int) -> Iterator[Grid]:
+    """The points in pieces of so many, each a grid of its own, in the order of rows."""
+    axes = [np.array(values, dtype=np.int64) for values in points]
+    sizes = [len(axis) for axis in axes]
+    # The first axis that is cut: those before it go one by one, those after it are whole.
+    cut = next((i for i in range(len(sizes)) if np.prod(sizes[i + 1 :]) <= most), len(sizes) - 1)
+    each = max(1, most // int(np.prod(sizes[cut + 1 :])))
+    for outer in np.ndindex(*sizes[:cut]):
+        for first in range(0, sizes[cut], each):
+            piece = [
+                *(axis[i : i + 1] for axis, i in zip(axes, outer, strict=False)),
+                axes[cut][first : first + each],
+                *axes[cut + 1 :],
+            ]
+            yield np.meshgrid(*piece, indexing="ij", sparse=True)
+
+
+class Steps:
+    """The steps of a program on a device, as a sweep asks for them."""
+
+    def __init__(self, structure: Mapping[str, Value], program: Program, model: Model) -> None:
+        self.structure, self.program, self.model = structure, program, model
+        self.figures, self.fits = Figures(program, model), Fits(program, model)
+
+    def part(self, grid: Grid) -> Part:
+        """All points of a grid."""
+        shape = np.broadcast_shapes(*(axis.shape for axis in grid))
+        given = {**dict(zip(POINTS, grid, strict=True)), "devices": self.program.devices}
+        found = self._alike(grid)
+        if found is None:
+            found = {name: np.full(shape, np.nan) for name in NUMBERS}
+            found |= {"fits": np.full(shape, np.nan), "refused": np.full(shape, "", dtype=object)}
+            self._fill(found, [np.arange(n) for n in shape], grid)
+        return Part(self.structure, shape, {**given, **found}, whose(self.model))
+
+    def _alike(self, grid: Grid) -> dict[str, Any] | None:
+        """The figures of points that are all of one phase, and none of which is refused."""
+        ones = grid[1] == 1
+        if np.any(ones) and not np.all(ones):
+            return None
+        try:
+            return {"refused": np.array("", dtype=object), **self._figures(*grid)}
+        except LlmirError:
+            return None
+
+    def _fill(self, found: Mapping[str, Array], at: Sequence[Array], grid: Grid) -> None:
+        """The figures of the points at these places; where not all can be priced, of halves of them."""
+        shape = [len(places) for places in at]
+        few = self._alike(grid)
+        if few is not None:
+            for name, values in few.items():
+                found[name][np.ix_(*at)] = values
+            return
+        if why := self._why(grid):
+            found["refused"][np.ix_(*at)] = why
+            return
+        new = grid[1].ravel()
+        if 0 < np.count_nonzero(new == 1) < new.size:
+            axis, halves = 1, [np.flatnonzero(new == 1), np.flatnonzero(new != 1)]
+        else:
+            axis = next(i for i, n in enumerate(shape) if n > 1)
+            halves = np.array_split(np.arange(shape[axis]), 2)
+        for half in halves:
+            places, points = [*at], [*grid]
+            places[axis], points[axis] = at[axis][half], np.take(grid[axis], half, axis)
+            self._fill(found, places, tuple(points))
+
+    def _why(self, grid: Grid) -> str:
+        """Why all points of one batch and length are refused, if they are for one reason; else nothing."""
+        batch, new, context = (axis.ravel() for axis in grid)
+        if batch.size > 1 or new.size > 1:
+            return ""
+        said = {self._refusal(int(batch[0]), int(new[0]), int(c)) for c in (context[0], context[-1])}
+        return said.pop() if len(said) == 1 else ""
+
+    def _refusal(self, batch: int, new: int, context: int) -> str:
+        try:
+            self._figures(*(np.array(n) for n in (batch, new, context)))
+        except LlmirError as error:
+            return str(error)
+        return ""
+
+    def _figures(self, batch: Array, new: Array, context: Array) -> dict[str, Any]:
+        """What `analyze` says of steps, whether they fit, and their price."""
+        found: dict[str, Any] = dict(self.figures(batch, new, context))
+        with np.errstate(divide="ignore"):  # steps without ops
+            rate = batch * new / found.pop("interval_s")
+        each = spent(self.model.device, self.program.devices, rate)
+        for name, figure in zip(SPENT, (each.usd_per_mtok, each.joules_per_token), strict=True):
+            found[name] = np.nan if figure is None else figure
+        return {**found, "fits": self.fits(batch, new + context)}
+
 
 _EXACT = {*POINTS, "devices", *(name for name in FIGURES if name.endswith(("_bytes", "flops")))}
 _WHOLE = {*COUNTS, *POINTS, "devices"}
@@ -215,3 +717,106 @@ def _needed(method: str, package: str) -> Iterator[None]:
         yield
     except ImportError:
         raise InputError(f"{method} needs {package}: pip install {package}") from None
+
+
+LOST = "its worker died twice, as one that is killed or out of memory does"
+MANY = 1000  # tasks that wait at once, so that one that takes long keeps no worker idle
+
+
+class Task(Protocol):
+    """What a worker is given."""
+
+    @property
+    def size(self) -> int:
+        """How much room its result takes, in any unit."""
+
+
+T = TypeVar("T", bound=Task)
+R = TypeVar("R")
+
+
+def processes(jobs: int) -> ProcessPoolExecutor:
+    """Processes of this machine, which leave an interrupt to the one that waits for them."""
+    return ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+
+
+class Workers(Generic[T, R]):
+    """The results of `call`, which can be pickled if the executor needs that, of some tasks.
+
+    Tasks and results that wait take so much `room` at most. A worker that dies loses what it works on, which
+    is tried again alone: where it dies again, the result is None.
+    """
+
+    def __init__(self, call: Callable[[T], R], executor: Executor | None, room: int) -> None:
+        self.call, self.executor, self.room = call, executor, room
+
+    def results(self, tasks: Iterable[T]) -> Iterator[tuple[T, R | None]]:
+        """Each task and what came of it, in their order."""
+        if self.executor is None:
+            yield from ((task, self.call(task)) for task in tasks)
+            return
+        self._waiting: deque[tuple[T, Future[R]]] = deque()
+        held = 0
+        with ExitStack() as self._pools:
+            try:
+                for task in tasks:
+                    self._waiting.append((task, self._submit(task)))
+                    held += task.size
+                    while held > self.room or len(self._waiting) > MANY:
+                        held -= self._waiting[0][0].size
+                        yield self._take()
+                while self._waiting:
+                    yield self._take()
+            finally:
+                for _, future in self._waiting:
+                    future.cancel()
+
+    def _submit(self, task: T) -> Future[R]:
+        assert self.executor is not None
+        try:
+            return self.executor.submit(self.call, task)
+        except BrokenExecutor:
+            self._renew()
+            return self.executor.submit(self.call, task)
+
+    def _take(self) -> tuple[T, R | None]:
+        task, future = self._waiting.popleft()
+        try:
+            return task, future.result()
+        except BrokenExecutor:
+            again = self._waiting
+            self._renew()
+            # The others lost their worker through no fault of theirs.
+            self._waiting = deque((t, f if _done(f) else self._submit(t)) for t, f in again)
+            with processes(1) as pool:
+                return task, _tried(pool, self.call, task)
+        except Exception as error:  # dask's, which is not imported here, has classes of its own
+            if not _lost(error):
+                raise
+            assert self.executor is not None
+            return task, _tried(self.executor, self.call, task)
+
+    def _renew(self) -> None:
+        """Processes in place of an executor that takes no more tasks, as many as it had."""
+        self.executor = processes(getattr(self.executor, "_max_workers", 1))
+        self._pools.callback(self.executor.shutdown, cancel_futures=True)
+
+
+def _done(future: Future[Any]) -> bool:
+    """Whether it has a result, or an error of its own."""
+    return future.done() and not isinstance(future.exception(), BrokenExecutor)
+
+
+def _tried(executor: Executor, call: Callable[[T], R], task: T) -> R | None:
+    try:
+        return executor.submit(call, task).result()
+    except Exception as error:  # as above
+        if not _lost(error):
+            raise
+        return None
+
+
+def _lost(error: Exception) -> bool:
+    """Whether a worker died, and not what it did was wrong; dask has errors of its own."""
+    dask = type(error).__module__.partition(".")[0] == "distributed"
+    return dask or isinstance(error, (BrokenExecutor, CancelledError))

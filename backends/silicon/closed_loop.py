@@ -10,16 +10,12 @@ import numpy as np
 
 from llmir.backends.cost.op_time import Model
 from llmir.backends.request.workload import Workload
-from llmir.backends.simulate.drawn import drawn
-from llmir.backends.simulate.engine import capacity, check, model_of, policy
-from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.cluster import serve
+from llmir.backends.simulate.engine import capacity, check_load, model_of, policy
+from llmir.backends.simulate.load import Load, drawn
 from llmir.backends.simulate.policies.trtllm import Trtllm
-from llmir.backends.simulate.policy import POLICIES, Policy
-from llmir.backends.simulate.prices import Chunks, Prices
-from llmir.backends.simulate.recording import RecordingPrices
-from llmir.backends.simulate.serve import serve
-from llmir.backends.simulate.server import Server
-from llmir.backends.simulate.steps import PricedStep
+from llmir.backends.simulate.server import POLICIES, Policy, Server
+from llmir.backends.simulate.step_times import Chunks, PricedStep, Prices, RecordingPrices
 from llmir.base.dataclass import dataclass
 from llmir.base.values import Record
 from llmir.ir.core.program import Program
@@ -97,7 +93,7 @@ class Played(Record):
         """The server when all are answered."""
         job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
         room, fills = capacity(job), self._policy(policy(job))
-        check(load, room, fills)
+        check_load(load, room, fills)
         return serve(RecordingPrices(_prices(job.program, job.prefill.plan.model)), fills, room, load)
 
     def _policy(self, known: Policy) -> Policy:

@@ -1,20 +1,35 @@
-"""Measured rows from CSV files: bad rows are named by their number, the rest is used."""
+"""Measured rows from CSV files: bad rows are named by their number, the rest is used.
+
+Errors, and the folds that leave whole groups of shapes out.
+
+What is known of measured rows beside their columns: `sources.yaml`.
+
+The devices that a folder of measured times names: bundled, or by a file beside the times.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
+from fnmatch import fnmatchcase
+from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.base import strict_csv
+from llmir.base import readers
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError, UnreadableError
 from llmir.base.names import bounded, plain, suggest
 from llmir.base.values import Figures
+from llmir.hw import library
+from llmir.hw.device import Device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -72,7 +87,7 @@ def read(path: Path, numbers: Mapping[str, Column], words: Sequence[str], more: 
     A row with a bad cell is left out, and `problems` says which and why; the first below the header is 1.
     """
     try:
-        with strict_csv.table(path) as reader:
+        with readers.table(path) as reader:
             header = reader.fieldnames or []
             needed = [n for n, column in numbers.items() if column.empty is None]
             twice = next((c for c in (*numbers, *words, *more) if list(header).count(c) > 1), None)
@@ -121,3 +136,166 @@ def _number(cell: str | None, name: str, column: Column) -> float:
     if column.whole and value % 1:
         raise ValueError(f"{name} must be an integer, got {plain(text, 20)}")
     return value
+
+
+class Errors(NamedTuple):
+    """Of (predicted − measured)/measured: mean and median size, mean with its sign, 90th percentile."""
+
+    n: int
+    mape: float
+    median: float
+    bias: float
+    p90: float
+
+
+def errors(predicted: Array, measured: Array) -> Errors:
+    """How far `predicted` is from `measured`; NaN of none.
+
+    >>> [round(e, 3) for e in errors(np.array([1.1, 0.9, 1.0, 1.2]), np.ones(4))]
+    [4, 0.1, 0.1, 0.05, 0.17]
+    """
+    if not len(measured):
+        return Errors(0, nan, nan, nan, nan)
+    e = predicted / measured - 1
+    size = np.abs(e)
+    found = size.mean(), np.median(size), e.mean(), np.quantile(size, 0.9)
+    return Errors(len(e), *map(float, found))
+
+
+def group_folds(groups: Sequence[object], *, folds: int = 5, seed: int = 0) -> Iterator[tuple[Array, Array]]:
+    """Pairs of row numbers to fit to and to judge by; the rows of a group are all in one or all in the other.
+
+    Each row is judged by once. Fewer groups than folds make fewer folds.
+
+    >>> [(fit.tolist(), judge.tolist()) for fit, judge in group_folds(["a", "b", "a"], folds=2)]
+    [([1], [0, 2]), ([0, 2], [1])]
+    """
+    names = list(dict.fromkeys(groups))
+    order = np.random.default_rng(seed).permutation(len(names))
+    place = {names[g]: n % folds for n, g in enumerate(order)}
+    fold = np.array([place[g] for g in groups])
+    for n in range(min(folds, len(names))):
+        yield np.flatnonzero(fold != n), np.flatnonzero(fold == n)
+
+
+FILE = Path(__file__).with_name("sources.yaml")
+# What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
+FACTS: dict[str, object] = {
+    **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
+    **dict.fromkeys(("cache", "stored", "version", "machine", "chunk", "graphs", "ran", "passes"), ""),
+    **dict.fromkeys(("turns", "ahead", "utilization"), nan),
+    **dict.fromkeys(("lengths", "shortest"), 1.0),
+    **dict.fromkeys(("apart_ms", "patience", "enough"), 0.0),
+    "rounds": 10.0,
+    "harness_us": 0.0,
+}
+
+
+@cache
+def known() -> dict[str, Any]:
+    """The file."""
+    found: dict[str, Any] = readers.load_yaml(FILE.read_bytes())
+    return found
+
+
+def facts(table: str, rows: Table) -> Table:
+    """The rows with what is known of them as columns; what their own columns say is kept."""
+    said = {f: np.full(len(rows), usual, float if usual != "" else object) for f, usual in FACTS.items()}
+    for entry in known()["rows"]:
+        if entry["table"] != table:
+            continue
+        fits = np.full(len(rows), fill_value=True)
+        for column in entry.keys() - FACTS.keys() - {"table"}:
+            fits &= _among(rows[column], entry[column])
+        for fact in FACTS.keys() & entry.keys():
+            said[fact][fits] = entry[fact]
+    for fact in FACTS.keys() & rows.columns.keys():
+        own = rows[fact]
+        said[fact] = np.where((own == "") | (own != own), said[fact], own)  # noqa: PLR0124 (not a number)
+    columns = {**rows.columns, **said}
+    if "gpu" in columns:
+        columns["gpu"] = np.where(said["machine"] == "", rows["gpu"], said["machine"])
+    return Table(columns, rows.problems)
+
+
+def _among(cells: Array, words: Any) -> Array:
+    """Which cells are among an entry's words."""
+    if cells.dtype != object:
+        return np.isin(cells, words)
+    patterns = [str(word).lower() for word in (words if isinstance(words, list) else [words])]
+    fits = {c: any(fnmatchcase(c.strip().lower(), p) for p in patterns) for c in set(cells.tolist())}
+    return np.array([fits[cell] for cell in cells.tolist()], dtype=bool)
+
+
+def machine(gpu: str) -> str:
+    """The device behind a table's word for a machine.
+
+    >>> machine("a100_argonne"), machine("h100_sxm")
+    ('a100-40-sxm', 'h100_sxm')
+    """
+    return str(known()["machines"].get(gpu.strip().lower(), gpu.strip()))
+
+
+def engine(framework: str) -> str:
+    """A framework without version, in one spelling.
+
+    >>> [engine(f) for f in ("vllm-0.24.0", "vLLM", "trtllm-nan", "TensorRT-LLM", "nccl-2.27.3")]
+    ['vllm', 'vllm', 'trtllm', 'trtllm', 'nccl']
+    """
+    word = re.sub(r"-(nan|\d).*$", "", framework.strip().lower()).split("(")[0].strip()
+    return str(known()["engines"].get(word, word))
+
+
+def at_version(framework: str, version: str = "") -> str:
+    """An engine at its version, as `--engine` takes it; `version` where the framework's own name has none.
+
+    >>> at_version("vllm-0.24.0"), at_version("trtllm-nan", "1.0"), at_version("SGLang")
+    ('vllm@0.24.0', 'trtllm@1.0', 'sglang')
+    """
+    said = re.search(r"-v?(\d[\w.]*)", framework.strip())
+    known_as = said[1] if said else version.strip()
+    return f"{engine(framework)}@{known_as}" if known_as else engine(framework)
+
+
+def named(framework: str, kernel: str = "") -> str:
+    """An engine, and a kernel of its own behind it.
+
+    >>> named("vllm-0.24.0"), named("vllm-0.24.0", "vllm_triton_attn"), named("SGLang", "triton")
+    ('vllm', 'vllm-triton_attn', 'sglang-triton')
+    """
+    name = engine(framework)
+    return f"{name}-{kernel.removeprefix(name + '_')}" if kernel else name
+
+
+class Machines:
+    """Devices by name: those of a YAML file in `folder` first, then of one here; each read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[Path | str, Device] = {}
+
+    def __call__(self, name: str) -> Device:
+        """The device; HardwareError for an unknown one."""
+        path = self.file(name)
+        key = path.resolve() if path else name
+        if key not in self.known:
+            self.known[key] = library.load(path or machine(name))
+        return self.known[key]
+
+    def file(self, name: str) -> Path | None:
+        """The file of this name, if it is one."""
+        for folder in (self.folder, FILE.parent):
+            beside = folder / f"{name}.yaml"
+            with suppress(OSError):  # a name that is too long for one
+                if os.sep not in name and beside.is_file() and beside != FILE:
+                    return beside
+        return Path(name) if name.endswith((".yaml", ".yml")) and "\0" not in name else None
+
+    def base(self, device: Device, name: str, target: str) -> str:
+        """What a file `target` says under `extend` to build on `device`, `name` if that is bundled."""
+        path = next((k for k, d in self.known.items() if d is device and isinstance(k, Path)), None)
+        if path is None:
+            return name
+        if path == Path(target).resolve():
+            raise InputError(f"{target}: is what the fit builds on, write to another file")
+        return os.path.relpath(path, Path(target).resolve().parent)

@@ -1,16 +1,178 @@
-"""Prefill and decode servers while they run: the cache of each prompt goes from one to the other."""
+"""Prefill and decode servers while they run: the cache of each prompt goes from one to the other.
+
+Servers side by side, and what happens to them in the order of time.
+
+When requests come: at their own times, when users are answered, or as later turns of sessions.
+
+Replicas while they run: a router sends each request of a load to one of them.
+
+A load on one server.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from math import inf, nextafter
 
-from .arrivals import OnRequest, arrive
-from .course import FOREVER
-from .events import ARRIVAL, Events
+from llmir.base.gc_pause import uncollected
+
 from .load import Load
-from .router import Router
-from .running_replicas import RunningReplicas
-from .server import Server
+from .router import FIRST, ROUTERS, Router
+from .server import FOREVER, Capacity, Course, Policy, Server, alone, calmly, quiet
+from .server_kinds import server_of
+from .step_times import Prices
+
+ANSWER, ARRIVAL = 0, 1  # of events at one time answers go first
+
+
+class Events:
+    """Arrivals and answers to come. Each happens once all servers have been simulated up to its time."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, int, Callable[[float], None]]] = []
+        self._numbers = count()
+
+    def at(self, time_s: float, kind: int, act: Callable[[float], None]) -> None:
+        """Has `act` called with the time, then. Events of one time and kind keep the order of these calls."""
+        heappush(self._heap, (time_s, kind, next(self._numbers), act))
+
+    @property
+    def next_s(self) -> float:
+        """When the next event is; infinity where there is none."""
+        return self._heap[0][0] if self._heap else inf
+
+    def run(self, servers: Sequence[Server], linked: bool) -> None:
+        """All events, until no server has anything to do.
+
+        Servers are `linked` where an answer of one may bring a request to another. Then the server that is
+        furthest behind goes first, and only as far as the next one. Else each goes to the next event alone.
+        """
+        while True:
+            if linked:
+                self._advance_in_order(servers)
+            else:
+                until = self.next_s
+                for server in servers:
+                    server.advance(until)
+            if not self._heap:
+                return
+            time_s, _, _, act = heappop(self._heap)
+            act(time_s)
+
+    def _advance_in_order(self, servers: Sequence[Server]) -> None:
+        """All steps that begin before the next event, which an answer may bring forward.
+
+        Of steps that begin at one time the first server's is first, and so are the requests that it brings.
+        """
+        while times := sorted(
+            (s.begins_s, i) for i, s in enumerate(servers) if s.begins_s < self.next_s and s.busy
+        ):
+            (_, first), (other, second) = times[0], times[1] if len(times) > 1 else (inf, len(servers))
+            servers[first].advance(min(self.next_s, nextafter(other, inf) if first < second else other))
+
+
+OnRequest = Callable[[int, float], None]  # called with a request and the time in seconds
+
+
+def arrive(load: Load, arrival_s: list[float], come: OnRequest, events: Events) -> OnRequest | None:
+    """Has `come` called for each request of a load when it arrives, and notes the time in `arrival_s`.
+
+    What is to be called when a request is answered or given up; None where answers bring no requests.
+    """
+    if load.users is not None:
+        return _closed_loop(load, arrival_s, come, events)
+    after = load.after.tolist()
+    for request, time_s in enumerate(arrival_s):
+        if after[request] < 0:
+            events.at(time_s, ARRIVAL, partial(come, request))
+    return None if load.think_s is None else _later_turns(load, arrival_s, come, events)
+
+
+def _closed_loop(load: Load, arrival_s: list[float], come: OnRequest, events: Events) -> OnRequest:
+    """Each user asks again when answered. Requests reach the server `apart_s` apart at least."""
+    requests, front_s = iter(range(len(load))), 0.0
+
+    def ask(_: int, time_s: float) -> None:
+        nonlocal front_s
+        if (request := next(requests, None)) is not None:
+            arrival_s[request] = time_s
+            front_s = max(front_s, time_s) + load.apart_s
+            events.at(front_s, ARRIVAL, partial(come, request))  # after all answers of that time
+
+    for _ in range(min(load.users or 0, len(load))):
+        ask(-1, 0.0)
+    return ask
+
+
+def _later_turns(load: Load, arrival_s: list[float], come: OnRequest, events: Events) -> OnRequest:
+    """Each turn of a session but the first comes `think_s` after the answer to the one before it."""
+    assert load.think_s is not None
+    think_s: list[float] = load.think_s.tolist()
+    next_turn = {before: turn for turn, before in enumerate(load.after.tolist()) if before >= 0}
+
+    def think(request: int, time_s: float) -> None:
+        if (turn := next_turn.get(request)) is not None:
+            arrival_s[turn] = time_s + think_s[turn]
+            events.at(arrival_s[turn], ARRIVAL, partial(come, turn))
+
+    return think
+
+
+class RunningReplicas:
+    """Servers that are alike, and the router that sends requests to them.
+
+    `place` is the replica of each request, -1 where it was sent to none. `unanswered` counts the requests of
+    each replica that have not ended. `answered` is called for each request that ends or is given up, at that
+    time.
+    """
+
+    def __init__(self, first: Server, router: Router, events: Events) -> None:
+        self.servers = [first, *(first.beside() for _ in range(router.replicas - 1))]
+        self.router, self.events = router, events
+        self.place = [-1] * len(first.prompt)
+        self.unanswered = [0] * router.replicas
+        self.answered: OnRequest | None = None
+        for number, server in enumerate(self.servers):
+            server.answered = partial(self._ends, number)
+
+    def come(self, request: int, time_s: float) -> None:
+        """A request arrives; the router sends it to a replica."""
+        self.servers[self.choose(request)].come(request, time_s)
+
+    def choose(self, request: int) -> int:
+        """The replica that the router chooses for a request, which counts there from now on."""
+        number = self.router.choose(request, self.unanswered)
+        self.place[request] = number
+        self.unanswered[number] += 1
+        return number
+
+    def _ends(self, number: int, request: int) -> None:
+        """A server has simulated the end of a request, maybe ahead of the other servers.
+
+        The request counts as unanswered until they have reached that time. Where the answer brings another
+        request, the server stops there, as that request may come to it.
+        """
+        server = self.servers[number]
+        self.events.at(server.now, ANSWER, partial(self._leaves, number, request))
+        if self.answered:
+            server.until = server.now
+
+    def _leaves(self, number: int, request: int, time_s: float) -> None:
+        self.unanswered[number] -= 1
+        if self.answered:
+            self.answered(request, time_s)
+
+
+def run_replicas(first: Server, router: Router, load: Load) -> RunningReplicas:
+    """The first server and others like it, after all requests of a load."""
+    events = Events()
+    replicas = RunningReplicas(first, router, events)
+    replicas.answered = arrive(load, first.course.arrival_s, replicas.come, events)
+    events.run(replicas.servers, linked=replicas.answered is not None)
+    return replicas
 
 
 class RunningPools:
@@ -69,3 +231,22 @@ def run_pools(
     pools.answered = decode.answered = arrive(load, first[0].course.arrival_s, prefill.come, events)
     events.run([*prefill.servers, *decode.servers], linked=True)
     return pools
+
+
+@uncollected()
+def serve(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> Server:
+    """A server after all requests of a load; its `course` has their times."""
+    course = Course(load.arrival_s.tolist())
+    server = server_of(prices, policy, capacity, load, course)
+    if load.users is not None or load.sessions is not None:
+        return run_replicas(server, ROUTERS[FIRST](1, load, capacity), load).servers[0]
+    comes_s, lone, request = [*course.arrival_s, FOREVER], alone(server), 0
+    while request < len(load):  # no events, as all arrivals are known before
+        server.advance(comes_s[request])
+        if lone and quiet(server):
+            request = calmly(server, request, comes_s)
+        else:
+            server.come(request, comes_s[request])
+            request += 1
+    server.advance()
+    return server

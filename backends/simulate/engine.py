@@ -1,26 +1,41 @@
-"""An engine that a workload is priced for: how it fills steps, what it has room for, what steps take."""
+"""An engine that a workload is priced for: how it fills steps, what it has room for, what steps take.
+
+Which prefill and decode servers an engine takes together: its rules for caches, splits and drafts.
+
+An engine that serves a program on a device, and runs load after load.
+
+Prefill servers and decode servers of one model, with a link between them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from llmir.backends.cost.channel import HOST, Channel, channel
 from llmir.backends.cost.op_time import Model
 from llmir.backends.memory.kv_capacity import UNLIMITED, Pool
+from llmir.backends.memory.transfer import rank_bytes
 from llmir.backends.request.workload import Workload
-from llmir.backends.simulate.policies.vllm import Vllm
+from llmir.base.arguments import integer, number, refuse
+from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
-from llmir.hw.scheduler import Scheduler
+from llmir.base.values import Immutable
+from llmir.hw.engine_sections import Scheduler
 from llmir.ir.core.program import Program
 
-from .capacity import Capacity
-from .drafts import Drafts
+from .cluster import run_pools, run_replicas, serve
+from .drafts import POOLS, Drafts
 from .load import Array, Load
-from .policy import POLICIES, Policy
-from .prices import Prices
-from .speculative_step import SpeculativeStep
-from .steps import PricedStep, in_flight
+from .result import SimulatedPools, SimulatedReplicas, Simulation
+from .router import ROUTERS, Router, dealing
+from .server import FOREVER, POLICIES, Capacity, Course, Policy, Server
+from .server_kinds import decode_server_of, decoded, server_of
+from .step_times import PricedStep, Prices, SpeculativeStep, in_flight
 
 
 def policy(job: Workload, chunked: bool | None = None) -> Policy:
@@ -33,8 +48,9 @@ def policy(job: Workload, chunked: bool | None = None) -> Policy:
         raise InputError(f"{why}; engines are {', '.join(POLICIES)}")
     known = POLICIES[name]()
     scheduler = engine.section(Scheduler)
-    if isinstance(known, Vllm) and scheduler and not scheduler.mixes:
-        known = Vllm(mixes=False, chunked=False, watermark=0.01)
+    if name == "vllm" and scheduler and not scheduler.mixes:
+        older: dict[str, Any] = {"mixes": False, "chunked": False, "watermark": 0.01}
+        known = replace(known, **older)
     if scheduler and scheduler.ahead:
         known = replace(known, ahead=True)
     return known if chunked is None else replace(known, chunked=chunked)
@@ -73,7 +89,7 @@ def model_of(job: Workload) -> Model:
     return job.model or job.prefill.plan.model
 
 
-def check(load: Load, room: Capacity, fills: Policy) -> None:
+def check_load(load: Load, room: Capacity, fills: Policy) -> None:
     """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
     _within("the cache", load.reserved + room.rows - 1, holds(room, fills, load.shares))
     if not fills.chunked:
@@ -104,3 +120,325 @@ def _pool(job: Workload) -> Pool:
         why = "simulate: no engine whose memory is known is priced"
         raise InputError(f"{why}; say engine too, one of {', '.join(POLICIES)}")
     return job.pool
+
+
+Rule = Callable[[Program, Program], "str | None"]
+SOME = 4096  # tokens at which caches of two programs are compared
+
+
+def check_pools(engine: str, prefill: Program, decode: Program) -> None:
+    """InputError for pools that the engine refuses, with its reason."""
+    kept = [(p.cache_bytes(0), p.cache_bytes(SOME)) for p in (prefill, decode)]
+    if prefill.facts.get("architecture") != decode.facts.get("architecture") or kept[0] != kept[1]:
+        each = " and ".join(f"{p.name} keeps {p.kv_cache_bytes_per_token:,}" for p in (prefill, decode))
+        raise InputError(f"pools: both serve one model with caches of one type; {each} bytes a token")
+    few, many = sorted((prefill.parallelism.tp, decode.parallelism.tp))
+    if many % few:
+        why = "ranks of one side share those of the other evenly"
+        raise InputError(f"pools: tp is {prefill.parallelism.tp} and {decode.parallelism.tp}; {why}")
+    if engine in RULES and (refusal := RULES[engine](prefill, decode)):
+        raise InputError(f"pools: {engine} {refusal}")
+
+
+def check_drafts(prefill: Profile, decode: Profile) -> None:
+    """InputError for drafts that the engine does not take in pools, or that the two sides make otherwise.
+
+    "P and D instances must use compatible speculation configurations": method and model of drafts must match
+    (docs/features/nixl_connector_compatibility.md of vLLM).
+    """
+    one, two = (side.drafts and side.drafts.made_by(side.job.program) for side in (prefill, decode))
+    if one != two:
+        each = " and ".join(repr(by or "no drafts") for by in (one, two))
+        raise InputError(f"pools: both have the same thing draft, or nothing; here it is {each}")
+    if decode.drafts and (why := POOLS.get((decode.policy.name, decode.drafts.kind(decode.job.program)))):
+        raise InputError(f"draft_tokens: {decode.drafts.tokens}; {why}")
+
+
+def _differ(prefill: Program, decode: Program) -> str:
+    """The splits in words, where they differ and caches lie split over ranks."""
+    one, two = prefill.parallelism.tp, decode.parallelism.tp
+    whole = all(rank_bytes(p, 1, SOME) == p.cache_bytes(SOME) for p in (prefill, decode))
+    return "" if one == two or whole else f"; here it is {one} and {two}"
+
+
+def _stages(prefill: Program, decode: Program) -> tuple[int, int]:
+    return len(prefill.entries), len(decode.entries)
+
+
+def _vllm(prefill: Program, decode: Program) -> str | None:
+    """docs/features/nixl_connector_compatibility.md of vLLM: "P TP == D TP" of hybrids with states; what can
+    differ is tp, the size of blocks and their number.
+    """
+    one, two = prefill.parallelism.tp, decode.parallelism.tp
+    if (stages := _stages(prefill, decode))[0] != stages[1]:
+        return f"joins servers of as many pipeline stages, tp may differ; pp is {stages[0]} and {stages[1]}"
+    if prefill.state_bytes_per_sequence and one != two:
+        return f"sends states only where tp is the same in prefill and decode; here it is {one} and {two}"
+    return None
+
+
+def _sglang(prefill: Program, decode: Program) -> str | None:
+    """disaggregation/nixl/conn.py: "does NOT support PD different TP sizes for non-MLA … hybrid models".
+
+    disaggregation/common/conn.py: "Decode pp size … should be equal to prefill pp size … or 1".
+    """
+    if (stages := _stages(prefill, decode))[1] not in (1, stages[0]):
+        return f"has decode servers of one pipeline stage, or as many; pp is {stages[0]} and {stages[1]}"
+    windows = prefill.kv_cache_bytes_per_later_token != prefill.kv_cache_bytes_per_token
+    hybrid = windows or prefill.state_bytes_per_sequence
+    if hybrid and (here := _differ(prefill, decode)):
+        return f"sends windows and states only where tp is the same in prefill and decode{here}"
+    return None
+
+
+def _trtllm(prefill: Program, decode: Program) -> str | None:
+    """docs/source/1.0/features/disagg-serving.md: caches of all layers have as many heads, in one type."""
+    if prefill.state_bytes_per_sequence:
+        return "sends keys and values only; this model has states"
+    return None
+
+
+# SGLang joins other splits of models that are no hybrids ("Performance is NOT guaranteed", common/conn.py),
+# and TensorRT-LLM any tp and pp; of vLLM's NixlConnector either side may have more ranks.
+RULES: dict[str, Rule] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
+
+
+REPLICAS = 1000  # at most
+
+
+class Profile(Immutable):
+    """An engine that serves a program on a device, with the limits of a `job`; `run` simulates a load.
+
+    Tables of prices are kept from run to run. `priced` are prices of another profile with the same steps.
+    """
+
+    job: Workload
+    policy: Policy
+    drafts: Drafts | None
+
+    def __init__(
+        self,
+        job: Workload,
+        chunked: bool | None = None,
+        drafts: Drafts | None = None,
+        priced: Prices | None = None,
+    ) -> None:
+        vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts)
+        if priced:
+            vars(self).update(_prices=priced)
+
+    def __repr__(self) -> str:
+        return f"<Profile {self.job.program.name} on {self.job.device.name}: {self.policy.name}>"
+
+    def of(self, longest: int) -> Workload:
+        """The job for requests of up to so many tokens: some engines have room in a step for the longest."""
+        return replace(self.job, max_model_len=max(longest, 2))
+
+    def capacity(self, longest: int) -> Capacity:
+        """The capacity for requests of up to so many tokens; InputError without room."""
+        return capacity(self.of(longest), self.drafts)
+
+    def prices(self) -> Prices:
+        """Prices of steps."""
+        return self._prices
+
+    @cached_property
+    def _prices(self) -> Prices:
+        return prices(self.job.program, model_of(self.job), self.drafts)
+
+    def decoding(self) -> Profile:
+        """The profile of a decode server: prompts of preempted requests are read beside decodes."""
+        other = object.__new__(Profile)
+        vars(other).update(vars(self) | {"policy": replace(self.policy, mixes=True), "_prices": self._prices})
+        return other
+
+    def admitted(self, load: Load) -> Load:
+        """The requests that are short enough, with drafts; InputError where one of them could never run."""
+        load = self.drafting(self.short(load))
+        check_load(load, self.capacity(load.longest), self.policy)
+        return load
+
+    def drafting(self, load: Load) -> Load:
+        """The same requests with the drafts of this profile."""
+        if self.drafts is None:
+            return load
+        return replace(load, drafts=(self.drafts.tokens, self.drafts.acceptance))
+
+    def short(self, load: Load) -> Load:
+        """The requests that are no longer than `max_model_len`, by default the positions of the model.
+
+        InputError where all are longer.
+        """
+        if not isinstance(load, Load):
+            refuse("load", load, "requests as llmir.traffic gives them")
+        positions = self.job.program.facts.get("positions")
+        limit = self.job.max_model_len or (positions if isinstance(positions, int) else None)
+        if limit is not None and not (kept := load.reserved + 1 <= limit).all():
+            if not kept.any():
+                raise InputError(f"max_model_len: {limit:,} tokens, all {len(load):,} requests have more")
+            load = load.only(kept)
+        return load
+
+    def run(
+        self,
+        load: Load,
+        *,
+        warm_up: int = 0,
+        max_ttft_s: float | None = None,
+        max_tpot_s: float | None = None,
+        replicas: int = 1,
+        router: str | None = None,
+    ) -> Simulation:
+        """A load served, without the requests that are too long: they are refused and counted.
+
+        The first `warm_up` requests do not count in latencies, nor in goodput, which is of requests within
+        `max_ttft_s` and `max_tpot_s`. A `router` sends each request to one of so many `replicas`:
+        round-robin (the default), random, least-loaded or prefix-aware.
+        """
+        copies = integer("replicas", replicas, 1, REPLICAS)
+        deals = ROUTERS[dealing(router, copies)]
+        asked, load = load, self.admitted(load)
+        counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
+        room = self.capacity(load.longest)
+        prices = self._prices
+        if copies == 1:
+            return Simulation.of(self, serve(prices, self.policy, room, load), load, **counted)
+        one = server_of(prices, self.policy, room, load, Course(load.arrival_s.tolist()))
+        run = run_replicas(one, deals(copies, load, room), load)
+        return SimulatedReplicas.of_run(self, run, load, **counted)
+
+
+def counts(
+    asked: Load, load: Load, warm_up: object, max_ttft_s: object, max_tpot_s: object
+) -> dict[str, Any]:
+    """The fields of a result that say what counts; `asked` is the load with the requests that are refused.
+
+    InputError for a warm-up of all requests, and for what is no limit.
+    """
+    if (first := integer("warm_up", warm_up)) >= len(load):
+        raise InputError(f"warm_up: {first:,} requests, there are {len(load):,}")
+    limits = {"max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
+    known = {name: _limit(name, value) for name, value in limits.items()}
+    return {"refused": len(asked) - len(load), "warm_up": first, **known}
+
+
+def _limit(name: str, value: object) -> float | None:
+    return None if value is None else number(name, value, above=True)
+
+
+class Pools(Immutable):
+    """A prefill server, a decode server, and the channel that caches are sent over: `run` simulates loads."""
+
+    prefill: Profile
+    decode: Profile
+    channel: Channel
+
+    def __init__(self, prefill: Profile, decode: Profile, link: str) -> None:
+        """InputError for pools that the engine refuses, and for a link that leads to no other server."""
+        engines = [profile.policy.name for profile in (prefill, decode)]
+        if engines[0] != engines[1]:
+            raise InputError(
+                f"pools: prefill is {engines[0]}'s and decode {engines[1]}'s; one engine serves both"
+            )
+        check_pools(engines[0], prefill.job.program, decode.job.program)
+        check_drafts(prefill, decode)
+        if link == HOST:
+            raise InputError(
+                "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"
+            )
+        between = channel(model_of(prefill.job), link)
+        vars(self).update(prefill=prefill, decode=decode.decoding(), channel=between)
+
+    def __repr__(self) -> str:
+        return f"<Pools {self.prefill!r}, {self.decode!r}, {self.channel.name}>"
+
+    def seconds(self, tokens: Array) -> Array:
+        """Seconds to send the caches of so many tokens.
+
+        Ranks send at once; the side whose ranks hold more each decides.
+        """
+        each = [np.broadcast_to(_rank_bytes(side, tokens), tokens.shape) for side in self._sides]
+        return np.asarray(self.channel.seconds(np.maximum(*each)))
+
+    def halves(self, load: Load) -> tuple[Load, Load]:
+        """The load of prefill servers, one token of each request; and that of decode servers, the rest."""
+        read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
+        return read, self.decode.drafting(rest)
+
+    def run(
+        self,
+        load: Load,
+        *,
+        prefill_replicas: int = 1,
+        decode_replicas: int = 1,
+        router: str | None = None,
+        warm_up: int = 0,
+        max_ttft_s: float | None = None,
+        max_tpot_s: float | None = None,
+    ) -> SimulatedPools:
+        """A load served. A `router` chooses the prefill server of a prompt, and the decode server of a cache.
+
+        All else is as in `Profile.run`.
+        """
+        said = {"prefill_replicas": prefill_replicas, "decode_replicas": decode_replicas}
+        replicas = [integer(name, value, 1, REPLICAS) for name, value in said.items()]
+        name = dealing(router, max(replicas))
+        asked, load = load, self.decode.short(self.prefill.short(load))
+        counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
+        goes_on = load.generate > 1
+        if not goes_on.any():
+            raise InputError("pools: no request has a second token, decode servers have nothing to do")
+        read, rest = self.halves(load)
+        came = np.full(len(load), FOREVER)
+        first = (
+            _server(server_of, self.prefill, read, read, load.arrival_s),
+            _server(decode_server_of, self.decode, rest, rest.only(goes_on), came),
+        )
+        routers = _routers(name, replicas, (read, rest), (first[0].capacity, first[1].capacity))
+        sent = zip(goes_on.tolist(), self.seconds(load.prompt).tolist(), strict=True)
+        run = run_pools(first, routers, load, [time_s if more else None for more, time_s in sent])
+        if not any(place >= 0 for place in run.decode.place):
+            raise InputError("pools: every client leaves before its cache is sent; nothing is decoded")
+        one = SimulatedReplicas.of_run(self.prefill, run.prefill, read, counted["warm_up"])
+        two = SimulatedReplicas.of_run(self.decode, run.decode, rest, counted["warm_up"])
+        return SimulatedPools.of_run(one, two, run, load, self.channel, **counted)
+
+    def routers(
+        self, name: str, replicas: tuple[int, int], loads: tuple[Load, Load]
+    ) -> tuple[Router, Router]:
+        """Routers to so many prefill and decode servers, of the `halves` of a load."""
+        rooms = tuple(side.capacity(load.longest) for side, load in zip(self._sides, loads, strict=True))
+        return _routers(name, replicas, loads, (rooms[0], rooms[1]))
+
+    @property
+    def _sides(self) -> tuple[Profile, Profile]:
+        return self.prefill, self.decode
+
+
+def _server(
+    kind: Callable[..., Server], profile: Profile, load: Load, checked: Load, arrival_s: Array
+) -> Server:
+    """A prefill or decode server; InputError where it has no room for one of the requests `checked`."""
+    room = profile.capacity(checked.longest)
+    check_load(checked, room, profile.policy)
+    return kind(profile.prices(), profile.policy, room, load, Course(arrival_s.tolist()))
+
+
+def _routers(
+    name: str, replicas: Sequence[int], loads: tuple[Load, Load], rooms: tuple[Capacity, Capacity]
+) -> tuple[Router, Router]:
+    """Those of prefill and of decode servers.
+
+    Prompts can be sent by their prefixes, caches cannot: they go to the least loaded decode server then.
+    """
+    names = name, "least-loaded" if name == "prefix-aware" else name
+    sides = zip(names, replicas, loads, rooms, strict=True)
+    one, two = (ROUTERS[each](count, load, room) for each, count, load, room in sides)
+    return one, two
+
+
+def _rank_bytes(profile: Profile, tokens: Array) -> Number:
+    """Bytes of the caches of so many tokens on a rank, those of a draft model included."""
+    own = rank_bytes(profile.job.program, 1, tokens)
+    drafter = profile.drafts and profile.drafts.drafter
+    return own + rank_bytes(drafter, 1, tokens) if drafter else own

@@ -1,22 +1,107 @@
-"""The load of a server: requests with their tokens, and when they come."""
+"""The load of a server: requests with their tokens, and when they come.
+
+How many tokens each step of speculative decoding yields, drawn at random.
+
+Distributions of lengths in words: `512`, `uniform:100,900`, `lognormal:512,0.6` …
+
+>>> import numpy as np
+>>> draw = lengths("prompt", "uniform:1,3")
+>>> sorted(set(draw(np.random.default_rng(0), 100).tolist()))
+[1, 2, 3]
+>>> lengths("prompt", "pareto:3")
+Traceback (most recent call last):
+...
+llmir.base.errors.InputError: prompt: expected constant, uniform, ... or lognormal, got 'pareto'
+
+Random requests: lengths by a law, and arrivals at a rate.
+
+Traces of requests, as publishers write them: when each came, and its tokens.
+
+| who | file | columns or keys |
+|---|---|---|
+| Azure | CSV | `TIMESTAMP, ContextTokens, GeneratedTokens` |
+| vidur | CSV | `arrived_at, num_prefill_tokens, num_decode_tokens`, in seconds |
+| llmir | CSV | `arrival_s, prompt, generate`, maybe `cancel_tokens, cancel_s`, what `--requests-out` writes |
+| Mooncake, AIPerf | JSON lines | `timestamp` in ms, `input_length, output_length`, maybe `hash_ids` |
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from datetime import datetime, timezone
+from functools import cached_property
+from math import inf, log
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from llmir.backends.request.workload import LONGEST
+from llmir.base.arguments import choice, integer, number, read, shown
 from llmir.base.dataclass import dataclass
-from llmir.base.errors import InputError
-from llmir.base.values import Figures, figure
+from llmir.base.errors import InputError, UnreadableError
+from llmir.base.names import plain
+from llmir.base.readers import Budget, contents, decoded, table
+from llmir.base.values import Figures, Immutable, figure
 
-from .yields import Yields
+GROUP = 256  # requests that are drawn together
+GROUPS = 64  # groups that are kept
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Yields(Immutable):
+    """Tokens that each step yields of each request: the drafts before the first wrong one, and one more.
+
+    `tokens` drafts are verified in a step, each right with chance `acceptance`. Of each request as many steps
+    are drawn as it could need, `lengths`: its tokens after the first one. A group of requests is drawn at
+    once.
+    """
+
+    tokens: int
+    acceptance: float
+    seed: int
+    lengths: Array
+    _drawn: OrderedDict[int, Array]
+
+    def __init__(self, tokens: int, acceptance: float, seed: int, lengths: Array) -> None:
+        vars(self).update(
+            tokens=tokens, acceptance=acceptance, seed=seed, lengths=lengths, _drawn=OrderedDict()
+        )
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where the draws of each request end among those of its group."""
+        found = np.cumsum(self.lengths)
+        before = np.concatenate([[0], found])[: len(found) : GROUP]
+        ends: list[int] = (found - np.repeat(before, GROUP)[: len(found)]).tolist()
+        return ends
+
+    def __call__(self, request: int) -> Array:
+        """The tokens of each step of a request, one at least."""
+        number, place = divmod(request, GROUP)
+        first = self._ends[request - 1] if place else 0
+        return self._group(number)[first : self._ends[request]]
+
+    def _group(self, number: int) -> Array:
+        known = self._drawn
+        if number not in known:
+            if len(known) >= GROUPS:
+                known.popitem(last=False)
+            last = min((number + 1) * GROUP, len(self.lengths)) - 1
+            chance = np.random.default_rng((self.seed, 2, number)).random(self._ends[last])
+            found = np.ones(len(chance), dtype=np.int64)
+            for n in range(1, self.tokens + 1):
+                found += chance < self.acceptance**n
+            known[number] = found
+        return known[number]
+
 
 TOKENS = 512  # tokens that a hash stands for, in Mooncake's traces and by AIPerf's default
 FAR = 1 << 32  # more blocks than any session has
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,3 +235,267 @@ class Load(Figures):
         stops = rng.integers(1, self.generate + 1)
         chosen = rng.random(len(self)) < share
         return replace(self, generate=np.where(chosen, stops, self.generate), asked=self.generate)
+
+
+Draw = Callable[[np.random.Generator, int], Array]
+
+
+class Law(NamedTuple):
+    """A distribution: what its numbers are, the least of each, and how so many lengths are drawn."""
+
+    takes: tuple[str, ...]
+    least: tuple[float, ...]
+    draw: Callable[..., Array]
+
+
+LAWS = {
+    "constant": Law(("tokens",), (1,), lambda rng, count, tokens: np.full(count, tokens)),
+    "uniform": Law(("least", "most"), (1, 1), lambda rng, n, a, b: rng.integers(int(a), int(b) + 1, n)),
+    "normal": Law(("mean", "deviation"), (1, 0), lambda rng, n, mean, by: rng.normal(mean, by, n)),
+    "exponential": Law(("mean",), (1,), lambda rng, n, mean: rng.exponential(mean, n)),
+    # `sigma` is the deviation of the logarithm; the mean is median · exp(sigma² / 2).
+    "lognormal": Law(("median", "sigma"), (1, 0), lambda rng, n, m, s: rng.lognormal(log(m), s, n)),
+}
+
+
+def lengths(name: str, said: object) -> Draw:
+    """What draws lengths as `said`, a number of tokens or a law with its numbers; at least 1, rounded.
+
+    InputError for a law that nobody knows, or numbers that it does not take.
+    """
+    word, _, numbers = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
+    if not word.isidentifier():
+        tokens = integer(name, read(said) if isinstance(said, str) else said, 1, LONGEST)
+        word, values = "constant", [float(tokens)]
+    else:
+        law = LAWS[choice(name, word, tuple(LAWS))]
+        values = [read(value.strip()) for value in numbers.split(",")] if numbers else []
+        if len(values) != len(law.takes):
+            raise InputError(f"{name}: {word} takes {' and '.join(law.takes)}, got {said!r}")
+        pairs = zip(law.takes, values, law.least, strict=True)
+        values = [number(f"{name}: {what} of {word}", value, least, LONGEST) for what, value, least in pairs]
+        if word == "uniform" and values[1] < values[0]:
+            raise InputError(f"{name}: uniform from {values[0]:g} to {values[1]:g}, the least goes first")
+
+    def draw(rng: np.random.Generator, count: int) -> Array:
+        with np.errstate(over="ignore"):
+            found = np.maximum(np.rint(LAWS[word].draw(rng, count, *values)), 1)
+        if found.max(initial=0) > LONGEST:
+            raise InputError(f"{name}: {said!r} gave more than {LONGEST:,} tokens, which are the most")
+        return np.asarray(found.astype(np.int64))
+
+    return draw
+
+
+def drawn(
+    requests: int,
+    prompt: object,
+    generate: object,
+    *,
+    rate: float | None = None,
+    burstiness: float = 1.0,
+    users: int | None = None,
+    seed: int = 0,
+    cancel: float = 0.0,
+) -> Load:
+    """Requests of random lengths, at random times or as `users` are answered; a seed gives the same again.
+
+    A share `cancel` of them is cancelled after a random part of the answer.
+    """
+    streams = [np.random.default_rng(seq) for seq in np.random.SeedSequence(seed).spawn(4)]
+    tokens = lengths("prompt", prompt)(streams[0], requests)
+    answers = lengths("generate", generate)(streams[1], requests)
+    comes = np.zeros(requests) if rate is None else arrivals(rate, requests, burstiness, streams[2])
+    load = Load(tokens, answers, np.zeros_like(tokens), comes, users, seed=seed)
+    return load.cancelled(cancel, streams[3]) if cancel else load
+
+
+def arrivals(rate: float, requests: int, burstiness: float, rng: np.random.Generator) -> Array:
+    """Random arrival times, `rate` a second on average; gaps have a gamma law with the shape `burstiness`.
+
+    1 is a Poisson process; n is what each of n servers gets of one, if they are sent requests in turn.
+    """
+    return np.cumsum(rng.gamma(burstiness, 1 / (rate * burstiness), requests))
+
+
+def turned(load: Load, turns: object, think_s: float, seed: int) -> Load:
+    """The same requests as turns of sessions: prompts begin with all earlier prompts and answers.
+
+    `turns` is the law of how many a session has. Sessions begin when requests came; before each later turn
+    the user thinks for an exponential time with the mean `think_s`. `cached` has the earlier tokens, which a
+    server finds if it still has them.
+    """
+    one, two = (np.random.default_rng(seq) for seq in np.random.SeedSequence((seed, 1)).spawn(2))
+    ends = np.cumsum(lengths("turns", turns)(one, len(load)))
+    sessions = np.searchsorted(ends, np.arange(len(load)), side="right")
+    first = np.concatenate([[0], ends])[sessions]
+    until = np.concatenate([[0], np.cumsum(load.prompt + load.generate)])
+    before = until[:-1] - until[first]
+    return replace(
+        load,
+        prompt=load.prompt + before,
+        cached=np.maximum(before - 1, 0),
+        arrival_s=load.arrival_s[sessions],
+        sessions=sessions,
+        think_s=two.exponential(think_s, len(load)),
+    )
+
+
+BUDGET = Budget(bytes=2 << 30, nodes=0, depth=0)
+FIRST = 5  # wrong rows that an error names
+
+
+class Form(NamedTuple):
+    """The names of a row's time, prompt and answer, and the seconds of a time; and of cancellations.
+
+    Those are the tokens after which a client leaves, and the time at which it does.
+    """
+
+    time: str
+    prompt: str
+    generate: str
+    seconds: Callable[[Any], float]
+    cancel_tokens: str | None = None
+    cancel_s: str | None = None
+
+
+_CLOCK = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(?:Z|[+-]\d\d:\d\d)?")
+
+
+def _clock(text: Any) -> float:
+    """Seconds of `2023-11-16 18:15:46.6805900`; a zone does not count, as only differences do."""
+    if not (found := _CLOCK.fullmatch(str(text).strip())):
+        raise ValueError
+    return datetime.fromisoformat(found[1]).replace(tzinfo=timezone.utc).timestamp() + float(found[2] or 0)
+
+
+CSV = (
+    Form("TIMESTAMP", "ContextTokens", "GeneratedTokens", _clock),
+    Form("arrived_at", "num_prefill_tokens", "num_decode_tokens", float),
+    Form("arrival_s", "prompt", "generate", float, "cancel_tokens", "cancel_s"),
+)
+JSON = Form("timestamp", "input_length", "output_length", lambda ms: float(ms) / 1000)
+
+
+def trace(path: Path, speed: float = 1.0) -> Load:
+    """The requests of a file, `speed` times as fast; the first comes at 0.
+
+    They come closer together by `speed`, but clients that leave wait as long. InputError for a file that is
+    none of these, and for rows that are not sorted, or have cells that are missing, negative or no numbers:
+    the first five.
+    """
+    name = plain(str(path))
+    try:
+        rows = list(_json(path) if path.suffix.lower() in (".jsonl", ".json") else _csv(path))
+    except UnreadableError as error:
+        raise InputError(f"{name}: {error}") from None
+    found: list[Row] = []
+    wrong = []
+    for place, (line, row) in enumerate(rows, 1):
+        why = row if isinstance(row, str) else "comes before a row above" if _before(row, found) else None
+        if why:
+            wrong.append(f"row {place} (line {line}): {why}")
+        elif not isinstance(row, str):
+            found.append(row)
+    if wrong:
+        more = f"; and {len(wrong) - FIRST:,} more" if len(wrong) > FIRST else ""
+        raise InputError(f"{name}: {'; '.join(wrong[:FIRST])}{more}")
+    if not found:
+        raise InputError(f"{name}: has no requests")
+    columns = {name: np.array([getattr(row, name) for row in found]) for name in Row._fields[:-1]}
+    time, prompt = columns["time_s"], columns["prompt"]
+    stops, leaves = columns["stops"], columns["leave_s"]
+    return Load(
+        prompt,
+        np.minimum(columns["generate"], stops),
+        np.zeros_like(prompt),
+        (time - time[0]) / speed,
+        hashes=tuple(row.hashes for row in found) if any(row.hashes for row in found) else (),
+        asked=columns["generate"] if (stops < columns["generate"]).any() else None,
+        leave_s=leaves if np.isfinite(leaves).any() else None,
+    )
+
+
+class Row(NamedTuple):
+    """A request: when it comes, its tokens, after how many and how many seconds its client leaves."""
+
+    time_s: float
+    prompt: int
+    generate: int
+    stops: int
+    leave_s: float
+    hashes: tuple[int, ...]
+
+
+def _before(row: Row, rows: list[Row]) -> bool:
+    return bool(rows) and row.time_s < rows[-1].time_s
+
+
+Lines = Iterator[tuple[int, "Row | str"]]  # and in place of a row what is wrong with it
+
+
+def _csv(path: Path) -> Lines:
+    with table(path) as reader:
+        header = [str(name) for name in reader.fieldnames or ()]
+        form = next((f for f in CSV if {*f[:3]} <= {*header}), None)
+        if form is None:
+            known = "; ".join(", ".join(f[:3]) for f in CSV)
+            raise UnreadableError(f"columns {plain(', '.join(header))} are no trace; known are {known}")
+        for row in reader:
+            yield reader.line_num, _row(form, row)
+
+
+def _json(path: Path) -> Lines:
+    for line, text in enumerate(decoded(contents(path, BUDGET), BUDGET).splitlines(), 1):
+        if text.strip():
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError):
+                row = None
+            yield line, _row(JSON, row) if isinstance(row, dict) else f"no JSON object, {shown(text)}"
+
+
+class _WrongError(Exception):
+    """What is wrong with a row."""
+
+
+def _row(form: Form, row: Mapping[str, Any]) -> Row | str:
+    """A row's request, or what is wrong with it."""
+    if missing := [name for name in form[:3] if row.get(name) in (None, "")]:
+        return f"{missing[0]} is missing"
+    try:
+        time_s = _time(form, form.time, row)
+        prompt, generate = (_tokens(name, row[name], LONGEST) for name in form[1:3])
+        stops, leave_s = generate, inf
+        if form.cancel_tokens and row.get(form.cancel_tokens) not in (None, ""):
+            stops = _tokens(form.cancel_tokens, row[form.cancel_tokens], generate)
+        if form.cancel_s and row.get(form.cancel_s) not in (None, ""):
+            leave_s = _time(form, form.cancel_s, row) - time_s
+            if leave_s <= 0:
+                return f"{form.cancel_s} is {shown(row[form.cancel_s])}, expected a time after {form.time}"
+    except _WrongError as wrong:
+        return str(wrong)
+    hashes = row.get("hash_ids") or ()
+    if not isinstance(hashes, list | tuple) or not all(type(each) is int for each in hashes):
+        return f"hash_ids is {shown(hashes)}, expected a list of integers"
+    return Row(time_s, prompt, generate, stops, leave_s, tuple(hashes))
+
+
+def _time(form: Form, name: str, row: Mapping[str, Any]) -> float:
+    try:
+        time_s = form.seconds(row[name])
+    except (ValueError, TypeError, OverflowError):
+        time_s = -1.0
+    if not 0 <= time_s < inf:
+        raise _WrongError(f"{name} is {shown(row[name])}, expected a time from 0 up")
+    return time_s
+
+
+def _tokens(name: str, cell: Any, most: int) -> int:
+    try:
+        count = float(cell)
+    except (ValueError, TypeError, OverflowError):
+        count = -1.0
+    if not (1 <= count <= most and count.is_integer()):
+        raise _WrongError(f"{name} is {shown(cell)}, expected tokens from 1 to {most:,}")
+    return int(count)

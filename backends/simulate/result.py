@@ -1,28 +1,93 @@
-"""The result of a simulation: latencies of requests, and what the server did meanwhile."""
+"""The result of a simulation: latencies of requests, and what the server did meanwhile.
+
+Which requests are within limits, whether waits grow, and the largest stable rate of a server.
+
+The result of a simulation of several replicas: of all requests, and of each replica.
+
+The result of a simulation of prefill and decode servers.
+
+What simulated servers cost and draw: over all the time, and during steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import field, fields, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from llmir.backends.cost.channel import Channel
 from llmir.backends.request.workload import Workload
 from llmir.base.dataclass import dataclass
 from llmir.base.formats import Paged, Result
 from llmir.base.values import Figures, figure
+from llmir.hw.device import Device
+from llmir.hw.prices import spent
 
-from .capacity import Capacity
-from .course import FOREVER
-from .limits import FEW, GROWTH, growth, saturated, within
+from .cluster import RunningPools, RunningReplicas, serve
+from .drafts import Drafts
 from .load import Array, Load
-from .log import LOG, gaps
-from .policy import Policy
-from .server import Server
+from .server import FOREVER, LOG, Capacity, Policy, Server, gaps
+from .step_times import Prices
 
-if TYPE_CHECKING:
-    from .profile import Profile
-    from .spending import Spending
+
+class Profile(Protocol):
+    """A server whose loads are simulated (`engine.Profile`)."""
+
+    @property
+    def policy(self) -> Policy:
+        """Its scheduling policy."""
+
+    @property
+    def drafts(self) -> Drafts | None:
+        """Its drafts of speculative decoding."""
+
+    def of(self, longest: int) -> Workload:
+        """Its workload at requests of at most `longest` tokens."""
+
+    def prices(self) -> Prices:
+        """The times of its steps."""
+
+
+GROWTH = 0.01  # seconds a second; waits that grow faster are of an overload, by 1% at least
+FEW = 50  # requests; the waits of fewer say too little about growth
+ENOUGH = 3000  # requests with which a server is saturated
+
+
+def within(ttft_s: Array, tpot_s: Array, most_ttft_s: float | None, most_tpot_s: float | None) -> Array:
+    """Whether each request is within the limits of TTFT and TPOT, which is NaN of a single token."""
+    found = np.ones(ttft_s.shape, dtype=bool)
+    if most_ttft_s is not None:
+        found &= ttft_s <= most_ttft_s
+    if most_tpot_s is not None:
+        found &= ~(tpot_s > most_tpot_s)
+    return found
+
+
+def growth(arrival_s: Array, queue_s: Array) -> float:
+    """Seconds by which waits grow in a second: the slope of a line fitted to all but the first fifth."""
+    part = slice(len(arrival_s) // 5, None)
+    comes, waits = arrival_s[part] - arrival_s[part].mean(), queue_s[part] - queue_s[part].mean()
+    spread = float(comes @ comes)
+    return float(comes @ waits) / spread if spread else 0.0
+
+
+def saturated(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> float:
+    """Requests a second that a server answers while some always wait: no larger rate is stable.
+
+    That is the saturation rule (Baccelli and Foss 1995). `ENOUGH` requests of the load, again and again if it
+    has fewer, come at once. The first and the last fifth of answers do not count, as the server fills and
+    empties then.
+    """
+    some = load.only(np.arange(ENOUGH) % len(load))
+    at_once = replace(
+        some, arrival_s=np.zeros(ENOUGH), users=None, timeout_s=None, leave_s=None, sessions=None
+    )
+    ends = np.sort(serve(prices, policy, capacity, at_once).course.end_s)
+    first, last = len(ends) // 5, len(ends) - 1 - len(ends) // 5
+    return (last - first) / float(ends[last] - ends[first])
+
 
 COURSE = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made", "joined_s", "resumed_s")
 QUANTILES = (50, 90, 99)
@@ -244,7 +309,6 @@ class Simulation(Figures, Result, Paged):
     @property
     def spending(self) -> Spending:
         """What the devices cost and draw, during steps and over all the time."""
-        from .spending import spending
 
         return spending(self)
 
@@ -333,3 +397,324 @@ def spread(seconds: Array, weights: Array | None = None) -> Spread | None:
     places = np.searchsorted(until, np.array(QUANTILES) / 100 * until[-1])
     mean = float(seconds @ weights / until[-1])
     return Spread(mean, *map(float, seconds[order][np.minimum(places, len(order) - 1)]))
+
+
+BY_REQUEST = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made", "cached")
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedReplicas(Simulation):
+    """Requests that a `router` sent to several replicas of a server.
+
+    `place` is the replica of each request, `step` the replica of each row of the log. `replicas` has a
+    simulation of each, with its own requests. Blocks and sequences (`capacity`, `most_blocks`) are those of
+    one replica.
+    """
+
+    router: str = ""
+    place: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    step: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    replicas: tuple[Simulation, ...] = ()
+
+    @classmethod
+    def of_run(
+        cls, profile: Profile, run: RunningReplicas, load: Load, warm_up: int = 0, **more: Any
+    ) -> SimulatedReplicas:
+        """The result of a run that is over; requests that came to no replica are left out."""
+        placed = np.array(run.place) >= 0
+        place = np.array(run.place)[placed]
+        first = int(placed[:warm_up].sum())
+        each = [Simulation.of(profile, server, load, **more) for server in run.servers]
+        whole = [_part(one, placed, warm_up) for one in each]
+        parts = tuple(_part(one, place == number, first) for number, one in enumerate(whole))
+        log = np.concatenate([one.log for one in parts])
+        order = np.argsort(log[:, LOG.index("start_s")], kind="stable")
+        step = np.repeat(np.arange(len(parts)), [len(one.log) for one in parts])
+        shared = {f.name: getattr(whole[0], f.name) for f in fields(Simulation) if f.init}
+        shared["log"] = log[order]
+        shared["most_blocks"] = max(one.most_blocks for one in parts)
+        for name in ("joined_s", "resumed_s"):
+            shared[name] = np.concatenate([getattr(part, name) for part in parts])
+        return cls(**shared, router=run.router.name, place=place, step=step[order], replicas=parts)
+
+    @figure
+    def events(self) -> Mapping[str, Array]:
+        """The columns of the log by name, and the replica."""
+        return {**super().events, "replica": self.step}
+
+    @figure
+    def places(self) -> Mapping[str, Array]:
+        """The replica of each request."""
+        return {"replica": self.place}
+
+    @property
+    def _gaps(self) -> tuple[Array, Array]:
+        """Those of each replica, as a token follows one of the same replica."""
+        gaps = [one._gaps for one in self.replicas if len(one.load) > one.warm_up]
+        return np.concatenate([s for s, _ in gaps]), np.concatenate([n for _, n in gaps])
+
+    @figure
+    def largest_rate(self) -> float:
+        """Requests a second that all replicas answer at most."""
+        return len(self.replicas) * super().largest_rate
+
+    @property
+    def busy(self) -> float:
+        """The share of the time in which a replica runs a step, on average."""
+        return super().busy / len(self.replicas)
+
+    @figure
+    def figures(self) -> tuple[Mapping[str, Any], ...]:
+        """Some figures of each replica, to compare them."""
+        return tuple(_figures(one, self.duration_s) for one in self.replicas)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report, and some figures of each replica."""
+        return {**super().to_dict(), "router": self.router, "replicas": list(self.figures)}
+
+
+def _figures(replica: Simulation, duration_s: float) -> Mapping[str, Any]:
+    ttft = replica.latencies["ttft"]
+    return {
+        "requests": len(replica.load),
+        "busy": float(replica.events["time_s"].sum()) / duration_s if duration_s else 1.0,
+        "decodes": replica.decodes,
+        "most_blocks": replica.most_blocks,
+        "prefix_hits": replica.prefix_hits,
+        "preemptions": int(replica.preemptions.sum()),
+        "ttft_s": ttft and ttft._asdict(),
+    }
+
+
+def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
+    """The requests that a mask keeps; the first `warm_up` of all do not count in the part either."""
+    arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
+    return replace(whole, load=whole.load.only(kept), warm_up=int(kept[:warm_up].sum()), **arrays)
+
+
+def _none() -> Array:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedPools(Simulation):
+    """Requests that `prefill` servers read and `decode` servers went on with.
+
+    By request `sent_s` is when its cache starts on the `channel`, and `came_s` when it is there; NaN where no
+    cache was sent. `step` is the server of each row of the log, prefill servers first. The profile, blocks
+    and sequences are those of a decode server.
+    """
+
+    prefill: SimulatedReplicas | None = None
+    decode: SimulatedReplicas | None = None
+    channel: Channel | None = None
+    sent_s: Array = field(default_factory=_none)
+    came_s: Array = field(default_factory=_none)
+    step: Array = field(default_factory=_none)
+
+    @classmethod
+    def of_run(
+        cls,
+        prefill: SimulatedReplicas,
+        decode: SimulatedReplicas,
+        run: RunningPools,
+        load: Load,
+        channel: Channel,
+        **counted: Any,
+    ) -> SimulatedPools:
+        """The result of a run that is over, from those of both kinds of servers."""
+        goes_on = np.array(run.decode.place) >= 0
+        shared: dict[str, Any] = {f.name: getattr(prefill, f.name) for f in fields(Simulation) if f.init}
+        for name in ("profile", "capacity", "most_blocks", "joined_s", "resumed_s"):
+            shared[name] = getattr(decode, name)
+        shared |= {"load": load, **counted}
+        shared["made"] = prefill.made.copy()
+        shared["made"][goes_on] += decode.made
+        shared["end_s"] = prefill.end_s.copy()
+        shared["end_s"][goes_on] = decode.end_s
+        shared["preemptions"] = prefill.preemptions.copy()
+        shared["preemptions"][goes_on] += decode.preemptions
+        log = np.concatenate([prefill.log, decode.log])
+        step = np.concatenate([prefill.step, decode.step + len(prefill.replicas)])
+        order = np.argsort(log[:, LOG.index("start_s")], kind="stable")
+        times = {name: np.where(goes_on, getattr(run, name), np.nan) for name in ("sent_s", "came_s")}
+        shared |= {"log": log[order], "step": step[order], **times}
+        return cls(**shared, prefill=prefill, decode=decode, channel=channel)
+
+    @figure
+    def goes_on(self) -> Array:
+        """Whether the cache of each was sent: not if it asked for one token, or left before."""
+        return ~np.isnan(self.sent_s)
+
+    @property
+    def _both(self) -> tuple[SimulatedReplicas, SimulatedReplicas]:
+        assert self.prefill is not None
+        assert self.decode is not None
+        return self.prefill, self.decode
+
+    @figure
+    def places(self) -> Mapping[str, Array]:
+        """The prefill and the decode server of each request; -1 where it decodes nothing."""
+        prefill, decode = self._both
+        return {"prefill": prefill.place, "decode": self._of_decode(decode.place, -1)}
+
+    def _of_decode(self, values: Array, none: float = np.nan) -> Array:
+        """Values of requests that decode, as an array over all requests, `none` elsewhere."""
+        found = np.full(len(self.load), none, dtype=np.result_type(values, none))
+        found[self.goes_on] = values
+        return found
+
+    @figure
+    def events(self) -> Mapping[str, Array]:
+        """The columns of the log by name, and the server: prefill servers come first."""
+        return {**super().events, "replica": self.step}
+
+    @figure
+    def transfer_s(self) -> Array:
+        """From the first token until the cache is at the decode server."""
+        return np.asarray(self.came_s - self.first_s)
+
+    @figure
+    def admission_s(self) -> Array:
+        """From the arrival of the cache at the decode server until the request is admitted there."""
+        return between(self.came_s, self._of_decode(self._both[1].start_s))
+
+    @figure
+    def latencies(self) -> Mapping[str, Spread | None]:
+        """The spread of each figure; `transfer` and `admission` come after prefill."""
+        more = {
+            name: spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in ("transfer", "admission")
+        }
+        known = dict(super().latencies)
+        head = {name: known.pop(name) for name in ("ttft", "queue", "prefill")}
+        return {**head, **more, **known}
+
+    @property
+    def _gaps(self) -> tuple[Array, Array]:
+        """Those at decode servers, and from the first token to the second."""
+        _, decode = self._both
+        seconds, counts = decode._gaps
+        second = (self._of_decode(decode.first_s) - self.first_s)[self.warm_up :]
+        second = second[np.isfinite(second)]
+        return np.concatenate([seconds, second]), np.concatenate([counts, np.ones(len(second))])
+
+    @property
+    def carried_rate(self) -> float:
+        """Requests a second whose caches the links carry at most: a transfer takes one at each end."""
+        links = min(len(side.replicas) for side in self._both)
+        spent = float(np.nansum(self.came_s - self.sent_s))
+        return links * len(self.load) / spent if spent else float("inf")
+
+    @property
+    def decoded_rate(self) -> float:
+        """Requests a second of the whole load that decode servers can keep up with.
+
+        Requests of a single token do not come to them.
+        """
+        goes_on = int((self.load.generate > 1).sum())
+        return self._both[1].largest_rate * len(self.load) / goes_on
+
+    @figure
+    def largest_rate(self) -> float:
+        """Requests a second at most: the least of prefill servers, links and decode servers."""
+        prefill, _ = self._both
+        return min(prefill.largest_rate, self.carried_rate, self.decoded_rate)
+
+    @property
+    def overloaded(self) -> bool | None:
+        """Whether waits grow anywhere, or more comes than is answered; None of users, and of few requests."""
+        over = super().overloaded
+        if over is not False:
+            return over
+        waits = self.transfer_s + self.admission_s
+        known = ~np.isnan(waits)
+        return growth(self.arrival_s[known], waits[known]) > GROWTH
+
+    @property
+    def busy(self) -> float:
+        """The share of the time in which a server runs a step, on average."""
+        return super().busy / sum(len(side.replicas) for side in self._both)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know, of prefill servers too."""
+        each = (note for side in self._both for note in side.notes)
+        return tuple(dict.fromkeys((*super().notes, *each)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report, and some figures of each server."""
+        prefill, decode = self._both
+        assert self.channel is not None
+        return {
+            **super().to_dict(),
+            "router": prefill.router,
+            "link": {"name": self.channel.name, "bytes_per_s": self.channel.link.Bps},
+            "largest_rates": {
+                "prefill": prefill.largest_rate,
+                "link": self.carried_rate,
+                "decode": decode.largest_rate,
+            },
+            "prefill": list(prefill.figures),
+            "decode": list(decode.figures),
+        }
+
+
+class Servers(NamedTuple):
+    """All `devices` of servers of one kind, which run steps for `busy_s` device-seconds together."""
+
+    device: Device
+    devices: int
+    busy_s: float
+
+
+class Spending(NamedTuple):
+    """Cost and energy of a simulation; None where a device has no price or power, or no tokens were made.
+
+    Dollars for a million output tokens, over all the time of all devices, and over the time of their steps;
+    joules for a token in steps, at most; and requests within the limits for a dollar.
+    """
+
+    cost_usd_per_mtok: float | None
+    busy_cost_usd_per_mtok: float | None
+    energy_j_per_token: float | None
+    goodput_per_usd: float | None
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a figure."""
+        return any(figure is not None for figure in self)
+
+
+def servers(found: Simulation) -> Iterator[Servers]:
+    """The servers of a simulation, of each kind."""
+    both = (found.prefill, found.decode) if isinstance(found, SimulatedPools) else (found,)
+    for part in filter(None, both):
+        each = part.job.program.devices
+        copies = len(part.replicas) if isinstance(part, SimulatedReplicas) else 1
+        yield Servers(part.job.device, each * copies, each * float(part.events["time_s"].sum()))
+
+
+def spending(found: Simulation) -> Spending:
+    """Cost and energy of all servers of a simulation."""
+    tokens, good = int(found.made.sum()), found.goodput
+    if not tokens:
+        return Spending(None, None, None, None)
+    whole = busy = energy = 0.0
+    priced = powered = True
+    for kind in servers(found):
+        rented = spent(
+            kind.device, kind.devices, tokens / found.duration_s if found.duration_s else float("inf")
+        )
+        works = spent(kind.device, 1, tokens / kind.busy_s if kind.busy_s else float("inf"))
+        priced, powered = priced and rented.usd_per_mtok is not None, powered and works.watts is not None
+        whole += float(rented.usd_per_mtok or 0.0)
+        busy += float(works.usd_per_mtok or 0.0)
+        energy += float(works.joules_per_token or 0.0)
+    usd = whole * tokens / 1e6
+    per_usd = good * found.duration_s / usd if good is not None and priced and usd else None
+    return Spending(
+        whole if priced else None,
+        busy if priced else None,
+        energy if powered else None,
+        per_usd,
+    )

@@ -2,24 +2,229 @@
 
 Steps that only decode are alike but for growing contexts, so that a run of them is simulated at once. It ends
 where something else happens: a request ends or arrives, a prompt is read, or KV blocks run short.
+
+What an engine takes in a step, and on which rank.
+
+The times of each request of a load, as a server fills them in.
+
+The log of a server, a row for each run of steps, and the times between tokens that it says.
+
+A row has its start, the seconds and the number of its steps; sequences that decode, and their cached tokens
+before the first step; new tokens that are read, of how many prompts; requests that wait; and KV blocks in use
+at its end.
+
+How an engine fills a step: which prompts it reads, and whom it preempts when blocks run short.
+
+A server while there is room for all that comes: nobody is preempted, and each is read in its turn.
+
+Then those that wait are the requests between two numbers, one prompt at most is read in part, and whoever
+decodes ends when its last token is due. That is all in one loop, since calls would take as long as what they
+do; what it leaves is what `Server` leaves, to the last digit.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from heapq import heapify, heappop, heappush
+from struct import Struct
+from typing import ClassVar, NamedTuple
 
-from .blocks import Blocks
-from .capacity import Capacity, by_rank
-from .course import FOREVER, Course
-from .kv_blocks import PrefixCache
+import numpy as np
+
+from llmir.base.dataclass import dataclass
+from llmir.base.registry import Kind
+
+from .kv_blocks import Blocks, PrefixCache
 from .load import Array, Load
-from .log import column, row, table
-from .policy import Policy
-from .prices import Prices
+from .step_times import Prices
+
+
+class Capacity(NamedTuple):
+    """The limits of an engine.
+
+    `blocks` of the KV cache, of `block` tokens each, and `sequences` at once are of all data-parallel `ranks`
+    together. `tokens` are the budget of each rank in a step, or in each of the `micro_batches` that are in a
+    pipeline at once. A sequence that decodes takes `rows` tokens of the budget: one, and one for each draft.
+    The states of a running sequence take `state` blocks, however long it is.
+    """
+
+    blocks: int
+    block: int
+    tokens: int
+    sequences: int
+    ranks: int = 1
+    micro_batches: int = 1
+    rows: int = 1
+    state: int = 0
+
+    @property
+    def lanes(self) -> int:
+        """Ranks times micro-batches, over which sequences that decode are spread evenly."""
+        return self.ranks * self.micro_batches
+
+
+def by_rank(
+    chunks: Mapping[int, tuple[int, int]], running: Mapping[int, int], ranks: int
+) -> list[list[tuple[int, int]]]:
+    """The chunks that each rank reads, of chunks by request; `running` has the rank of each request."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    for request, chunk in chunks.items():
+        found[running[request]].append(chunk)
+    return found
+
+
+FOREVER = float("inf")
+
+
+class Course:
+    """By request: when it arrives, is first read, has its first token and ends; preemptions and tokens made.
+
+    What has not happened is at infinity. `joined_s` and `resumed_s`, in no order of requests, are when
+    requests begin to decode, and the seconds between two tokens around a preemption.
+    """
+
+    def __init__(self, arrival_s: list[float]) -> None:
+        self.arrival_s = arrival_s
+        self.start_s, self.first_s, self.end_s = (array("d", [FOREVER]) * len(arrival_s) for _ in range(3))
+        self.preemptions = [0] * len(arrival_s)
+        self.made: list[int] = []
+        self._own()
+
+    def _own(self) -> None:
+        self.joined_s, self.resumed_s = array("d"), array("d")
+
+    def beside(self) -> Course:
+        """For another server of the same requests: columns by request are shared."""
+        other = copy(self)
+        other._own()
+        return other
+
+
+LOG = ("start_s", "time_s", "steps", "decodes", "kept", "new", "reads", "waiting", "blocks")
+row = Struct(f"{len(LOG)}d").pack
+
+
+def table(rows: bytes) -> Array:
+    """Packed rows as an array, with the columns `LOG`."""
+    return np.frombuffer(rows).reshape(-1, len(LOG))
+
+
+def column(rows: bytearray, name: str) -> Array:
+    """One column of packed rows."""
+    return np.frombuffer(rows)[LOG.index(name) :: len(LOG)]
+
+
+def gaps(log: Array, joined_s: Array, resumed_s: Array) -> tuple[Array, Array]:
+    """Seconds between consecutive tokens of requests, and how many gaps of each length there are.
+
+    All gaps of a run of decode steps count as equal, but for those before its first step. That is since the
+    previous step with decodes for sequences that were in it, and since `joined_s`, when the prompt was read,
+    for those that have joined. `resumed_s` are the gaps around preemptions.
+    """
+    columns = ("start_s", "time_s", "steps", "decodes")
+    start, time, steps, decodes = (log[:, LOG.index(name)].copy() for name in columns)
+    if not decodes.all():
+        start, time, steps, decodes = (column[decodes > 0] for column in (start, time, steps, decodes))
+    each, before = time / steps, np.concatenate([[-np.inf], (start + time)[:-1]])
+    joined, pauses = np.sort(joined_s), np.flatnonzero(start > before)  # sequences join in pauses alone
+    first = np.searchsorted(joined, before[pauses], side="right")
+    new = np.searchsorted(joined, start[pauses], side="right") - first  # sequences that joined, by pause
+    rows = np.repeat(pauses, new)
+    own = joined[np.repeat(first - np.cumsum(new) + new, new) + np.arange(len(rows))]
+    older, one = decodes.copy(), np.ones(len(own) + len(resumed_s))
+    older[pauses] -= new
+    some = older > 0
+    waited = (start - before + each)[some], start[rows] - own + each[rows], resumed_s
+    seconds = np.concatenate([each, *waited])
+    return seconds, np.concatenate([decodes * (steps - 1), older[some], one])
+
+
+POLICIES: Kind[type[Policy]] = Kind("policy", "llmir.backends.simulate.policies")
+
+
+@dataclass(frozen=True)
+class Policy(ABC):
+    """The scheduling policy of an engine.
+
+    It reads prompts in chunks if it is `chunked`, else whole; and in the same steps as decodes if it `mixes`,
+    else in steps of their own. With `ahead` it fills a step while the one before it runs: a request that
+    arrives meanwhile is read one step later. All policies admit requests in the order of arrival.
+    """
+
+    name: ClassVar[str]
+    chunked: bool = True
+    mixes: bool = True
+    ahead: bool = False
+
+    @abstractmethod
+    def admits(self, server: Server, request: int, new: int) -> bool:
+        """Whether the first request that waits is admitted, to read `new` tokens in this step."""
+
+    @abstractmethod
+    def relieve(self, server: Server) -> None:
+        """Preempts requests until all others that decode have blocks for the next step."""
+
+    def longest(self, prompt: Array, written: Array) -> Array:
+        """Tokens that a request reads in a step at most, if not in chunks: after a preemption, all it had."""
+        return written
+
+    def spare(self, blocks: int) -> int:
+        """Of so many blocks, how many an admission leaves free."""
+        return 0
+
+    def roomy(self, capacity: Capacity) -> int | None:
+        """Spare blocks with which an admission never fails for lack of blocks; None where that is not known.
+
+        Spare are those beyond the final blocks of all that run, the one to be admitted among them.
+        """
+        return None
+
+    def fill(self, server: Server, preempted: bool) -> None:
+        """Fills the next step with prompts, as far as its tokens, sequences and blocks go.
+
+        Prompts that are read in part come first. Where one lacks blocks, the last of them is preempted, which
+        may be itself. Then requests are admitted, unless one was `preempted` for this step. A request runs on
+        one rank: the one with least to read when it is admitted.
+        """
+        capacity, waiting, running = server.capacity, server.waiting, server.running
+        decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
+        left, of = [capacity.tokens - decodes] * capacity.ranks, server.blocks.of
+        for request, done in list(server.reading.items()) if server.reading else ():
+            if request not in server.reading:  # it was preempted for one before it
+                break
+            rank = running[request]
+            new = min(left[rank], server.to_read[request] - done)
+            while server.may_lack_blocks and of(done + new) - of(done) > self.free(server):
+                last = next(reversed(server.reading))
+                server.preempt(last)
+                waiting.appendleft(last)
+                preempted = True
+                if last == request:
+                    break
+            else:
+                if new:
+                    server.schedule_chunk(request, done, new)
+                    left[rank] -= new
+        while waiting and not preempted and len(running) < capacity.sequences:
+            rank = server.least_loaded_rank(left) if len(left) > 1 else 0
+            if not (most := left[rank]):
+                return
+            request = waiting[0]
+            unread = server.unread(request)
+            new = unread if unread < most else most
+            if (new < unread and not self.chunked) or not self.admits(server, request, new):
+                return
+            server.admit(request, rank, new)
+            left[rank] -= new
+
+    def free(self, server: Server) -> int:
+        """Free blocks, less those that decodes of the same step will take."""
+        return server.blocks.free - (server.blocks.due(server.step) if self.mixes else 0)
 
 
 class Server:
@@ -398,3 +603,170 @@ class Server:
         self.demand -= self.final[request]
         if self.answered:
             self.answered(request)
+
+
+NEVER = 1 << 62  # a step that none is
+
+
+def alone(server: Server) -> bool:
+    """Whether all that decides how a server goes on is when requests come, and whether there is room.
+
+    It has one rank, and prices that need the sum of contexts only. Its requests share no prefixes and wait as
+    long as it takes, and nobody is told of their answers.
+    """
+    return (
+        type(server) is Server
+        and server.policy.roomy(server.capacity) is not None
+        and server.capacity.ranks == 1
+        and not server.capacity.state
+        and server.batch is None
+        and server.sharing is None
+        and server.stays_s is None
+        and server.answered is None
+    )
+
+
+def quiet(server: Server) -> bool:
+    """Whether all that have come decode, and half the blocks are left when they end."""
+    return not (server.waiting or server.late or server.reading) and 2 * server.demand < server.blocks.total
+
+
+def calmly(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa: PLR0912, PLR0915 (see above)
+    """A server that is `alone` and `quiet` goes on with this request and those after it, while there is room.
+
+    They come at `comes_s`, the last of which is never. The first that has not come when there is no room for
+    whoever would be admitted next: from there the server goes on by itself.
+    """
+    course, blocks, capacity, policy = server.course, server.blocks, server.capacity, server.policy
+    prompt, cached, generate, written = server.prompt, server.cached, server.generate, server.written
+    final, log, running = server.final, server.log, len(server.running)
+    start_s, first_s, end_s, joined_s = course.start_s, course.first_s, course.end_s, course.joined_s
+    price, run = server.prices.step, server.prices.run
+    held, turns, size = blocks.total - blocks.free, blocks.turns, blocks.size
+    tokens, sequences = capacity.tokens, capacity.sequences
+    mixes, chunked, ahead = policy.mixes, policy.chunked, policy.ahead
+    now, step, decoding, kept, demand = server.now, server.step, server.decoding, server.kept, server.demand
+    decoded_s, room = server.decoded_s, blocks.total - (policy.roomy(capacity) or 0)
+    # Requests before `joined` are read in whole, those before `read` are admitted, those before `ready` may
+    # be in the next step, and those before `come` have come.
+    joined = read = begun = come = first
+    part = 0  # tokens that are read of the one between, if there is one
+    # A heap of numbers, the step after which a request ends · `count` + the request; the first is `due`.
+    count = len(prompt)
+    ends = [end * count + request for end, request in server.ends]
+    due = ends[0] // count if ends else NEVER
+    while True:
+        ready = come
+        if not (decoding or part) and read == come:
+            if come == count:
+                break
+            now = max(now, comes_s[come])
+        if comes_s[come] <= now:
+            filled = ahead and (decoding or part or (comes_s[come] < now and read < ready))
+            while comes_s[come] <= now:
+                come += 1
+            if not filled:
+                ready = come
+        chunks: list[tuple[int, int]] = []
+        if part or read < ready:
+            begun = read
+            left = tokens - decoding if mixes else tokens
+            if part and left:
+                new = min(left, prompt[joined] - part)
+                chunks.append((new, part))
+                left -= new
+            while read < ready and left and running < sequences:
+                new = prompt[read] - cached[read]
+                if new > left:
+                    if not chunked:
+                        break
+                    new = left
+                demand += final[read]
+                if demand > room:
+                    break
+                chunks.append((new, cached[read]))
+                start_s[read] = now
+                left -= new
+                read += 1
+                running += 1
+            if demand > room:
+                break
+        if chunks:
+            decodes, sums = (decoding, kept) if mixes else (0, 0)
+            seconds = float(price(decodes, (sums,), chunks))
+            begin, now = now, now + seconds
+            if part:
+                held += -part // size
+            if decodes:
+                held += turns[step % size]
+                decoded_s = now
+                step += 1
+                kept += decodes
+            new, part = chunks[-1]
+            part += new
+            whole = read
+            if part == prompt[read - 1]:
+                part = 0
+            else:
+                whole -= 1
+                held -= -part // size
+            while joined < whole:
+                first_s[joined] = now
+                context, end = prompt[joined], generate[joined] - 1
+                if end:
+                    joined_s.append(now)
+                end += step
+                due = min(due, end)
+                heappush(ends, end * count + joined)
+                joined += 1
+                decoding += 1
+                kept += context
+                held -= -context // size
+                turns[(step - context) % size] += 1
+            if len(chunks) > 1:
+                new = sum([new for new, _ in chunks])
+            log += row(begin, seconds, 1, decodes, sums, new, len(chunks), ready - read, held)
+        else:
+            most = 1 if ready < come else due - step
+            steps, seconds = run(decoding, kept, None, most, comes_s[come] - now)
+            held += turns[step % size] if steps == 1 else blocks.taken(step, steps)
+            log += row(now, seconds, steps, decoding, kept, 0, 0, ready - read, held)
+            now = decoded_s = now + seconds
+            step += steps
+            kept += steps * decoding
+        while due == step:
+            request = heappop(ends) % count
+            context = written[request]
+            end_s[request] = now
+            decoding -= 1
+            running -= 1
+            kept -= context
+            demand -= final[request]
+            held += -context // size
+            turns[(step - context) % size] -= 1
+            due = ends[0] // count if ends else NEVER
+    if demand > room:  # then nobody is admitted yet in this step
+        for request in range(begun, read + 1):
+            demand -= final[request]
+            start_s[request] = FOREVER
+        read = begun
+    server.now, server.step, server.decoding, server.kept, server.demand = now, step, decoding, kept, demand
+    server.decoded_s, blocks.free = decoded_s, blocks.total - held
+    server.waiting.extend(range(read, ready))
+    server.late.extend(range(ready, come))
+    server.ends[:] = [divmod(end, count) for end in ends]
+    _runs(server, first, {joined: part} if part else {})
+    return come
+
+
+def _runs(server: Server, first: int, reading: dict[int, int]) -> None:
+    """Those that run, in the order of their admission: from the first one on that is the order of numbers."""
+    decoding = {request for _, request in server.ends}
+    new = sorted(request for request in decoding if request >= first and request not in server.running)
+    old = [request for request in server.running if request in decoding]
+    server.running.clear()
+    server.running.update(dict.fromkeys([*old, *new, *reading], 0))
+    server.reading.update(reading)
+    server.on_ranks[0] = len(server.running)
+    for request in new:
+        server.last_s[request] = server.course.first_s[request]

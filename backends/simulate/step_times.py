@@ -2,31 +2,240 @@
 
 All prices but attention's are functions of the tokens of a step or of its sequences; attention's takes
 sequences of several kinds apart. So each composition of a step is a few entries of tables.
+
+Tables of values by context, or by another count, which grow by many values at once when one is missing.
+
+Seconds of steps that only decode.
+
+Seconds of steps: of one that reads prompts, and of runs of steps that only decode.
+
+Prices that record the steps which they are asked for.
+
+Seconds of a step by a cost model.
+
+Seconds of steps of speculative decoding: verifying drafts, and making them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache, partial
+from math import ceil
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from llmir.backends.cost.op_time import Model
 from llmir.backends.kernels.base import DRAFTS
-from llmir.backends.step.composition import KEPT, Code, Names
-from llmir.backends.step.evaluate import Plan
-from llmir.backends.step.keeps import Keeps, Kept
+from llmir.backends.request.speculation import drafting
+from llmir.backends.step.composition import KEPT, Batch, Code, Keeps, Kept, Names, Surface
+from llmir.backends.step.evaluate import Plan, plan
+from llmir.backends.step.sizes import running
+from llmir.backends.step.timing import Timing
 from llmir.backends.tape.record import Tape
-from llmir.base.array_namespace import SCALARS
+from llmir.base.array_namespace import SCALARS, Number
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding, Mixed
-from llmir.ir.sizes.polynomial import B, C, Size, T
+from llmir.ir.sizes.polynomial import B, C, Dim, Size, T
 
+from .drafts import Drafts
 from .load import Array
-from .prices import Chunks
-from .rows import NONE, Counts, Rows
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+# By how many contexts a row goes further than it is asked to, or by what part of them if that is more.
+MARGIN, PART = 256, 16
+
+Row = tuple[int, int, list[float]]  # the first context, the one after the last, and the values
+NONE: Row = (0, 0, [])
+
+
+class Rows(Generic[K]):
+    """A row of values by context for each key, such as a number of sequences.
+
+    `values` computes those of a key at an array of contexts.
+    """
+
+    def __init__(self, values: Callable[[K, Array], Array]) -> None:
+        self.values = values
+        self.known: dict[K, Row] = {}
+
+    def __call__(self, key: K, least: int, most: int) -> Row:
+        """The row of a key, which has these contexts at least."""
+        row = self.known.get(key, NONE)
+        return row if row[0] <= least and most < row[1] else self.longer(key, least, most)
+
+    def longer(self, key: K, least: int, most: int) -> Row:
+        """The row of a key, made longer."""
+        first, end, _ = self.known.get(key, NONE)
+        before = max(least - max(least // PART, MARGIN), min(least, 1))
+        first = min(first, before) if first < end else before
+        end = max(end, most + max(most // PART, MARGIN))
+        known = self.known[key] = first, end, self.values(key, np.arange(first, end)).tolist()
+        return known
+
+
+class Counts(dict[float, V]):
+    """A value for each count, such as a number of tokens; `values` computes those of an array of counts.
+
+    >>> squares = Counts(lambda counts: (counts**2).tolist(), 4)
+    >>> squares[6], squares
+    (36, {5: 25, 6: 36, 7: 49, 8: 64})
+    """
+
+    def __init__(self, values: Callable[[Array], Iterable[V]], size: int) -> None:
+        """`size` counts are computed at once."""
+        super().__init__()
+        self.values_at, self.size = values, size
+
+    def __missing__(self, count: float) -> V:
+        counts = count - (ceil(count) - 1) % self.size + np.arange(self.size)
+        self.update(zip(counts.tolist(), self.values_at(counts), strict=True))
+        return self[count]
+
+
+DECODE_BLOCK = 128  # numbers of sequences that are priced at once
+
+Priced = tuple[Code, tuple[float, ...]]  # code for the rest; the sequences, and seconds by stage without it
+
+
+class Decoding:
+    """Seconds of a micro-batch that only decodes, on each pipeline stage of a plan.
+
+    Prices of most ops depend on the number of sequences alone: they are evaluated for many numbers at once.
+    Recorded code prices the others, which read the KV cache, and what the engine adds.
+    """
+
+    def __init__(self, of: Plan, keeps: Keeps) -> None:
+        self.of, self.keeps = of, keeps
+        self._priced = Counts(self._prices, DECODE_BLOCK)
+        self._code = cache(self._recorded)
+
+    def __call__(self, sequences: float, sums: Sequence[Number]) -> tuple[Number, ...]:
+        """Seconds by stage of so many sequences with these sums over their contexts; of arrays, arrays."""
+        code, few = self._priced[sequences]
+        return (code.many if sums and isinstance(sums[0], np.ndarray) else code)(few, sums)
+
+    def _prices(self, counts: Array) -> list[Priced]:
+        of, at = self.of, Binding(B=counts, T=1, C=0)
+        graphs = np.broadcast_to(of.captured(at) if of.host else False, counts.shape).tolist()
+        known: dict[bool, list[tuple[float, ...]]] = {}
+        for graph in set(graphs):
+            each = np.broadcast_arrays(counts, *of.launched(at, graph, late=False))
+            known[graph] = [*zip(*(values.tolist() for values in each), strict=True)]
+        return [(self._code(graph), known[graph][i]) for i, graph in enumerate(graphs)]
+
+    def _recorded(self, graph: bool) -> Code:
+        """The code of steps that are launched as a graph, or not."""
+        of, tape = self.of, Tape(SCALARS)
+        names, few = [f"s{i}" for i in range(len(self.keeps.functions))], [f"t{i}" for i in range(of.depth)]
+        at = Kept(self.keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
+        late = of.launched(at, graph, late=True)
+        busy = tuple(tape.symbol(name) + more for name, more in zip(few, late, strict=True))
+        return Code(tape, ("B", *few), names, of.timing(at, busy, graph).stages)
+
+
+Chunks = Sequence[tuple[int, int]]  # new tokens of each prompt that is read, after those that are cached
+AHEAD = 256  # steps that are priced at once where windows fill, if there are more than a few
+FEW = 24  # which are priced one by one in that time
+
+
+class Step(Protocol):
+    """Seconds of a step of `decodes` sequences, and of chunks of prompts.
+
+    `sums` are over those that decode: of each of `functions` of the context, the first of which is `C`. They
+    may be arrays, beside no chunks.
+    """
+
+    functions: tuple[Dim, ...]
+
+    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
+        """Seconds from its start to the next one's."""
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """Seconds of one micro-batch, and of each of its pipeline stages.
+
+        `ranks` has the chunks of each data-parallel rank; the ranks run together.
+        """
+
+
+class Prices:
+    """Steps by a `Step`; what decodes has `kept` tokens cached together, and is a `batch` if windows matter.
+
+    Where they do not, there are sums over whole mean contexts, and what lies between is linear. A run of n
+    sequences goes from one mean context to the next in each step, so that its time is a difference of two
+    sums, whatever its length.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self._rows = Rows(self._sums)
+        self._known = self._rows.known
+
+    def batch(self) -> Batch | None:
+        """An empty one, if steps depend on more than the sum of contexts."""
+        return Batch(self.step.functions) if len(self.step.functions) > 1 else None
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """As `Step.micro_batch`."""
+        return self.step.micro_batch(decodes, sums, ranks)
+
+    def run(
+        self, decodes: int, kept: int, batch: Batch | None, most: int, seconds: float
+    ) -> tuple[int, float]:
+        """How many steps begin within `seconds`, of `most` at most but one at least, and what they take.
+
+        A batch is then that many steps further.
+        """
+        if batch is not None:
+            return self._each(decodes, batch, min(most, AHEAD), seconds)
+        context = kept // decodes
+        first, end, sums = self._known.get(decodes, NONE)
+        if context < first or end <= context + most + 1:
+            first, _, sums = self._rows.longer(decodes, context, context + most + 1)
+        at, share = context - first, (kept - context * decodes) / decodes
+        end, low = at + most, sums[at]
+        begin = low + share * (sums[at + 1] - low)
+        if sums[end] - begin >= seconds:
+            # Sums between two contexts are no less than at the lower: one step fewer may do.
+            end = bisect_left(sums, begin + seconds, at + 1, end)
+            if end > at + 1 and sums[end - 1] + share * (sums[end] - sums[end - 1]) >= begin + seconds:
+                end -= 1
+        low = sums[end]
+        return end - at, low + share * (sums[end + 1] - low) - begin
+
+    def _sums(self, decodes: int, contexts: Array) -> Array:
+        """Seconds of all decode steps before each context, from the first on."""
+        sums = np.zeros(len(contexts))
+        seconds = self.step(decodes, (decodes * contexts[:-1],), ())
+        np.cumsum(np.broadcast_to(seconds, len(contexts) - 1), out=sums[1:])
+        return sums
+
+    def _each(self, decodes: int, batch: Batch, most: int, seconds: float) -> tuple[int, float]:
+        """The same by what the sequences keep before each step."""
+        step, spent, steps = self.step, float(self.step(decodes, batch.kept, ())), 1
+        if spent * FEW < seconds and most > FEW:
+            until = np.cumsum(step(decodes, batch.ahead(most), ()))
+            steps = min(int(np.searchsorted(until, seconds)) + 1, len(until))
+            batch.advance(steps)
+            return steps, float(until[steps - 1])
+        batch.advance()
+        while steps < most and spent < seconds:
+            spent += step(decodes, batch.kept, ())
+            batch.advance()
+            steps += 1
+        return steps, spent
+
 
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
-TOGETHER = {B * T: 1024, B: 256}  # tokens, and sequences, that are priced at once
+TABLE_BLOCKS = {B * T: 1024, B: 256}  # tokens, and sequences, that are priced at once
 Sums = tuple[float, float, float]
 LONG_S = 16.0  # a step of such kernels waits for no launch, nor for a host that works beside
 
@@ -34,7 +243,7 @@ LONG_S = 16.0  # a step of such kernels waits for no launch, nor for a host that
 def tabled(plan: Plan) -> bool:
     """Whether its prices are such functions."""
     return len(plan.program.entries) == 1 and all(
-        group.size in TOGETHER or (group.size is None and all(price.apart for price in group.prices))
+        group.size in TABLE_BLOCKS or (group.size is None and all(price.apart for price in group.prices))
         for _, group in plan._groups
     )
 
@@ -54,10 +263,12 @@ class Tables:
         self._decodes = self._by_context if keeps.functions == (C,) else self._by_sums
         self._chunks = [cache(partial(self._attention, kind, _reading, ("B", "T"), ("C",))) for kind in KINDS]
         self._reads: list[dict[tuple[int, ...], float]] = [{} for _ in KINDS]
-        by_sequences = [Counts(partial(self._by_sequences, kind), TOGETHER[B]) for kind in range(len(KINDS))]
+        by_sequences = [
+            Counts(partial(self._by_sequences, kind), TABLE_BLOCKS[B]) for kind in range(len(KINDS))
+        ]
         self._of = [*enumerate(by_sequences)]
         # Of steps that read many tokens of a prompt at least, and of those that read a few of each.
-        self._steps = [Counts(partial(self._by_tokens, few), TOGETHER[B * T]) for few in (False, True)]
+        self._steps = [Counts(partial(self._by_tokens, few), TABLE_BLOCKS[B * T]) for few in (False, True)]
 
     def _by_tokens(self, few: bool, counts: Array) -> Iterator[tuple[float, tuple[int, Counts[Sums]]]]:
         """Seconds of what so many tokens take, and what prices the rest of the step."""
@@ -154,3 +365,225 @@ def _reading(tape: Tape) -> Binding:
 def _row(code: Callable[[], Code], decodes: int, contexts: Array) -> Array:
     """Values of code at mean contexts of so many sequences."""
     return np.asarray(code().many((decodes,), (decodes * contexts,))[0])
+
+
+class RecordingStep:
+    """A `Step` that records of each step with prompts the sequences that decode, their tokens, and chunks."""
+
+    def __init__(self, step: Step) -> None:
+        self._step, self.functions = step, step.functions
+        self.prefills: list[tuple[int, int, Chunks]] = []
+
+    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
+        """Seconds of the step."""
+        if chunks:
+            self.prefills.append((decodes, int(np.sum(sums[0])), tuple(chunks)))
+        return self._step(decodes, sums, chunks)
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """Seconds of one micro-batch, and of each of its stages."""
+        if any(ranks):
+            chunks = [chunk for rank in ranks for chunk in rank]
+            self.prefills.append((round(decodes), int(np.sum(sums[0])), chunks))
+        return self._step.micro_batch(decodes, sums, ranks)
+
+
+class RecordingPrices(Prices):
+    """Prices of recorded steps; the sums of decode steps are those of `prices`, which are not recorded."""
+
+    def __init__(self, prices: Prices) -> None:
+        vars(self).update(vars(prices))
+        self.step = self.recorded = RecordingStep(prices.step)
+
+
+D = TypeVar("D", int, float)
+
+
+class PricedStep:
+    """Steps of a program. Each sequence that decodes counts with its own context.
+
+    Steps that read prompts are looked up in tables, where prices allow that (`tabled`). Sequences that decode
+    are spread evenly over data-parallel ranks and micro-batches. A step that only decodes ends when the first
+    micro-batch may begin again: it is through the pipeline, and the first stage is free.
+    """
+
+    def __init__(self, program: Program, model: Model) -> None:
+        if not model.symbolic:
+            raise InputError(f"simulate: {model.name} is a model of numbers; steps are of llmir's own")
+        self.model, self.surface = model, Surface(program, model)
+        self._keeps, self._parts = self.surface._keeps, in_flight(program)
+        self._first = 0 if C in self._keeps.functions else 1  # contexts, where prices do not read them
+        self.functions = (C,)[: self._first] + self._keeps.functions
+        own = None if program.splits or self._parts > 1 else plan(program, model)
+        self._tables = Tables(own, self._keeps) if own and tabled(own) else None
+        self._decoding = Decoding(self.surface._plan(True, False), self._keeps)
+
+    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
+        """Seconds from this step to the next."""
+        kept = sums[1:] if self._first else sums
+        if not chunks:
+            return self._decodes(decodes, kept)
+        if self._tables is None:
+            return self.micro_batch(decodes, sums, (chunks,))[0]
+        if min(chunks)[0] == 1:
+            decodes, kept, chunks = self._joined(decodes, kept, chunks)
+        return self._tables(decodes, kept, chunks) if chunks else self._decodes(decodes, kept)
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """Seconds of one micro-batch, and of each of its pipeline stages; `ranks` has the chunks of each."""
+        kept = sums[1:] if self._first else sums
+        every: list[tuple[tuple[int, int, int], ...]] = []
+        for chunks in ranks:
+            decodes, kept, more = self._joined(decodes, kept, chunks)
+            if more:
+                every.append(tuple((n, *chunk) for chunk, n in Counter(more).items()))
+        own = kept if decodes else ()
+        if not every:
+            return self.surface.micro_batch(decodes, own, ())
+        slowest: dict[tuple[tuple[int, int, int], ...], tuple[float, ...]] = {}
+        for i, some in enumerate(every):
+            if some not in slowest:
+                others = [chunk for j, those in enumerate(every) if j != i for chunk in those]
+                slowest[some] = self.surface.on_rank(decodes, own, some, others)
+        return tuple(map(max, zip(*slowest.values(), strict=True)))
+
+    def _joined(
+        self, decodes: D, kept: Sequence[Number], chunks: Chunks
+    ) -> tuple[D, Sequence[Number], Chunks]:
+        """Chunks of one token are priced as sequences that decode."""
+        if ones := [cached for new, cached in chunks if new == 1]:
+            more = self._keeps.sums(ones)
+            kept = [a + b for a, b in zip(kept, more, strict=True)] if decodes else more
+            decodes, chunks = decodes + len(ones), [chunk for chunk in chunks if chunk[0] > 1]
+        return decodes, kept, chunks
+
+    def _decodes(self, decodes: int, kept: Sequence[Number]) -> Number:
+        parts = min(self._parts, decodes)
+        own = kept if parts == 1 else [total / parts for total in kept]
+        found = self._decoding(decodes / parts if parts > 1 else decodes, own)
+        return found[0] if len(found) == 1 else Timing(found, parts).period
+
+
+def in_flight(program: Program) -> int:
+    """Micro-batches that are in a pipeline at once: as many as there are stages, unless stated."""
+    return program.micro_batches if program.micro_batches > 1 else len(program.entries)
+
+
+class SpeculativeStep:
+    """Steps in which each sequence that decodes has a row for its last token and one for each draft.
+
+    All that decode are priced at their mean context, which over-counts windows that some have not filled.
+    A step with prompts is one of the program, with logits of the drafts' rows added; the drafter then reads
+    the prompts too, in the step in which it makes the first draft of each sequence.
+    """
+
+    functions: tuple[Dim, ...] = (C,)
+
+    def __init__(self, program: Program, model: Model, drafts: Drafts) -> None:
+        self.drafts, self._plain = drafts, PricedStep(program, model)
+        new = drafts.rows
+        self._verify, self._last = (
+            _Step(running(of, [(1, new, 1)], "")[0], model, new) for of in (drafts.verify, program)
+        )
+        drafter = drafting(program, drafts.drafter)
+        self._draft = _Step(running(drafter, [(1, 1, 1)], "")[0], model, 1) if drafter else None
+        self._reads = PricedStep(drafter, model) if drafter else None
+        self._rows = Rows(self._seconds)
+        self._drafts = Rows(self._drafting)
+        self._logits: dict[int, float] = {}
+
+    def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
+        """Seconds from this step to the next."""
+        if not decodes:
+            return self._plain(0, (), chunks) + self._reading(0, 0, chunks)
+        kept = sums[0]
+        if not chunks:
+            return self._decodes(decodes, kept)
+        context = round(kept / decodes)
+        mine = [(self.drafts.rows, context)] * decodes
+        verified = self._plain(0, (), [*mine, *chunks]) + self._more(decodes, context)
+        return verified + self._reading(decodes, context, chunks)
+
+    def _more(self, decodes: int, context: int) -> float:
+        """Seconds, in a step with prompts, of logits of all rows and of all drafts but each one's first."""
+        first, _, drafts = self._drafts(decodes, context, context)
+        return self._heads(decodes) + drafts[context - first] * (1 - 1 / self.drafts.tokens)
+
+    def _decodes(self, decodes: int, kept: Number) -> Number:
+        """Seconds of a step that only decodes; linear between whole mean contexts."""
+        if isinstance(kept, np.ndarray):
+            low = int(kept[0] // decodes)
+            high = int(kept[-1] // decodes) + 1
+            first, _, seconds = self._rows(decodes, low, high)
+            return np.interp(
+                kept / decodes, np.arange(low, high + 1), seconds[low - first : high + 1 - first]
+            )
+        context, rest = divmod(int(kept), decodes)
+        first, _, seconds = self._rows(decodes, context, context + 1)
+        below = seconds[context - first]
+        return below + (seconds[context - first + 1] - below) * rest / decodes
+
+    def _seconds(self, decodes: int, contexts: Array) -> Array:
+        return self._verify.many(decodes, contexts) + self._drafting(decodes, contexts)
+
+    def _drafting(self, decodes: int, contexts: Array) -> Array:
+        """Seconds to make all drafts of a step, one after another."""
+        if self._draft is None:
+            return np.zeros(len(contexts))
+        return self.drafts.tokens * self._draft.many(decodes, contexts)
+
+    def _reading(self, decodes: int, context: int, chunks: Chunks) -> Number:
+        """Seconds of the drafter, which reads chunks of prompts and makes a draft of each sequence."""
+        if self._reads is None:
+            return 0.0
+        sums = [decodes * Binding(C=context)(function) for function in self._reads.functions]
+        return self._reads(decodes, sums if decodes else (), chunks)
+
+    def _heads(self, decodes: int) -> float:
+        """Seconds of logits of all rows, less those of one row of each sequence."""
+        if decodes not in self._logits:
+            at = np.array([1])
+            more = self._verify.many(decodes, at) - self._last.many(decodes, at)
+            self._logits[decodes] = max(0.0, float(more[0]))
+        return self._logits[decodes]
+
+    def micro_batch(
+        self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
+    ) -> tuple[float, ...]:
+        """Seconds of a step, and of its one stage: ranks share the sequences that decode evenly."""
+        count = int(decodes)
+        context = round(sums[0] / count) if count else 0
+        shares = [count // len(ranks) + (i < count % len(ranks)) for i in range(len(ranks))]
+        rows = (self.drafts.rows, context)
+        mine = [[rows] * n + [*chunks] for n, chunks in zip(shares, ranks, strict=True)]
+        seconds = self._plain.micro_batch(0, (), mine)[0]
+        if self._reads is not None:
+            own = [count * Binding(C=context)(f) for f in self._reads.functions] if count else (0,)
+            seconds += self._reads.micro_batch(count, own, ranks)[0]
+        seconds += self._more(count, context) if count else 0.0
+        return seconds, seconds
+
+
+class _Step:
+    """Seconds of steps in which all sequences have so many `new` tokens."""
+
+    def __init__(self, program: Program, model: Model, new: int) -> None:
+        self._plan: Plan = plan(program, model)
+        self._new = new
+        self._codes: dict[bool, Code] = {}
+
+    def many(self, sequences: int, contexts: Array) -> Array:
+        """Seconds of a step of so many sequences, at each context."""
+        of = self._plan
+        graph = bool(of.host and of.captured(Binding(B=sequences, T=self._new, C=1)))
+        if graph not in self._codes:
+            tape = Tape(SCALARS)
+            at = Binding(B=tape.symbol("B"), T=self._new, C=tape.symbol("C"))
+            stages = of.timing(at, of.launched(at, graph), graph).stages
+            self._codes[graph] = Code(tape, ("B",), ("C",), stages)
+        (seconds,) = self._codes[graph].many((sequences,), (contexts,))
+        return np.broadcast_to(seconds, len(contexts)).astype(float)

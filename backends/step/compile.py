@@ -8,7 +8,7 @@ from llmir.backends.cost.op_time import Model
 from llmir.backends.memory.caches import policy
 from llmir.backends.tape import numba, python
 from llmir.backends.tape.derivatives import slope
-from llmir.backends.tape.tape import PRINTERS
+from llmir.backends.tape.languages import PRINTERS
 from llmir.base.arguments import MOST, choice, integer
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError

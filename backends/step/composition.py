@@ -4,27 +4,340 @@ Of a step with prompts beside decodes each price is one of three. It reads produ
 over the sequences, tokens as a rule: then there is a table by them. Or it is taken for one kind of sequences
 after another, as attention is: of a chunk its times are kept, and of what decodes they are recorded. Or it
 reads caches: it is recorded, as a function of such sums.
+
+What sequences that decode keep: the few sums over them of which a step's sizes are made.
+
+At one new token a size is a sum of products of a part that counts sequences and a function of the context:
+what a mask lets the cache keep, or how many pairs there are. These functions are few, and most of them the
+others' multiples plus a constant; those that are left are what is summed over the sequences.
+
+Sequences that decode together, for who goes step by step: what they keep, without asking each of them.
+
+What a sequence keeps grows from step to step by a rate that changes at few contexts: where a window is full,
+and at each start of a chunk. So does the sum. A step adds the rates, and for each such context what its
+sequences change; they are known by how far they are apart, which no step changes.
+
+A step of any composition: what decodes, what that keeps in its caches, and chunks of prompts beside it.
+
+What each price reads says what must be known of the sequences that decode (`keeps`): how many there are, and
+for each mask and kind of state the sum of what they keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property, lru_cache
+from math import gcd, lcm
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-from llmir.backends.cost.op_time import Price
+import numpy as np
+
+from llmir.backends.cost.op_time import Model, Price
 from llmir.backends.kernels.base import DRAFTS
 from llmir.backends.tape import numpy, python
 from llmir.backends.tape.record import Function, Tape
+from llmir.base.arguments import MOST, integer, items, number, shown
 from llmir.base.array_namespace import SCALARS, Namespace, Number, namespace
-from llmir.ir.sizes.atoms import OfDecode, OfPrefill
-from llmir.ir.sizes.binding import Binding, Mixed
-from llmir.ir.sizes.polynomial import Dim, Monomial, products
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
+from llmir.ir.sizes.binding import Binding, Mixed, Uneven
+from llmir.ir.sizes.polynomial import (
+    Atom,
+    C,
+    CeilDiv,
+    Dim,
+    Factor,
+    Min,
+    Monomial,
+    OfDecode,
+    OfPrefill,
+    Size,
+    product,
+    products,
+    put,
+)
 
-from .evaluate import Plan
-from .groups import KINDS
-from .keeps import Keeps, Kept, Step, atoms, symbols
+from .evaluate import KINDS, Plan, plan, together
+from .sizes import binding, phase_of, unpadded, verified
+from .timing import Timing
+
+_NEAR = 12  # contexts on either side of those at which an atom bends
+_TURNS = 4  # of what comes again every so many tokens
+_FIRST_SAMPLES = 512
+_FAR = 1 << 22  # beyond, no cache goes
+_DENOMINATORS = 48
+
+
+class JointError(Exception):
+    """A size is a function of sequences and their contexts together, not a sum of products of the two."""
+
+
+def parts(size: Size) -> Mapping[Size, Size]:
+    """A size of one new token of each sequence: by what counts sequences, the function of the context.
+
+    >>> from llmir.ir.sizes.polynomial import B, T
+    >>> from llmir.ir.sizes.polynomial import ceildiv
+    >>> {str(of): str(by) for of, by in parts(3 * B * T * (C + T) + ceildiv(B, 2)).items()}
+    {'B': '3*C + 3', 'ceildiv(B, 2)': '1'}
+    """
+    found: dict[Size, Size] = {}
+    now = put(size, {"T": 1})
+    for monomial, coefficient in now.terms if isinstance(now, Dim) else (((), now),):
+        of, by = _apart(monomial)
+        found[of] = found.get(of, 0) + coefficient * by
+    return found
+
+
+def _apart(monomial: Monomial) -> tuple[Size, Size]:
+    sizes: tuple[list[Size], list[Size]] = [], []
+    for factor in monomial:
+        reads = set(_symbols(factor))
+        if len(reads) > 1 and "C" in reads:
+            raise JointError(str(factor))
+        sizes["C" in reads].append(Dim((((factor,), 1),)))
+    return product(sizes[0]), product(sizes[1])
+
+
+def symbols(size: Size) -> set[str]:
+    """Those that a size reads."""
+    terms = size.terms if isinstance(size, Dim) else ()
+    return {name for monomial, _ in terms for factor in monomial for name in _symbols(factor)}
+
+
+def atoms(sizes: Iterable[Size]) -> Iterator[Atom]:
+    """All atoms in sizes, those inside others too."""
+    for size in sizes:
+        for monomial, _ in size.terms if isinstance(size, Dim) else ():
+            for factor in monomial:
+                if isinstance(factor, Atom):
+                    yield factor
+                    yield from atoms(factor.sizes)
+
+
+def _symbols(factor: Factor) -> Iterator[str]:
+    if isinstance(factor, str):
+        yield factor
+        return
+    for size in factor.sizes:
+        for monomial, _ in size.terms if isinstance(size, Dim) else ():
+            for inner in monomial:
+                yield from _symbols(inner)
+
+
+class Keeps:
+    """Functions of the context, of which some others are sums of multiples and a constant."""
+
+    def __init__(self, wanted: Iterable[Dim]) -> None:
+        each = sorted(dict.fromkeys(map(_primitive, wanted)), key=lambda f: (len(str(f)), str(f)))
+        self._at = Binding(C=_contexts(each))
+        self.functions: tuple[Dim, ...] = ()
+        self._of: dict[Size, tuple[float, ...]] = {}
+        for function in each:
+            if self._solved(function) is None:
+                self.functions += (self._simplest(function),)
+
+    def of(self, function: Size) -> tuple[float, ...]:
+        """A constant, and how often it has each of `functions`."""
+        if function not in self._of:
+            solved = self._solved(function)
+            assert solved is not None, f"{function} was asked of no price"
+            self._of[function] = solved
+        return self._of[function]
+
+    def _simplest(self, function: Dim) -> Dim:
+        """What must be known besides for a function to follow: the context, a part of it, or all of it."""
+        before = self.functions
+        for other in (C, *sorted(_atoms(function), key=lambda f: (len(str(f)), str(f)))):
+            self.functions = (*before, other)
+            solved = self._solved(function)
+            self.functions = before
+            if solved is not None:
+                return other
+        return function
+
+    def _solved(self, function: Size) -> tuple[float, ...] | None:
+        """By values at every context at which something bends."""
+        values = np.broadcast_to(self._at(function), self._at.shape)
+        columns = [np.ones(self._at.shape), *map(self._at, self.functions)]
+        scale = [float(np.abs(column).max()) or 1.0 for column in columns]
+        matrix = np.stack([column / most for column, most in zip(columns, scale, strict=True)], axis=1)
+        found = np.linalg.lstsq(matrix, values, rcond=None)[0] / scale
+        exact = np.round(found * _DENOMINATORS) / _DENOMINATORS
+        sums = sum(share * column for share, column in zip(exact, columns, strict=True))
+        return tuple(map(float, exact)) if np.allclose(sums, values, rtol=1e-13, atol=1e-6) else None
+
+    def sums(self, contexts: Iterable[int]) -> tuple[int, ...]:
+        """The sum of each over sequences of these contexts."""
+        at = Binding(C=np.array(list(contexts), dtype=np.float64))
+        return tuple(int(np.sum(at(function))) for function in self.functions)
+
+
+def _primitive(function: Dim) -> Dim:
+    """Without what all its coefficients have in common."""
+    by = gcd(*(c for _, c in function.terms))
+    rest = {m: c for m, c in function.terms if m}
+    common = gcd(*rest.values())
+    if common in (1, by):
+        return Dim(tuple((m, c // by) for m, c in function.terms))
+    return Dim(tuple((m, c // common) for m, c in rest.items()))
+
+
+def _atoms(function: Dim) -> Iterator[Dim]:
+    """The least and the rounded quotients of contexts that it has, of the context alone where they can be."""
+    for monomial, _ in function.terms:
+        for factor in monomial:
+            match factor:
+                case Min(a=Dim(terms=((("C",), 1), ((), int(more)))), b=int(most)) if most > more:
+                    yield from _dims(Min.of(C, most - more))
+                case Atom():
+                    yield Dim((((factor,), 1),))
+                    for size in factor.sizes:
+                        yield from _atoms(size) if isinstance(size, Dim) else ()
+
+
+def _dims(size: Size) -> Iterator[Dim]:
+    if isinstance(size, Dim):
+        yield size
+
+
+def _contexts(functions: Iterable[Dim]) -> Any:
+    """Contexts around each at which an atom of the functions bends, and the first ones."""
+    bends = {0}
+    for function in functions:
+        for monomial, _ in function.terms:
+            for factor in monomial:
+                bends |= set(_numbers(factor))
+    turns = np.multiply.outer(sorted(bends), range(_TURNS + 1)).ravel()
+    sums = np.add.outer(turns, turns).ravel()
+    near = np.add.outer(sums, range(-_NEAR, _NEAR + 1)).ravel()
+    every = np.concatenate([np.arange(_FIRST_SAMPLES), near, [_FAR - 1, _FAR]])
+    return np.unique(every[(every >= 0) & (every <= _FAR)]).astype(np.float64)
+
+
+def _numbers(factor: Factor) -> Iterator[int]:
+    """All numbers in an atom."""
+    if not isinstance(factor, Atom):
+        return
+    for value in (getattr(factor, f.name) for f in fields(factor)):
+        for monomial, coefficient in value.terms if isinstance(value, Dim) else ():
+            yield abs(coefficient)
+            for inner in monomial:
+                yield from _numbers(inner)
+        if isinstance(value, int):
+            yield value
+
+
+_parts = lru_cache(maxsize=1 << 12)(parts)
+
+
+class Kept(Uneven):
+    """The same as the sequences themselves, from how many there are and what they keep together."""
+
+    keeps: Keeps
+    means: tuple[Number, ...]
+
+    def __init__(self, keeps: Keeps, sequences: Number, sums: Sequence[Number]) -> None:
+        means = tuple(total / sequences for total in sums)
+        context = means[keeps.functions.index(C)] if C in keeps.functions else 0
+        Binding.__init__(self, B=sequences, T=1, C=context)
+        plain = Binding(B=sequences, T=1, C=context)
+        vars(self).update(keeps=keeps, means=means, _each=plain, _asked={})
+
+    def __call__(self, size: Size) -> Number:
+        """The mean over sequences of what a size would be if all had the context of each."""
+        if not isinstance(size, Dim):
+            return size
+        asked: dict[Size, Number] = vars(self)["_asked"]
+        if size not in asked:
+            try:
+                asked[size] = self._sum(size)
+            except JointError:
+                asked[size] = self._each(size)
+        return asked[size]
+
+    def _sum(self, size: Dim) -> Number:
+        total: Number = 0
+        for of, by in _parts(size).items():
+            total = total + self._each(of) * (self._mean(by) if isinstance(by, Dim) else by)
+        return total
+
+    def _mean(self, function: Size) -> Number:
+        value, *often = self.keeps.of(function)
+        for times, mean in zip(often, self.means, strict=True):
+            if times:
+                value = value + times * mean
+        return value
+
+    def _product(self, monomial: Monomial) -> Number:
+        return self(Dim(((monomial, 1),)))
+
+    def capped(self, size: Size, most: float) -> Number:
+        """The mean of a size of one sequence, where that is no more than `most` of any."""
+        if float(most).is_integer():
+            return self(Min.of(size, int(most)))
+        return self(Min.of(2 * size, int(2 * most))) / 2
+
+
+class Asked(Kept):
+    """Sequences of which only is found out what they are asked for."""
+
+    def __init__(self, symbolic: bool) -> None:
+        tape = Tape(SCALARS)
+        symbol: Callable[[str], Number] = tape.symbol if symbolic else lambda name: 1_000
+        plain = Binding(B=symbol("B"), T=1, C=symbol("C"))
+        Binding.__init__(self, **plain.symbols)
+        functions: dict[Dim, Number] = {}
+        vars(self).update(functions=functions, joint=[], _each=plain, _asked={}, _symbol=symbol)
+
+    functions: dict[Dim, Number]
+    joint: list[Size]
+
+    def _mean(self, function: Size) -> Number:
+        assert isinstance(function, Dim)
+        if function not in self.functions:
+            self.functions[function] = vars(self)["_symbol"](str(function))
+        return self.functions[function]
+
+    def _sum(self, size: Dim) -> Number:
+        try:
+            return super()._sum(size)
+        except JointError:
+            self.joint.append(size)
+            raise
+
+
+class Step(Mixed):
+    """Sequences that keep such sums, and others beside them."""
+
+    def __call__(self, size: Size) -> Number:
+        """As of any mixed step; but what is kept is known of whole sizes."""
+        if not isinstance(size, Dim):
+            return size
+        if size not in self._sizes:
+            alone = {m: c for m, c in size.terms if len(m) == 1 and not isinstance(m[0], str)}
+            each = Dim(tuple((m, c) for m, c in size.terms if m not in alone and m))
+            total: Number = dict(size.terms).get((), 0)
+            if each.terms:
+                total = total + sum(part(each) for part in self.parts)
+            for (atom,), times in alone.items():
+                assert isinstance(atom, Atom)
+                total = total + times * atom.at(self)
+            self._sizes[size] = total
+        return self._sizes[size]
+
+    @cached_property
+    def _sizes(self) -> dict[Size, Number]:
+        return {}
+
+    def within(self, phase: str) -> Mixed:
+        """Those in one phase; all where nothing is said of phases."""
+        if not self.phases:
+            return self
+        return Step(part for part, its in zip(self.parts, self.phases, strict=True) if its == phase)
+
 
 KEPT = 1 << 16  # values of which a table keeps what it found
 Run = Callable[..., tuple[Any, ...]]
@@ -372,3 +685,347 @@ class Steps:
         tape, names = Tape(SCALARS), [f"t{i}" for i in range(self.of.depth)]
         timing = self.of.timing(Binding(B=tape.symbol("B")), tuple(map(tape.symbol, names)), graph)
         return python.compiled(Function.of(tape, ("B", *names), (timing.step, *timing.stages)))
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+FAR = 1 << 22  # tokens that no context passes
+_FIRST_CONTEXTS = 1 << 10
+
+
+class Course(NamedTuple):
+    """How a function of contexts goes: its first values, then every `period` tokens the same and `more`.
+
+    Its rate, from a context to the next, changes after each of the contexts `once` and after all that leave
+    the rests `again`, by so much.
+    """
+
+    values: tuple[int, ...]
+    period: int
+    more: int
+    once: Mapping[int, int]
+    again: Mapping[int, int]
+
+    def at(self, context: int) -> int:
+        """The value there."""
+        over = max(0, context - len(self.values) + self.period) // self.period
+        return self.values[context - over * self.period] + over * self.more
+
+
+@lru_cache(maxsize=1 << 8)
+def course(function: Dim) -> Course:
+    """That of a function, from its values."""
+    period, length = lcm(*(a.by for a in atoms([function]) if isinstance(a, CeilDiv))), _FIRST_CONTEXTS
+    while True:
+        length = min(2 * length + 4 * period, FAR)
+        contexts = np.arange(length + period, dtype=float)
+        values = np.broadcast_to(Binding(C=contexts)(function), contexts.shape)
+        changes = np.diff(values.astype(np.int64), 2)
+        differ = np.flatnonzero(changes[:-period] != changes[period:])
+        start = int(differ[-1]) + 1 if len(differ) else 0
+        if length == FAR or (start < length // 2 and _goes_on(function, length, period)):
+            break
+    turn = {c % period: int(changes[c]) for c in range(start, start + period) if changes[c]}
+    once = {c: n for c in range(start) if (n := int(changes[c]) - turn.get(c % period, 0))}
+    first = tuple(map(int, values[: start + 2 * period]))
+    return Course(first, period, first[-1] - first[-1 - period], once, turn)
+
+
+def _goes_on(function: Dim, length: int, period: int) -> bool:
+    """Whether far contexts see as much more every period."""
+    far = np.array([length, *(1 << n for n in range(length.bit_length(), FAR.bit_length()))], dtype=float)
+    more = np.broadcast_to(Binding(C=far + period)(function) - Binding(C=far)(function), far.shape)
+    return bool(np.all(more == more[0]))
+
+
+class Batch:
+    """Sequences that go on by a token each at every step; others join and leave between steps.
+
+    `kept` is the sum over them of each of a surface's functions; a join, a leave and a step take as long with
+    any number of them.
+    """
+
+    def __init__(self, functions: Sequence[Dim], contexts: Iterable[int] = ()) -> None:
+        self._courses = tuple(map(course, functions))
+        self._step = self._length = 0
+        self._sums, self._rates = [0] * len(functions), [0] * len(functions)
+        self._at: Counter[int] = Counter()  # sequences by their context before the first step
+        periods = {each.period for each in self._courses if each.again}
+        self._rests: dict[int, Counter[int]] = {period: Counter() for period in periods}
+        for context in contexts:
+            self.join(context)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        """The contexts."""
+        return (start + self._step for start in self._at.elements())
+
+    def __repr__(self) -> str:
+        return f"<Batch of {self._length:,} sequences that keep {self.kept}>"
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """What they keep together."""
+        return tuple(self._sums)
+
+    def join(self, context: int) -> None:
+        """One more, with so many cached tokens; InputError for what is no number of them."""
+        self._put(integer("context", context, most=FAR), 1)
+
+    def leave(self, context: int) -> None:
+        """One of that context less; InputError if there is none."""
+        context = integer("context", context, most=FAR)
+        if self._at[context - self._step] < 1:
+            raise InputError(f"context: no sequence of the batch has {context:,} cached tokens")
+        self._put(context, -1)
+
+    def _put(self, context: int, count: int) -> None:
+        start = context - self._step
+        self._length += count
+        self._at[start] += count
+        if not self._at[start]:
+            del self._at[start]
+        for period, rests in self._rests.items():
+            rests[start % period] += count
+        for i, each in enumerate(self._courses):
+            here = each.at(context)
+            self._sums[i] += count * here
+            self._rates[i] += count * (each.at(context + 1) - here)
+
+    def advance(self, steps: int = 1) -> None:
+        """So many steps: each has as many tokens more."""
+        for i, each in enumerate(self._courses):
+            self._sums[i] += self._rates[i] * steps
+            for after, change in self._changes(each, steps):
+                self._sums[i] += change * (steps - 1 - after)
+                self._rates[i] += change
+        self._step += steps
+
+    def ahead(self, steps: int) -> list[Array]:
+        """What they keep together before each of the next steps."""
+        found, later = [], np.arange(steps)
+        for i, each in enumerate(self._courses):
+            sums = self._sums[i] + self._rates[i] * later
+            for after, change in self._changes(each, steps):
+                sums[after + 1 :] += change * later[: steps - 1 - after]
+            found.append(sums)
+        return found
+
+    def _changes(self, each: Course, steps: int) -> Iterator[tuple[int, int]]:
+        """How rates change in the next steps: after which of them, and by how much."""
+        now, at = self._step, self._at
+        for context, change in each.once.items():
+            if steps <= len(at):
+                within = ((n, at.get(context - now - n, 0)) for n in range(steps))
+            else:
+                within = ((context - now - start, count) for start, count in at.items())
+            yield from ((n, change * count) for n, count in within if count and 0 <= n < steps)
+        if each.again:
+            for rest, count in self._rests[each.period].items():
+                for turn, change in each.again.items():
+                    for n in range((turn - rest - now) % each.period, steps, each.period):
+                        yield n, change * count
+
+
+Chunk = tuple[int, int]  # new tokens of a prompt, and those that are cached before them
+_NUMBERS = (int, float)
+_COUNTS = {"B", "T"}
+PAIRS = "pairs of new and cached tokens"
+
+
+class Surface:
+    """Seconds of a step by what it is made of; sums of functions of contexts, `keeps`, are what it is told.
+
+    `step` is the sum over sequences of what each does after its own context, in one call of each kernel for
+    all that decode: what `analyze` says of them, given one by one as `beside`.
+    """
+
+    def __init__(self, program: Program, model: Model) -> None:
+        if program.patches or program.image_tokens or "prompt" in program.facts:
+            read = "prompts that layers see in part" if "prompt" in program.facts else "images"
+            raise InputError(f"surface: {program.name} reads {read}; steps of tokens alone have one")
+        unpadded(model.runs, "surface")
+        self.program, self.model = program, model
+        self._splits, self._parts = program.splits, program.micro_batches
+        self._codes: dict[tuple[bool, bool], Steps] = {}
+
+    def __repr__(self) -> str:
+        return f"<Surface {self.program.name} on {self.model.device.name}>"
+
+    @cached_property
+    def _asked(self) -> Asked:
+        asked = Asked(self.model.symbolic)
+        plans = [self._plan(True, False), *([self._plan(True, True)] if self.program.splits else [])]
+        whole: dict[str, None] = {}
+        mixed = Step([asked, Binding(B=1, T=DRAFTS + 1, C=1)], ("decode", "prefill"))
+        for of in plans:
+            # What reads one product of counts, such as tokens, asks for no function of contexts.
+            counted = {
+                price
+                for (size, _), each in of._timed.items()
+                if size and symbols(size) <= _COUNTS
+                for price in each
+            }
+            for row, price in zip(of.rows, of.prices, strict=True):
+                if price in counted:
+                    continue
+                before = len(asked.joint)
+                for at in (asked, mixed):
+                    price.in_graph(at, of.host.hidden if of.host else 0.0)
+                if len(asked.joint) > before:
+                    whole[row.name] = None
+        vars(asked)["whole"] = tuple(whole)
+        return asked
+
+    @cached_property
+    def _keeps(self) -> Keeps:
+        mean = (C,) if self._asked.joint else ()
+        return Keeps((*self._asked.functions, *mean))
+
+    @cached_property
+    def keeps(self) -> tuple[Dim, ...]:
+        """The functions of a sequence's context, `C`, whose sums over the decoding sequences it is given."""
+        return self._keeps.functions
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Ops whose price reads more of sequences than such sums: they are priced at the mean context."""
+        return tuple(vars(self._asked)["whole"])
+
+    def kept(self, contexts: Iterable[int]) -> tuple[int, ...]:
+        """What sequences of these contexts keep together: the sum of each of `keeps`."""
+        each = items("contexts", contexts, "numbers of cached tokens")
+        return self._keeps.sums(integer("contexts", c) for c in each)
+
+    def batch(self, contexts: Iterable[int] = ()) -> Batch:
+        """Sequences of these contexts that decode together, whose `kept` follows from step to step."""
+        return Batch(self.keeps, items("contexts", contexts, "numbers of cached tokens"))
+
+    def step(self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()) -> float:
+        """Seconds of a step in which so many sequences decode, which keep such sums, beside these chunks.
+
+        Sequences are of all data-parallel ranks, which share them evenly. A chunk is its new tokens and those
+        cached before them. InputError for an empty step, or other sums than of `keeps`.
+        """
+        return self._seconds(decodes, kept, chunks)[0]
+
+    def stages(
+        self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()
+    ) -> tuple[float, ...]:
+        """Seconds of one micro-batch of such a step on each pipeline stage."""
+        return self._seconds(decodes, kept, chunks)[1:]
+
+    def _seconds(self, decodes: int, kept: Sequence[float], chunks: Iterable[Chunk]) -> tuple[float, ...]:
+        """Seconds of the step, and of one micro-batch on each stage."""
+        if type(decodes) is not int or not 0 <= decodes <= MOST:
+            decodes = integer("decodes", decodes)
+        # What a simulation asks for millions of times is looked at as little as can be.
+        if not (type(kept) in (tuple, list) and _sums(kept)):
+            kept = [number("kept", total) for total in items("kept", kept, "sums")]
+        if len(kept) != (len(self.keeps) if decodes else 0):
+            self._refuse(decodes, kept)
+        times: dict[Chunk, int] = {}
+        single: set[Chunk] = set()  # which go on by a token as well
+        for one in chunks if type(chunks) in (tuple, list) else items("chunks", chunks, PAIRS):
+            chunk = _chunk(one)
+            times[chunk] = times.get(chunk, 0) + 1
+            if chunk[0] == 1:
+                single.add(chunk)
+        for chunk in single:
+            more = self._keeps.sums([chunk[1]] * times[chunk])
+            kept = [a + b for a, b in zip(kept or (0,) * len(more), more, strict=True)]
+            decodes += times.pop(chunk)
+        if not decodes and not times:
+            raise InputError("surface: a step of no sequences; give decodes or chunks")
+        parts = self._parts
+        if parts > 1 and decodes:
+            decodes, kept = binding(parts, decodes, 1, 0).symbols["B"], [total / parts for total in kept]
+        each = [(n, *chunk) for chunk, n in times.items()]
+        if parts > 1:
+            each = [(binding(parts, n, new, 0).symbols["B"], new, cached) for n, new, cached in each]
+        return self.micro_batch(decodes, kept, each)
+
+    def micro_batch(
+        self, decodes: float, kept: Sequence[float], each: Sequence[tuple[float, int, int]]
+    ) -> tuple[float, ...]:
+        """Seconds of a step whose micro-batches have each so much, and of one of them on each stage.
+
+        Chunks are of several new tokens, and say how many there are of each kind; all that is taken as given.
+        """
+        few = self._splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
+        if few or not self.model.symbolic:
+            timing = self._timing(decodes, kept, each)
+            return (float(timing.step), *map(float, timing.stages))
+        if not each:
+            return self._steps(True, False).decode(decodes, kept)
+        return self._steps(bool(decodes), True).mixed(decodes, kept, each)
+
+    def on_rank(
+        self,
+        decodes: float,
+        kept: Sequence[float],
+        each: Sequence[tuple[float, int, int]],
+        others: Sequence[tuple[float, int, int]],
+    ) -> tuple[float, ...]:
+        """The same where one data-parallel rank reads `each`, and other ranks read others beside it.
+
+        Ranks go abreast, and what decodes is on all of them evenly. Experts see what all ranks read, and the
+        rest of a rank only its own: a step lasts as long as the rank that takes longest.
+        """
+        few = self._splits and any(self._phase(new, cached) == "decode" for _, new, cached in each)
+        if few or self.program.parallelism.dp == 1 or not self.model.symbolic:
+            return self.micro_batch(decodes, kept, [*each, *others])
+        return self._steps(bool(decodes), True).on_rank(decodes, kept, each, others)
+
+    def _refuse(self, decodes: int, kept: Sequence[float]) -> NoReturn:
+        wanted = f"the sums of {', '.join(map(str, self.keeps)) or 'nothing'}" if decodes else "none"
+        raise InputError(f"kept: {decodes:,} sequences decode, expected {wanted}, got {shown(tuple(kept))}")
+
+    def _timing(
+        self, decodes: float, kept: Sequence[float], chunks: Sequence[tuple[float, int, int]]
+    ) -> Timing:
+        """By the prices themselves, of what one micro-batch has."""
+        parts: list[tuple[str, Binding]] = []
+        if decodes:
+            parts.append(("decode", Kept(self._keeps, decodes, kept)))
+        for times, new, cached in chunks:
+            parts.append((self._phase(new, cached), Binding(B=times, T=new, C=cached)))
+        phases = [phase for phase, _ in parts]
+        each = [part for _, part in parts]
+        at = Step(each, phases if self.program.splits else ()) if len(each) > 1 else each[0]
+        return self._plan("decode" in phases, "prefill" in phases).timing(at)
+
+    def _phase(self, new: int, cached: int) -> str:
+        return phase_of(verified(self.program, new, cached))
+
+    def _steps(self, decodes: bool, reads: bool) -> Steps:
+        key = (decodes, reads) if self._splits else (True, False)
+        if key not in self._codes:
+            self._codes[key] = Steps(self._plan(*key), self._keeps)
+        return self._codes[key]
+
+    def _plan(self, decodes: bool, reads: bool) -> Plan:
+        """That of what runs."""
+        program = self.program.phase("prefill" if reads else "decode")
+        if decodes and reads and program.splits:
+            return together(program, self.model)
+        return plan(program, self.model)
+
+
+def _sums(values: Sequence[Any]) -> bool:
+    """Whether all are numbers that a sum may be."""
+    for value in values:  # noqa: SIM110 (a third of what `all` takes)
+        if type(value) not in _NUMBERS or not value >= 0:
+            return False
+    return True
+
+
+def _chunk(value: Any) -> Chunk:
+    if type(value) is tuple and len(value) == 2:
+        new, cached = value
+        if type(new) is type(cached) is int and 0 < new <= MOST and 0 <= cached <= MOST:
+            return value
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise InputError(f"chunks: expected {PAIRS}, got {shown(value)}")
+    return integer("chunks: new", value[0], 1), integer("chunks: cached", value[1])

@@ -1,32 +1,478 @@
-"""A program on a device, ready to be priced at any point: rows with their limits, and memory."""
+"""A program on a device, ready to be priced at any point: rows with their limits, and memory.
+
+The rows of a report: one an op, and the overheads that make them add up to the step on every stage.
+
+Seconds of all prices of a step that depend on one size: what many points share is evaluated once.
+
+A cost model on the nodes that a program's ranks need, and the links that they send over.
+
+A step that mixes two phases: what both run alike is one op of all sequences, the rest is of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, reduce
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, cached_property, lru_cache, partial, reduce
 from itertools import chain
 from operator import and_, or_
-from typing import Any
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from llmir.backends.cost.op_time import Model, Price
 from llmir.backends.kernels.base import DRAFTS
 from llmir.backends.kernels.engine_cpu import Host, lateness
-from llmir.backends.memory.liveness import Memory, memories
-from llmir.backends.work.rows import Row, rows
-from llmir.base.array_namespace import Number, always, namespace, never
+from llmir.backends.memory.liveness import Held, Lifetimes, Memory, Moment, memories
+from llmir.backends.tape.languages import PRINTERS
+from llmir.backends.tape.outline import Outline, whole, within
+from llmir.backends.tape.record import Function
+from llmir.backends.work.network import Ranks, check, house, ranks, ways
+from llmir.backends.work.rows import BOUNDS, CALIBRATED, Basis, Row, rows
+from llmir.base.array_namespace import SCALARS, Number, always, namespace, never
 from llmir.base.dataclass import dataclass
-from llmir.base.values import FrozenDict
-from llmir.hw.graphs import Graphs
+from llmir.base.errors import InputError
+from llmir.base.values import Figures, FrozenDict, read_only, sealed
+from llmir.hw.device import Device
+from llmir.hw.engine_sections import Graphs
+from llmir.hw.link import Link
+from llmir.ir.core.op import Work
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.atoms import ceildiv
 from llmir.ir.sizes.binding import Binding, Mixed
-from llmir.ir.sizes.polynomial import Dim, Size, sole, symbols
+from llmir.ir.sizes.polynomial import Dim, Max, OfDecode, OfPrefill, Size, ceildiv, minimum, sole, symbols
 
-from .costs import Kind, Priced, kinds
-from .functions import Code, Figures, Often, TwoCode
-from .groups import Group
-from .placement import placed
+from .functions import COUNTS, MANY, Code, FigureFunction, Often, TwoCode
+from .sizes import sweeps
 from .timing import Overhead, Part, Seconds, StageKind, StepSeconds, Timing
+
+OVERHEAD, BUBBLE = "overhead", "bubble"
+_new, _set = object.__new__, object.__setattr__
+
+
+@dataclass(frozen=True)
+class OpCost(Figures):
+    """One execution of an op on one rank; a step runs it `repeat` times. Figures are arrays on a grid.
+
+    Rows of kind `overhead` are no ops: they take time, and have no FLOPs and no bytes.
+    """
+
+    name: str
+    stage: int
+    kind: str
+    block: str
+    repeat: int
+    time_s: Number
+    flops: Number
+    matmul_flops: Number
+    read_bytes: Number
+    write_bytes: Number
+    weight_read_bytes: Number  # with the next two `read_bytes`
+    activation_read_bytes: Number
+    kv_cache_read_bytes: Number
+    activation_write_bytes: Number  # with the next one `write_bytes`
+    kv_cache_write_bytes: Number
+    comm_bytes: Number
+    intensity: Number  # FLOPs per byte of memory traffic
+    bound: Any
+    share: Number  # of the step on all stages, all repeats together
+    ideal_time_s: Number  # the roofline of the same
+    basis: Basis  # what the time is made of: measured kernels, and whose, or rates of the datasheet
+    error: Number | None  # the mean relative error that is known of such times
+    shape: tuple[Any, ...]  # of the local first result
+
+    @property
+    def total_s(self) -> Number:
+        """Seconds of all repeats together."""
+        return sealed(self.repeat * self.time_s)
+
+    @classmethod
+    def made(cls, fields: dict[str, Any]) -> OpCost:
+        """Of fields in order, which cannot be written: quick, as each of a report's rows has two dozen."""
+        row = _new(cls)
+        _set(row, "__dict__", fields)
+        return row
+
+    def of(self, named: Mapping[str, Any]) -> OpCost:
+        """The same of another op whose figures are the same."""
+        return self.made({**vars(self), **named})
+
+
+@dataclass(frozen=True)
+class StageCost(Figures):
+    """A pipeline stage: one micro-batch's time, what the step is made of there, and one rank's memory.
+
+    `ops_s`, `overhead_s` and `bubble_s` are of all micro-batches and add up to the step.
+    """
+
+    stage: int
+    time_s: Number
+    ops_s: Number
+    overhead_s: Number
+    bubble_s: Number
+    weight_bytes: Number
+    kv_cache_bytes: Number
+    activation_peak_bytes: Number
+    peak_memory_bytes: Number
+
+
+def stages(
+    timing: Timing, overheads: Sequence[Overhead], memories: Sequence[Memory], at: Binding
+) -> tuple[StageCost, ...]:
+    """One row a pipeline stage; `overheads` are none for what no engine serves."""
+    parts, none = timing.micro_batches, (Overhead(),) * len(timing.stages)
+    rows = zip(timing.stages, overheads or none, timing.bubbles, memories, strict=True)
+    return tuple(
+        StageCost(
+            stage=i,
+            time_s=time,
+            ops_s=parts * (time - sum(engine)),
+            overhead_s=parts * sum(engine),
+            bubble_s=bubble,
+            weight_bytes=at(m.weights),
+            kv_cache_bytes=at(m.caches),
+            activation_peak_bytes=m.transient(at),
+            peak_memory_bytes=m.peak(at),
+        )
+        for i, (time, engine, bubble, m) in enumerate(rows)
+    )
+
+
+def over(part: Number, whole: Number) -> Number:
+    """`part` / `whole`; NaN of nothing."""
+    if isinstance(whole, np.ndarray):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return read_only(part / whole)
+    return part / whole if whole else math.nan
+
+
+class Priced(NamedTuple):
+    """A price at a point or on a grid: its time, what that is due to, the roofline's, and which one holds.
+
+    `bound` and `which` are places, in `BOUNDS` and of one of several prices, so that symbols go through.
+    """
+
+    time: Number
+    bound: Number
+    least: Number
+    which: Number
+
+    @classmethod
+    def of(cls, price: Price, runs: Binding, at: Binding) -> Priced:
+        """Those of a price: its time at the sizes that it runs at, its roofline at those asked for."""
+        return cls(*price.due(runs), price.least(at), price.which(runs))
+
+
+class Kind(NamedTuple):
+    """Rows that are alike: one of them, its number and the others', and where `Plan.figures` has theirs.
+
+    These are what it is `priced`, the `amounts` that it does, and the `shape` of its result. `fields` are
+    those of its row, in order, of which only what it is called is known.
+    """
+
+    row: Row
+    price: Price
+    pads: bool
+    first: int
+    fields: FrozenDict[str, Any]
+    others: tuple[tuple[int, Mapping[str, Any]], ...]
+    priced: slice
+    amounts: slice
+    shape: slice
+
+
+def kinds(rows: Sequence[Row], prices: Sequence[Price], keys: Sequence[tuple[int, bool]]) -> tuple[Kind, ...]:
+    """Rows whose figures are the same at every point, as one; `keys` are of their prices, and if they pad."""
+    alike: dict[Any, list[int]] = {}
+    for i, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
+        alike.setdefault(figures, []).append(i)
+    distinct, each = dict.fromkeys(key for key, *_ in alike), len(Priced._fields)
+    places = {key: slice(each * i, each * (i + 1)) for i, key in enumerate(distinct)}
+    found, end = [], each * len(distinct)
+    for (key, *_), (first, *others) in alike.items():
+        row = rows[first]
+        start, middle = end, end + len(row.amounts)
+        end = middle + len(row.shape.shape)
+        where = places[key], slice(start, middle), slice(middle, end)
+        rest = tuple((i, named(rows[i])) for i in others)
+        fields = FrozenDict({**dict.fromkeys(OpCost.__dataclass_fields__), **named(row)})
+        found.append(Kind(row, prices[first], key[1], first, fields, rest, *where))
+    return tuple(found)
+
+
+def work(
+    kinds: Sequence[Kind], values: Sequence[Number], at: Binding, step_s: Number, parts: int
+) -> tuple[OpCost, ...]:
+    """The rows of all ops in schedule order, at a point or on a grid, of the `values` of `Plan.figures`.
+
+    `step_s` are the seconds of the step on all stages, `parts` its micro-batches.
+    """
+    found: dict[int, OpCost] = {}
+    for op, price, _, first, known, others, priced, amounts, shape in kinds:
+        time, bound, least, which = values[priced]
+        figures, sizes, repeat, holding = values[amounts], values[shape], op.repeat * parts, price.held(which)
+        fields = known.copy()  # in the time that two or three entries of a new one take
+        if at.shape:
+            time, least, *figures = (_whole(n, at) for n in (time, least, *figures))
+            sizes = tuple(_whole(n, at) for n in sizes)
+            fields["bound"] = read_only(_WORDS[_whole(bound, at).astype(int)])
+        else:
+            fields["bound"] = BOUNDS[int(bound)]
+        flops, matmul, read, write, weights, activations, cached, made, kept, sent = figures
+        fields["repeat"] = repeat
+        fields["time_s"] = time
+        fields["flops"] = flops
+        fields["matmul_flops"] = matmul
+        fields["read_bytes"] = read
+        fields["write_bytes"] = write
+        fields["weight_read_bytes"] = weights
+        fields["activation_read_bytes"] = activations
+        fields["kv_cache_read_bytes"] = cached
+        fields["activation_write_bytes"] = made
+        fields["kv_cache_write_bytes"] = kept
+        fields["comm_bytes"] = sent
+        fields["intensity"] = over(flops, read + write)
+        fields["share"] = over(repeat * time, step_s)
+        fields["ideal_time_s"] = least
+        fields["basis"] = holding.basis
+        fields["error"] = holding.error
+        fields["shape"] = sizes
+        found[first] = row = OpCost.made(fields)
+        for i, named in others:
+            found[i] = row.of(named)
+    return tuple(found[i] for i in range(len(found)))
+
+
+def named(row: Row) -> Mapping[str, Any]:
+    """What an op is called, and where it stands: the first fields of its row."""
+    return FrozenDict(name=row.name, stage=row.stage, kind=row.kind, block=row.block)
+
+
+_WORDS = np.array(BOUNDS)
+
+
+def _whole(number: Number, at: Binding) -> Number:
+    return read_only(np.broadcast_to(number, at.shape).astype(np.float64))
+
+
+def error(ops: Sequence[OpCost], lent: Sequence[tuple[Number, Number]], host_error: float) -> Number | None:
+    """The mean relative error of a step of these ops, by those that it is known of; None where it is of none.
+
+    So much of each op's is of what its kernel is `lent`, and of what is `beyond` those runs (`Price`).
+
+    Ops by kernels of one engine are off alike, so that their errors add up by their times; and whole runs of
+    an engine are as far off at least as they were found to be. What is beyond them knows nothing of that.
+    """
+    pairs = [(op, part) for op, part in zip(ops, lent, strict=True) if op.error is not None]
+    if not pairs:
+        return None
+    sums, whole = [0.0, 0.0, 0.0], 0.0
+    for op, part in pairs:
+        sums = [
+            total + op.share * each for total, each in zip(sums, error_parts(op.error, *part), strict=True)
+        ]
+        whole = whole + op.share
+    return whole_error((over(total, whole) for total in sums), host_error)
+
+
+def error_parts(error: Any, lent: Number, beyond: Number) -> tuple[Number, Number, Number]:
+    """An op's own error, that of what is lent as to runs of hosts, and that of what is beyond them."""
+    of_others = minimum(lent, error)
+    new = minimum(beyond, of_others)
+    return (error**2 - of_others**2) ** 0.5, (of_others**2 - new**2) ** 0.5, new
+
+
+def whole_error(parts: Iterable[Number], host_error: float) -> Number:
+    """A step's error: by its parts as `error_parts` has them, and that of whole runs."""
+    own, others, beyond = parts
+    return np.hypot(np.maximum(np.hypot(own, others), host_error), beyond)
+
+
+def engine(
+    program: Program, overheads: Sequence[Overhead], step_s: Number, error: float | None
+) -> tuple[OpCost, ...]:
+    """What the engine adds to the ops of a micro-batch, one row a stage; none where no engine serves."""
+    return tuple(
+        _overhead(
+            program,
+            stage,
+            "engine_overhead",
+            repeat=program.micro_batches,
+            time_s=sum(parts),
+            step_s=step_s,
+            bound=OVERHEAD,
+            block="engine",
+            ideal_time_s=0.0,
+            basis=CALIBRATED,  # an engine's CPU is fitted to whole runs, on whatever device
+            error=error,
+        )
+        for stage, parts in enumerate(overheads)
+    )
+
+
+def bubbles(
+    program: Program, timing: Timing, ideal: Timing, step_s: Number, **known: Any
+) -> tuple[OpCost, ...]:
+    """What each stage waits for the others in a step."""
+    pairs = zip(timing.bubbles, ideal.bubbles, strict=True)
+    return tuple(
+        _overhead(
+            program,
+            stage,
+            BUBBLE,
+            repeat=1,
+            time_s=time,
+            step_s=step_s,
+            bound=BUBBLE,
+            block="pipeline",
+            ideal_time_s=least,
+            **known,
+        )
+        for stage, (time, least) in enumerate(pairs)
+    )
+
+
+def _overhead(
+    program: Program,
+    stage: int,
+    name: str,
+    *,
+    repeat: int,
+    time_s: Number,
+    step_s: Number,
+    bound: str,
+    **known: Any,
+) -> OpCost:
+    grid = step_s.shape if isinstance(step_s, np.ndarray) else ()
+    none: Any = read_only(np.zeros(grid)) if grid else 0
+    fields: dict[str, Any] = {
+        **dict.fromkeys(OpCost.__dataclass_fields__, none),
+        "name": program.prefix(program.entries[stage]) + name,
+        "stage": stage,
+        "kind": OVERHEAD,
+        "repeat": repeat,
+        "time_s": time_s + none,
+        "intensity": none * math.nan,
+        "bound": np.full(grid, bound) if grid else bound,
+        "share": over(repeat * time_s, step_s),
+        "shape": (),
+        **known,
+    }
+    return OpCost.made({name: sealed(value) for name, value in fields.items()} if grid else fields)
+
+
+MOST = 1 << 24  # tokens up to which what decides nothing is left out
+# What a price is asked for, by name: seconds alone, in a graph that hides such a share of launches, or both.
+KINDS: dict[str, Callable[[Price, Binding, float], tuple[Number, ...]]] = {
+    "alone": lambda price, at, hidden: (price.time(at),),
+    "graph": lambda price, at, hidden: price.in_graph(at, hidden)[1:],
+    "both": lambda price, at, hidden: price.in_graph(at, hidden),
+}
+
+
+class Group:
+    """Prices with how often each stage runs them, which depend on a product of symbols alone, or on more."""
+
+    def __init__(
+        self, size: Dim | None, prices: Mapping[Price, list[int]], hidden: float, symbolic: bool
+    ) -> None:
+        self.size, self.prices, self.hidden, self.symbolic = size, prices, hidden, symbolic
+        self._codes: dict[str, Callable[[Binding], Sequence[Number]]] = {}
+
+    @property
+    def late(self) -> bool:
+        """Whether more decides it than how many sequences and new tokens there are."""
+        return self.size is None or "C" in symbols(self.size)
+
+    def __call__(self, kind: str, at: Binding) -> Sequence[Number]:
+        """Seconds on each stage, one kind after another.
+
+        At many points they are there once for each value of the size, and gathered.
+        """
+        points, places = at, None
+        if self.size is not None and at.shape:
+            points, places = at.apart(self.size)
+        figures = partial(self.sums, kind)
+        if self.symbolic and math.prod(points.shape) >= MANY and type(points) is Binding:
+            if kind not in self._codes:
+                self._codes[kind] = self._code(kind)
+            found = self._codes[kind](points)
+        else:
+            found = sweeps(figures, points)
+        return found if places is None else [seconds.take(places) for seconds in found]
+
+    def sums(self, kind: str, at: Binding) -> tuple[Number, ...]:
+        """The same by the prices themselves; of symbols too."""
+        found: list[Number] = []
+        for price, repeats in self.prices.items():
+            times = KINDS[kind](price, at, self.hidden)
+            found = found or [0.0] * (len(times) * len(repeats))
+            for stage, repeat in enumerate(repeats):
+                if repeat:
+                    for place, time in zip(range(stage, len(found), len(repeats)), times, strict=True):
+                        found[place] = found[place] + repeat * time
+        return tuple(found)
+
+    def _code(self, kind: str) -> Callable[[Binding], Sequence[Number]]:
+        """The same as code, of arrays."""
+        size = self.size
+        if size is None:
+            return Code(partial(self.sums, kind))
+        tape = Outline(SCALARS)
+        found = Function.of(tape, "x", self.sums(kind, Binding.only(size, tape.symbol("x"))))
+        counts = set(size.terms[0][0]) <= set(COUNTS)
+        compiled = cache(lambda function: PRINTERS["numpy"].compiled(function(found)))
+
+        def code(at: Binding) -> Sequence[Number]:
+            values = at(size)
+            few = counts and values.max() <= MOST
+            seconds: Sequence[Number] = compiled(_few if few else whole)(values)
+            return seconds
+
+        return code
+
+
+def _few(outline: Function) -> Function:
+    return within(outline, "x", MOST).function
+
+
+def placed(program: Program, model: Model) -> Model:
+    """The model on the nodes that the ranks need; HardwareError if they do not fit, or nothing joins them.
+
+    InputError for a share of a link that nothing goes over.
+    """
+    return for_ranks(ranks(program), model, program)
+
+
+def for_ranks(of: Ranks, model: Model, program: Program, sent: Iterable[Row] = ()) -> Model:
+    """The same for other ranks of the program, which send these rows besides."""
+    device = house(of, model.device)
+    check(of, device)
+    if shares := getattr(model, "of_links", ()):
+        used = {*links(program, device), *_links(device, (row.work for row in sent))}
+        if idle := [name for name in shares if name not in used]:
+            raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
+    return model if device is model.device else moved(model, device)
+
+
+@lru_cache(maxsize=256)
+def moved(model: Model, device: Device) -> Model:
+    """The same cost model on another device."""
+    return cast("Model", replace(cast("Any", model), device=device))
+
+
+@lru_cache(maxsize=256)
+def links(program: Program, device: Device) -> Mapping[str, Link]:
+    """The links that ranks send over in any phase, by name; `network` is between nodes."""
+    sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
+    return FrozenDict(_links(device, sent))
+
+
+def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
+    used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
+    return {span.name: span.link for span in used}
+
 
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
 
@@ -219,9 +665,12 @@ class Plan:
         return kinds(self.rows, self.prices, self.keys)
 
     @cached_property
-    def _codes(self) -> tuple[Figures, Figures]:
+    def _codes(self) -> tuple[FigureFunction, FigureFunction]:
         """All `seconds`, and the last of them: as code where that pays, of prices that symbols go through."""
-        figures: tuple[Figures, Figures] = self._seconds, lambda at: self._served(at, self.busy(at))[1]
+        figures: tuple[FigureFunction, FigureFunction] = (
+            self._seconds,
+            lambda at: self._served(at, self.busy(at))[1],
+        )
         return (Often(figures[0], Code), Often(figures[1], Code)) if self.model.symbolic else figures
 
     def _seconds(self, at: Binding) -> tuple[Number, ...]:
@@ -366,3 +815,154 @@ def plan(program: Program, model: Model, cache_policy: str = "exact") -> Plan:
 def late(row: Row) -> float:
     """What one of the ranks waits for the last in a collective; a send waits for nobody."""
     return lateness(row.work.ranks) if row.work.wire and row.node.op.exchanges else 0.0
+
+
+_OF: dict[str, Callable[[Size], Size]] = {"prefill": OfPrefill.of, "decode": OfDecode.of}
+Phased = tuple[Row, str]
+
+
+@dataclass(frozen=True)
+class PhasePrice(Price):
+    """The price of an op that runs in one phase, at the sequences that are in it."""
+
+    price: Price
+    phase: str
+
+    @property
+    def basis(self) -> Basis:
+        """That of the price."""
+        return self.price.basis
+
+    @property
+    def lent(self) -> float:
+        """The price's own."""
+        return self.price.lent
+
+    @property
+    def beyond(self) -> float:
+        """The price's own."""
+        return self.price.beyond
+
+    @property
+    def error(self) -> float | None:
+        """That of the price."""
+        return self.price.error
+
+    def which(self, at: Binding) -> Number:
+        """The place of the price that holds there."""
+        return self.price.which(self._within(at))
+
+    def held(self, which: Number) -> Price:
+        """The price that holds there."""
+        return self.price.held(which)
+
+    def time(self, at: Binding) -> Number:
+        """Seconds of one execution."""
+        return self.price.time(self._within(at))
+
+    def due(self, at: Binding) -> tuple[Number, Number]:
+        """Seconds, and what they are due to."""
+        return self.price.due(self._within(at))
+
+    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        """Seconds alone, and in a graph of kernels."""
+        return self.price.in_graph(self._within(at), hidden)
+
+    def least(self, at: Binding) -> Number:
+        """Seconds of the roofline."""
+        return self.price.least(self._within(at))
+
+    def _within(self, at: Binding) -> Binding:
+        return at.within(self.phase) if isinstance(at, Mixed) else at
+
+
+@dataclass(frozen=True, eq=False)
+class Together(Plan):
+    """The plan of a step whose sequences are of two phases: that of `program`, and of one of its phases."""
+
+    @cached_property
+    def _apart(self) -> tuple[Phased, ...]:
+        """Each op with the phase that it runs in, "" for both: in the order of the phases."""
+        others = {_alike(row): row for row in rows(self.program.phases["decode"])}
+        found: list[Phased] = []
+        waiting = list(others)
+        for row in rows(self.program):
+            key = _alike(row)
+            if key not in others:
+                found.append((row, "prefill"))
+                continue
+            place = waiting.index(key)
+            found += [(others[other], "decode") for other in waiting[:place]]
+            found.append((row, ""))
+            waiting = waiting[place + 1 :]
+        return (*found, *((others[other], "decode") for other in waiting))
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The ops; those of one phase count its sequences alone."""
+        taken = {row.name for row, phase in self._apart if phase != "decode"}
+        return tuple(
+            _within(
+                row, phase, f"{row.name} (decode)" if phase == "decode" and row.name in taken else row.name
+            )
+            for row, phase in self._apart
+        )
+
+    @cached_property
+    def prices(self) -> tuple[Price, ...]:
+        """The price of each row."""
+        prices = ((self.model.price(row), phase) for row, phase in self._apart)
+        return tuple(PhasePrice(price, phase) if phase else price for price, phase in prices)
+
+    def _decodes(self, at: Binding) -> bool:
+        """It reads prompts too."""
+        return False
+
+    def _reads(self, at: Binding) -> bool:
+        """However short their rest is."""
+        return True
+
+    @cached_property
+    def memories(self) -> tuple[Memory, ...]:
+        """What each stage must hold: of either phase what it holds at its fullest moment, and no less."""
+        programs = self.program, self.program.phases["decode"]
+        pairs = zip(*(memories(program, self.cache_policy) for program in programs), strict=True)
+        return tuple(Memory(m.weights, m.caches, _lifetimes(m, beside)) for m, beside in pairs)
+
+
+def _alike(row: Row) -> tuple[object, ...]:
+    """What makes two ops of two phases one."""
+    return row.name, row.stage, row.node.op, row.repeat, row.operands, row.shape
+
+
+def _within(row: Row, phase: str, name: str) -> Row:
+    if not phase:
+        return row
+    of, work = _OF[phase], row.work
+    own = replace(
+        work, matrix=of(work.matrix), vector=of(work.vector), wire=of(work.wire), payload=of(work.payload)
+    )
+    reads = tuple((role, of(n)) for role, n in row.reads)
+    writes = tuple((role, of(n)) for role, n in row.writes)
+    return replace(row, name=name, work=own, reads=reads, writes=writes)
+
+
+def _lifetimes(memory: Memory, beside: Memory) -> Lifetimes:
+    moments = tuple(_moments(memory, beside))
+    return Lifetimes(moments, tuple(dict.fromkeys(moment.bytes for moment in moments)))
+
+
+def _moments(memory: Memory, beside: Memory) -> Iterator[Moment]:
+    most: Size = 0
+    for size in beside.lifetimes.sizes:
+        most = Max.of(most, size)
+    most = OfDecode.of(most)
+    for moment in memory.moments:
+        held = (Held(h.name, OfPrefill.of(h.bytes)) for h in moment.held)
+        yield Moment(moment.op, OfPrefill.of(moment.bytes) + most, (*held, Held("decode", most)))
+
+
+@lru_cache(maxsize=256)
+def together(program: Program, model: Model, cache_policy: str = "exact") -> Together:
+    """The plan of a step of both phases of `program`, which is that of prefill."""
+    return Together(program, placed(program, model), cache_policy)

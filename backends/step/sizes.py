@@ -1,8 +1,15 @@
-"""What is asked of a step: sequences, new tokens and cached ones, numbers or arrays of them."""
+"""What is asked of a step: sequences, new tokens and cached ones, numbers or arrays of them.
+
+The points of a report: what was asked for, and the sizes of a micro-batch there.
+
+Figures at many points, block by block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,13 +18,12 @@ from llmir.backends.kernels.base import DRAFTS
 from llmir.base.arguments import counts, shown
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
+from llmir.base.values import Immutable, figure
 from llmir.hw.engine import Engine
-from llmir.hw.scheduler import Scheduler
+from llmir.hw.engine_sections import Scheduler
 from llmir.ir.core.program import APART, Program
-from llmir.ir.sizes.binding import Binding, Mixed
-from llmir.ir.sizes.packed import Packed, is_packed, packed
+from llmir.ir.sizes.binding import Binding, Mixed, Packed, Uneven, is_packed, packed
 from llmir.ir.sizes.polynomial import Dim
-from llmir.ir.sizes.uneven import Uneven
 
 Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
@@ -188,3 +194,66 @@ def running(
     phase = phase or step_phase(program, numbers)
     runs = program.phase(phase)
     return runs, phase, together(program.micro_batches, list(zip(steps, phases, strict=True)), runs.splits)
+
+
+class Points(Immutable):
+    """`batch` sequences with `new` tokens each and `context` cached.
+
+    Of very many points these are packed, and made when they are asked for.
+    """
+
+    program: Program
+    _points: Binding
+
+    @cached_property
+    def at(self) -> Binding:
+        """The sizes of a micro-batch."""
+        return Binding.keeping(**self._points.symbols)
+
+    @figure
+    def batch(self) -> Number:
+        """Sequences."""
+        return self.at.symbols["B"] * self.program.micro_batches
+
+    @figure
+    def new(self) -> Number:
+        """New tokens of each."""
+        return self.at.symbols["T"]
+
+    @figure
+    def context(self) -> Number:
+        """Cached tokens of each."""
+        return self.at.symbols["C"]
+
+
+# Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
+BLOCK = 1 << 16
+# Points of which the times of the stages are held at once, 8 bytes each.
+WHOLE = 1 << 20
+
+
+def sweep(figure: Callable[[Binding], Number], at: Binding, block: int = BLOCK) -> Number:
+    """`figure(at)`, evaluated in blocks when `at` holds large arrays."""
+    (found,) = sweeps(lambda at: (figure(at),), at, block)
+    return found
+
+
+def sweeps(
+    figures: Callable[[Binding], Sequence[Number]], at: Binding, block: int = BLOCK
+) -> Sequence[Number]:
+    """The same of several figures."""
+    shape = at.shape
+    if not shape:
+        return figures(at)
+    points = math.prod(shape)
+    if points <= 2 * block:
+        return [np.broadcast_to(figure, shape).astype(np.float64) for figure in figures(at)]
+    step = max(1, block * shape[0] // points)
+    results: list[Any] = []
+    for start in range(0, shape[0], step):
+        part = slice(start, start + step)
+        found = figures(at.block(part))
+        results = results or [np.empty(shape) for _ in found]
+        for result, values in zip(results, found, strict=True):
+            result[part] = values
+    return results

@@ -15,7 +15,7 @@ from llmir.backends.cost.op_time import Price
 from llmir.backends.work.rows import Row
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
-from llmir.ir.sizes.atoms import maximum
+from llmir.ir.sizes.polynomial import maximum
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,14 @@
-"""Functions of a tape in languages that others run: those that they call once each, and then themselves."""
+"""Functions of a tape in languages that others run: those that they call once each, and then themselves.
+
+A price as a program: what kernels do to sizes is recorded once, and printed as code without them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from . import python
+from . import numpy, python
 from .record import TRUTHS, Constant, Function
 
 # Functions that are whole numbers of whole numbers.
@@ -122,3 +125,16 @@ def whole(function: Function) -> frozenset[int]:
         if kind in WHOLE | TRUTHS and all(map(known, of)):
             found.add(number)
     return frozenset(filter(known, function.outputs))
+
+
+class Printer(Protocol):
+    """A language that functions of a tape are printed in, and what they are in Python."""
+
+    def text(self, function: Function, name: str = "run") -> str:
+        """The source of a function of that name."""
+
+    def compiled(self, function: Function) -> Callable[..., tuple[Any, ...]]:
+        """The function, of its inputs in order."""
+
+
+PRINTERS: dict[str, Printer] = {"python": python, "numpy": numpy}

@@ -3,6 +3,8 @@
 What is called by a function is bounded where its operands depend on one whole number alone, such as tokens:
 on blocks that cover all of them up to the most. Calls that are alike are bounded together, and what was found
 is kept.
+
+Numbers that are told when functions run, beside their inputs: what is made of them alone is told once.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .bounds import Range
 from .languages import WHOLE
-from .pruning import Choices
+from .pruning import Choices, Range
 from .record import Function, Kept, Operand, Symbol, Tape
 
 FINE = 32  # blocks of numbers between a power of two and the next; those below are one each
@@ -232,3 +233,40 @@ def _stacked(ranges: Iterable[Range]) -> Range:
     low, high = (np.stack(np.broadcast_arrays(*each)) for each in ends)
     alike = low.shape[1] == 1 and (low == low[0]).all()  # a number of all of them
     return Range.of(low[:1], high[:1]) if alike else Range.of(low, high)
+
+
+class Outside(Tape):
+    """A tape of such numbers, by name, with what each usually is."""
+
+    outside = True
+
+    def __init__(self, scalars: Any, usual: Mapping[str, float]) -> None:
+        super().__init__(scalars)
+        self.usual = dict(usual)
+
+    def value(self, symbol: Symbol) -> Any:
+        """What a symbol of it usually is."""
+        function = Function.of(self, self.usual, [symbol])
+        return function.onto(Tape(self.kind), self.usual.values())[0]
+
+
+def usual(number: Any) -> Any:
+    """A number, or what one of the outside usually is."""
+    return number.usual if outside(number) else number
+
+
+def outside(number: Any) -> bool:
+    """Whether it is told when functions run."""
+    return isinstance(number, Symbol) and number.tape.outside
+
+
+def names(symbol: Symbol) -> frozenset[str]:
+    """Of what is told of the outside, what a number is made of."""
+    nodes, found, open_ = symbol.tape.nodes, set[str](), [symbol.number]
+    while open_:
+        function, of = nodes[open_.pop()]
+        if function == "symbol":
+            found.add(of[0])
+        elif function != "constant":
+            open_ += of
+    return frozenset(found)

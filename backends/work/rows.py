@@ -1,20 +1,166 @@
-"""What a program asks of one rank, op by op, before any device or number enters."""
+"""What a program asks of one rank, op by op, before any device or number enters.
+
+What a time is made of: measured kernels, of this device or borrowed, or rates of the datasheet.
+
+What bounds the time of an op, as every cost model states it.
+
+What an op among routed experts cannot say alone: the types its layer multiplies, and rows of others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
+from llmir.backends.tape.outline import outside
+from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.values import figure
+from llmir.ir.core.dtype import DType
 from llmir.ir.core.graph import Graph, Node
 from llmir.ir.core.mesh import ONE_DEVICE, Mesh
 from llmir.ir.core.op import Op, Work, work
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.polynomial import Size
+from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Dim, Size
+from llmir.ir.sizes.ragged import most
 
-from .routed import Experts, experts
+
+@dataclass(frozen=True)
+class Basis:
+    """The basis of a price: `kind` is calibrated, roofline or efficiency; only times of one kind compare.
+
+    Of calibrated kernels, `device` is the one that they were measured on if it is another, `engine` whose
+    they are if the one asked for has none, and `by` the family of kernels that stands in where none is known
+    for the op. A roofline beside calibrated kernels says `why`.
+
+    >>> print(Basis("calibrated"), Basis("calibrated", device="H100-SXM"), sep="; ")
+    calibrated; borrowed from H100-SXM
+    >>> print(Basis("calibrated", engine="vidur", by="add"))
+    calibrated for vidur, by add
+    """
+
+    kind: str
+    device: str = ""
+    engine: str = ""
+    by: str = ""
+    why: str = ""
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether the kernels were measured on another device."""
+        return bool(self.device)
+
+    def __str__(self) -> str:
+        if self.borrowed:
+            words = f"borrowed from {self.device}" + (f" ({self.engine})" if self.engine else "")
+        else:
+            words = self.kind + (f" for {self.engine}" if self.engine else "")
+        return words + (f", by {self.by}" if self.by else "") + (f" {self.why}" if self.why else "")
+
+
+CALIBRATED = Basis("calibrated")
+ROOFLINE = Basis("roofline")
+EFFICIENCY = Basis("efficiency")
+BETWEEN_NODES = Basis("roofline", why="between nodes")
+
+
+BOUNDS = ("compute", "memory", "network", "overhead")  # the last: kernel launches, the engine's CPU
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One reason why an op takes time: `amount` of something at `rate` per second.
+
+    `constant` is the device's key for the rate, by which `Device.source` says where it comes from.
+    """
+
+    bound: str
+    amount: Size
+    rate: float
+    what: str
+    constant: str
+
+    def time(self, at: Binding) -> Number:
+        """Seconds."""
+        return at(self.amount) / self.rate
+
+    @figure
+    def seconds(self) -> Mapping[tuple[object, ...], float]:
+        """Seconds for each monomial of the amount; the time is never below their sum."""
+        terms = self.amount.terms if isinstance(self.amount, Dim) else (((), self.amount),)
+        return {monomial: coefficient / self.rate for monomial, coefficient in terms}
+
+    def below(self, other: Limit) -> bool:
+        """Whether `other` takes at least as long at every point, as is known of rates that are numbers."""
+        if outside(self.rate) or outside(other.rate):
+            return False
+        mine, theirs = self.seconds, other.seconds
+        return all(theirs.get(m, 0.0) - mine.get(m, 0.0) >= 0 for m in mine.keys() | theirs.keys())
+
+
+_BETWEEN = ("moe", "elementwise", "collective")  # kinds of ops that rows go through
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Types of the `rows` and `weights` that the grouped products around an op multiply.
+
+    `away` rows belong to experts of other ranks: where ranks slice what all of them have, kernels walk over
+    all rows and leave out what is not theirs. An exchange brings a rank its own rows, or its own tokens,
+    alone.
+    """
+
+    rows: DType
+    weights: DType
+    away: Size
+
+
+def experts(graph: Graph, node: Node, mesh: Mesh) -> Experts | None:
+    """Of an op from what `dispatch` takes to `combine`; None for all others."""
+    before = _before(graph, node)
+    first = before[-1] if before[-1].op.copies else None
+    product = next((n for n in before if _multiplies(n)), None)
+    if product is None and (first or any(user.op.copies for user, _ in graph.users[node.name])):
+        product = _after(graph, node)
+    if product is None:
+        return None
+    rows, weights, *_ = graph.operand_types(product)
+    away: Size = 0
+    if first and not any(n.op.routing and n.op.exchanges for n in before):
+        chosen, rows = (graph.type(v) for v in (first.operands[1], first.values[0]))
+        came = graph[first.operands[1].node].op.routing
+        there = most(rows.shape[0], mesh.size(chosen.placements[0])) if came else chosen.local(mesh).elements
+        away = there - rows.local(mesh).shape[0]
+    return Experts(rows.dtype, weights.dtype, away)
+
+
+def _multiplies(node: Node) -> bool:
+    """Whether it multiplies routed rows."""
+    return bool(node.op.routing and node.op.matrices)
+
+
+def _before(graph: Graph, node: Node) -> list[Node]:
+    """The node and those that brought its rows, as far as `dispatch`."""
+    found = [node]
+    while not found[-1].op.copies and found[-1].operands:
+        earlier = graph[found[-1].operands[0].node]
+        if earlier.op.kind not in _BETWEEN or earlier.op.combines:
+            break
+        found.append(earlier)
+    return found
+
+
+def _after(graph: Graph, node: Node) -> Node | None:
+    """The first grouped product that uses what a node gives."""
+    names = [node.name]
+    for name in names:
+        if _multiplies(graph[name]):
+            return graph[name]
+        names.extend(user.name for user, _ in graph.users[name] if user.name not in names)
+    return None
+
 
 # What memory traffic is of: weights are read; activations, keys and values are read and written.
 TRAFFIC = ("weight_read", "activation_read", "kv_cache_read", "activation_write", "kv_cache_write")

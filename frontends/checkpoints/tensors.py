@@ -11,11 +11,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmir.base import strict_json
+from llmir.base import readers
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import ConfigError, UnreadableError
 from llmir.base.names import plain
-from llmir.base.reading import Budget, contents
+from llmir.base.readers import Budget, contents
 from llmir.base.values import Figures
 from llmir.frontends.config.source import show
 from llmir.ir.core.dtype import DTYPES
@@ -131,7 +131,7 @@ def _total(fields: Mapping[str, object], key: str, shown: str) -> int | None:
 
 def _parse(data: bytes, shown: str) -> dict[str, object]:
     try:
-        fields = strict_json.load(data, _BUDGET)
+        fields = readers.load_json(data, _BUDGET)
     except UnreadableError as error:
         raise ConfigError(f"{shown}: {error}") from None
     if not isinstance(fields, dict):

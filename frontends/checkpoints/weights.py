@@ -17,7 +17,7 @@ from llmir.base.errors import VerifyError
 from llmir.base.formats import Pairs
 from llmir.base.names import Place, layered, numbered, stored
 from llmir.base.values import Figures
-from llmir.frontends.config.fields import METHOD, TOWERS
+from llmir.frontends.config.reader import METHOD, TOWERS
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.equation import Equation
 from llmir.ir.core.op import Op

@@ -1,22 +1,339 @@
 """`quantization_config`: in what types a checkpoint stores its weights, as the text of a pass.
 
 Frontends know no passes, so a program says this as its fact `quantization`, and whoever loads it runs that.
+
+The modules that a quantized checkpoint leaves as they are, layer by layer.
+
+Schemes that say each kind of tensor as an object: those of compressed-tensors and of modelopt.
+
+How each `quant_method` says the types of weights, activations and caches, as options of `quantize`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
-from llmir.base.errors import UnsupportedError
-from llmir.ir.core.program import Program
+from llmir.base.errors import ConfigError, UnsupportedError
+from llmir.base.names import layered, numbered, plain, stored
+from llmir.ir.core.program import Instance, Program
+from llmir.ir.sizes.binding import Binding
 
-from . import unquantized
-from .fields import METHOD, QUANTIZATION_INERT, QUANTIZATION_NEUTRAL
-from .groups import KEY
-from .methods import method
-from .reader import Config
+from .reader import METHOD, QUANTIZATION_INERT, QUANTIZATION_NEUTRAL, Config
 from .source import show
-from .unquantized import Apart
+
+_WHERE = "$.quantization_config"
+
+Apart = tuple[frozenset[str], ...]
+"""For each layer the modules that it leaves, with `*` for layers and experts."""
+
+# A pattern of words and `.*` says the same of all numbers: those stand between dots, never between letters.
+_WORDS = re.compile(r"re:(\.\*|\\\.|[a-z_()|^$]|(?<=[a-z_])\.(?=[a-z_]))+", re.IGNORECASE)
+
+
+def covers(entry: str, module: str) -> bool:
+    """Whether an entry of a list names this module: by its name, the end of that, a parent, `*` or `re:`."""
+    if entry.startswith("re:"):
+        try:
+            return re.match(entry[3:], module) is not None
+        except re.error:
+            raise ConfigError(f"{_WHERE}: {show(entry)} is not a regular expression") from None
+    if "*" in entry:
+        return fnmatchcase(module, entry) or fnmatchcase(module, f"{entry}.*")
+    return f".{entry}." in f".{module}."
+
+
+def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
+    """What each layer leaves; `UnsupportedError` if that is so of some of its experts only."""
+    layers = 1 + max((layer for at, _ in _modules(program) for layer in at.layers), default=0)
+    found: list[set[str]] = [set() for _ in range(layers)]
+    # Only these can tell one expert from another; the others are asked of one.
+    numbers = tuple(e for e in entries if not _WORDS.fullmatch(e))
+    telling = tuple(e for e in numbers if re.search(r"^re:|\*|^\d|experts\.\d", e))
+    others = tuple(e for e in entries if e not in telling)
+    # What has no digit, and `*` alone that may stand for one, says the same of all layers of a body.
+    alike = not any(re.search(r"^re:|[\d?\[]", e) for e in numbers)
+    for at, module in _modules(program) if entries else ():
+        experts = _experts(at) if telling and "{expert}" in module and not alike else 1
+        for layer in [at.layers.first] if alike else at.layers:
+            names = [numbered(module, layer).replace("{expert}", str(i)) for i in range(experts)]
+            left = {_named(others, names[0]) or _named(telling, name) for name in names}
+            if len(left) > 1:
+                fact = "some experts are left as they are; all or none is modelled"
+                raise UnsupportedError(f"{_WHERE}: {names[0].rpartition('.0.')[0]}: {fact}")
+            if left == {True}:
+                for each in at.layers if alike else [layer]:
+                    found[each].add(pattern(module))
+    return tuple(map(frozenset, found))
+
+
+def precision_plan(program: Program, apart: Apart) -> str:
+    """The part of a `quantize` plan that keeps them, by body where bodies differ; layers of one do not."""
+    kept: dict[str, dict[str, bool]] = {}  # module -> op in its body -> whether it stays
+    for at, module in _modules(program):
+        [user] = {user.name for user, _ in at.graph.users[at.node.name]}
+        kept.setdefault(pattern(module), {})[f"{at.graph.name}.{user}"] = (
+            pattern(module) in apart[at.layers.first]
+        )
+    entries: list[str] = []
+    for module, ops in kept.items():
+        entries += [module] if all(ops.values()) else [op for op, stays in ops.items() if stays]
+    return ", ".join(f"{entry}:keep" for entry in dict.fromkeys(entries))
+
+
+def quantizes(program: Program, apart: Apart, blocks: frozenset[str] | None = None) -> bool:
+    """Whether a matrix is left to quantize, in these blocks if they are stated."""
+    return any(
+        pattern(module) not in apart[at.layers.first]
+        for at, module in _modules(program)
+        if at.node.op.block != "router"  # which no method takes
+        and (blocks is None or at.node.op.block in blocks)
+    )
+
+
+def pattern(module: str) -> str:
+    """How a plan calls the module in all layers and experts."""
+    return numbered(module, "*").replace("{expert}", "*")
+
+
+def _named(entries: tuple[str, ...], name: str) -> bool:
+    return any(covers(entry, name) for entry in entries)
+
+
+def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
+    """The matrices of layers, and their modules."""
+    for at in program.instances():
+        if not layered(at.node.op.param):
+            continue
+        if any(slot in user.op.matrices for user, slot in at.graph.users[at.node.name]):
+            yield at, stored(at.node.op.param).tensor.removesuffix(".weight")
+
+
+def _experts(at: Instance) -> int:
+    count: int = Binding()(at.node.results[0].shape[at.node.op.axes.index("expert")])
+    return count
+
+
+KEY = "quantization_config"
+Options = dict[str, str]
+
+
+# What modelopt calls its formats: FP8 has one scale a matrix.
+_MODELOPT = {"FP8": "fp8_t", "NVFP4": "nvfp4"}
+
+
+def compressed(config: Config, entries: tuple[str, ...]) -> Options:
+    """compressed-tensors, one group of all linears."""
+    options = _single_group(config)
+    sparse = config.nested("sparsity_config")  # dense weights may bear one too
+    if sparse and sparse.fields:
+        sparse.unmodelled("format", (None, "dense"), "sparse weights")
+        sparse.ignore(*sparse.fields)
+    if not any(covers(entry, "lm_head") for entry in entries):
+        options["plan"] = f"lm_head:{options['weights']}"
+    return options
+
+
+def modelopt(config: Config, entries: tuple[str, ...]) -> Options:
+    """NVIDIA's ModelOpt, one format of all linears; `quant_algo` names what its group says."""
+    algorithm = config.text("quant_algo")
+    if algorithm not in _MODELOPT:
+        fact = f"{show(algorithm)} is not supported; {' and '.join(_MODELOPT)} are"
+        raise config.error("quant_algo", fact, UnsupportedError)
+    options = _single_group(config, scales="tensor")
+    if options["weights"] != _MODELOPT[algorithm]:
+        raise config.error("quant_algo", f"{algorithm} contradicts weights in {options['weights']}")
+    return options
+
+
+def _single_group(config: Config, scales: str | None = None) -> Options:
+    """The one group of all linears, and the cache; `scales` is the strategy of weights that state none."""
+    groups = config.nested("config_groups")
+    names = list(groups.fields) if groups else []
+    if not groups or len(names) != 1:
+        raise config.error("config_groups", f"expected one group, got {len(names)}", UnsupportedError)
+    group = groups.nested(names[0])
+    matrices = group.nested("weights") if group else None
+    if not group or not matrices:
+        raise groups.error(names[0], "expected an object with weights")
+    group.ignore("format")
+    group.unmodelled("output_activations", (None,), "results of few bits")
+    if group.texts("targets") not in ((), ("Linear",)):
+        fact = f'{show(group.fields["targets"])} is not supported; ["Linear"] is'
+        raise group.error("targets", fact, UnsupportedError)
+    options = {"weights": _weights(matrices, scales), "activations": "", "kv": ""}
+    if inputs := group.nested("input_activations"):
+        options["activations"] = _symmetric(inputs)
+        if inputs.fields.get("dynamic") is False and options["activations"] in ("fp8", "int8"):
+            options["activations"] += "_t"  # found before, one for all tokens
+    if cache := config.nested("kv_cache_scheme"):
+        options["kv"] = _symmetric(cache)
+    return options
+
+
+def _weights(scheme: Config, scales: str | None) -> str:
+    kind = _number(scheme)
+    if kind == "nvfp4":
+        return kind
+    strategy = scheme.text("strategy", scales)
+    if strategy == "group":
+        group = scheme.integer("group_size")
+        return f"{kind}_g{group}" + ("" if scheme.flag("symmetric", True) else "z")
+    _symmetric(scheme)
+    if strategy == "block" and len(block := scheme.integers("block_structure")) == 2 and all(block):
+        return f"{kind}_b{block[0]}x{block[1]}"
+    scales = {"channel": "c" if kind != "int4" else "c16", "tensor": "t"}.get(strategy)
+    if scales is None:
+        raise scheme.error("strategy", f"{show(strategy)} is not supported", UnsupportedError)
+    return f"{kind}_{scales}"
+
+
+def _symmetric(scheme: Config) -> str:
+    """A kind of number without zero points."""
+    scheme.unmodelled("symmetric", (None, True), "zero points, but for groups of weights,")
+    return _number(scheme)
+
+
+def _number(scheme: Config) -> str:
+    kinds = {(8, "float"): "fp8", (8, "int"): "int8", (4, "int"): "int4", (4, "float"): "nvfp4"}
+    bits, kind = scheme.integer("num_bits"), scheme.text("type", "int")
+    # How scales lie and are found; what of it decides bytes is read by those who call this.
+    scheme.ignore("actorder", "block_structure", "dynamic", "group_size", "observer", "observer_kwargs")
+    scheme.ignore("scale_dtype", "strategy", "symmetric", "zp_dtype")
+    if (bits, kind) not in kinds:
+        known = ", ".join(f"{b}-bit {k}" for b, k in kinds)
+        fact = f"{bits}-bit {plain(kind)} is not supported; {known} are"
+        raise scheme.error("num_bits", fact, UnsupportedError)
+    return kinds[bits, kind]
+
+
+class Method(NamedTuple):
+    """How a method is read, in which fields it lists what it leaves, and the blocks that it takes alone."""
+
+    read: Callable[[Config, tuple[str, ...]], Options]
+    lists: tuple[str, ...] = ("modules_to_not_convert",)
+    blocks: frozenset[str] | None = None
+
+
+def method(config: Config) -> tuple[str, Method]:
+    """The name and the method of a `quantization_config`; `UnsupportedError` for one that is not known."""
+    loads = {"load_in_4bit", "load_in_8bit"} & config.fields.keys()
+    name = config.text("quant_method", "bitsandbytes" if loads else None).lower()
+    if name not in _METHODS:
+        fact = f"{name!r} is not supported; supported are {', '.join(_METHODS)}"
+        raise config.error("quant_method", fact, UnsupportedError)
+    return name, _METHODS[name]
+
+
+def _fp8(config: Config, entries: tuple[str, ...]) -> Options:
+    """transformers' FineGrainedFP8, and vLLM's fp8."""
+    block = config.integers("weight_block_size")
+    if len(block) not in (0, 2) or 0 in block:
+        raise config.error(
+            "weight_block_size", f"expected two integers from 1 to 2**48, got {show(list(block))}"
+        )
+    _one_of(config, "fmt", ("e4m3", "float8_e4m3fn"), "format")
+    _one_of(config, "activation_scheme", ("dynamic", "static"), "activations")
+    config.ignore("scale_fmt", "expert_dtype")
+    if config.fields.get("scale_fmt") is not None:  # powers of two of DeepSeek-V3.1 are in fp32 as others
+        _one_of(config, "scale_fmt", ("float", "ue8m0"), "scales")
+    weights = f"fp8_b{block[0]}x{block[1]}" if block else "fp8"
+    if (experts := config.fields.get("expert_dtype")) is not None:
+        _one_of(config, "expert_dtype", ("fp8", "fp4"), "experts")
+    fp4 = experts == "fp4"  # DeepSeek-V4's, 32 under a scale of 8 bits
+    activations = "fp8_t" if config.fields.get("activation_scheme") == "static" else "fp8"
+    return {"weights": weights, "activations": activations, "plan": "routed_experts:mxfp4" if fp4 else ""}
+
+
+def _fbgemm(config: Config, entries: tuple[str, ...]) -> Options:
+    """FBGEMM's fp8, of Meta's own checkpoints: a scale for each row of weights and for each token."""
+    config.ignore("activation_scale_ub")  # a bound on those of the tokens
+    return {"weights": "fp8", "activations": "fp8"}
+
+
+def _awq(config: Config, entries: tuple[str, ...]) -> Options:
+    bits, group = _bits(config), _group_size(config)
+    config.ignore("zero_point")  # stored either way
+    return {"weights": f"{_integer(bits, group)}z"}
+
+
+def _gptq(config: Config, entries: tuple[str, ...]) -> Options:
+    """Zero points and the group of each input channel are stored, whether they say something or not."""
+    weights = f"{_integer(_bits(config), _group_size(config))}zi"
+    config.ignore("desc_act", "sym")
+    return {"weights": weights, "plan": f"lm_head:{weights}" if config.flag("lm_head", False) else ""}
+
+
+def _mxfp4(config: Config, entries: tuple[str, ...]) -> Options:
+    """As transformers has it: routed experts, and nothing else."""
+    return {"weights": "mxfp4"}
+
+
+def _bitsandbytes(config: Config, entries: tuple[str, ...]) -> Options:
+    """In 8 bits both operands, outliers aside; in 4 bits weights alone, under scales of 64."""
+    eight, four = (config.flag(f"load_in_{bits}bit", False) for bits in (8, 4))
+    if eight == four:
+        raise config.error(
+            "load_in_4bit", f"expected this or load_in_8bit, got {'both' if four else 'neither'}"
+        )
+    config.ignore("bnb_4bit_quant_type", "bnb_4bit_use_double_quant")  # stated in 8 bits too
+    if eight:
+        return _headed({"weights": "int8", "activations": "int8"}, entries)
+    kind = config.text("bnb_4bit_quant_type", "fp4")
+    if kind not in _CODES:
+        fact = f"{show(kind)} is not supported; {' and '.join(_CODES)} are"
+        raise config.error("bnb_4bit_quant_type", fact, UnsupportedError)
+    double = config.flag("bnb_4bit_use_double_quant", False)
+    return _headed({"weights": _CODES[kind] + ("_dq" if double else "")}, entries)
+
+
+def _headed(options: Options, entries: tuple[str, ...]) -> Options:
+    """With lm_head, which a list of what stays leaves out where it does not name it."""
+    if entries and not any(covers(entry, "lm_head") for entry in entries):
+        options["plan"] = f"lm_head:{options['weights']}"
+    return options
+
+
+def _bits(config: Config) -> int:
+    bits = config.integer("bits" if "bits" in config else "w_bit", 4)
+    if bits not in (4, 8):
+        raise config.error("bits", f"{bits} is not supported; 4 and 8 are", UnsupportedError)
+    return bits
+
+
+def _group_size(config: Config) -> int:
+    """Elements that share a scale; 0 for all of a channel, which configs write as −1."""
+    key = "group_size" if "group_size" in config else "q_group_size"
+    config.ignore(key)
+    return 0 if config.fields.get(key) == -1 else config.integer(key, 128)
+
+
+def _integer(bits: int, group: int) -> str:
+    return f"int{bits}_g{group}" if group else f"int{bits}_c16"
+
+
+def _one_of(config: Config, key: str, known: tuple[str, ...], what: str) -> None:
+    config.ignore(key)
+    if key in config and config.fields[key] not in known:
+        fact = f"{show(config.fields[key])} is not supported ({what}); {' or '.join(known)} is"
+        raise config.error(key, fact, UnsupportedError)
+
+
+_CODES = {"nf4": "nf4", "fp4": "bnb_fp4"}  # what bitsandbytes calls its tables
+_METHODS = {
+    # transformers names the second list, vLLM the first.
+    "fp8": Method(_fp8, ("ignored_layers", "modules_to_not_convert")),
+    "awq": Method(_awq),
+    "gptq": Method(_gptq),
+    "compressed-tensors": Method(compressed, ("ignore",)),
+    "modelopt": Method(modelopt, ("ignore",)),
+    "fbgemm_fp8": Method(_fbgemm),
+    "mxfp4": Method(_mxfp4, blocks=frozenset({"routed_experts"})),
+    "bitsandbytes": Method(_bitsandbytes, ("llm_int8_skip_modules",)),
+}
+
 
 __all__ = ["KEY", "scheme"]
 
@@ -45,16 +362,16 @@ def _scheme(
 ) -> tuple[Program, dict[str, str]]:
     name, found = method(config)
     entries = tuple(entry for key in found.lists for entry in config.texts(key))
-    apart = unquantized.by_layer(program, entries)
+    apart = by_layer(program, entries)
     program = build(apart) if len(set(apart)) > 1 else program
     options, blocks = found.read(config, entries), found.blocks
     config.finish(QUANTIZATION_INERT, QUANTIZATION_NEUTRAL)
     more = options.pop("plan", "")  # of lm_head
-    if not (more or options.get("kv") or unquantized.quantizes(program, apart, blocks)):
+    if not (more or options.get("kv") or quantizes(program, apart, blocks)):
         fact = "quantizes nothing of this model, of which every matrix stays as it is"
         raise config.error("quant_method", f"{show(options['weights'])} {fact}", UnsupportedError)
     others = [f"{b}:keep" for b in _blocks(program) if blocks and b not in (*blocks, "lm_head", "router")]
-    plan = ", ".join(part for part in (*others, unquantized.plan(program, apart), more) if part)
+    plan = ", ".join(part for part in (*others, precision_plan(program, apart), more) if part)
     given = [f"{k}={v}" for k, v in options.items() if v] + ([f"plan=({plan})"] if plan else [])
     return program, {"quantization": f"quantize{{{', '.join(given)}}}", METHOD: name}
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from llmir.base import strict_json
+from llmir.base import readers
 from llmir.base.errors import ConfigError, UnreadableError
 from llmir.base.names import plain, suggest
-from llmir.base.reading import Budget, contents
+from llmir.base.readers import Budget, contents
 from llmir.frontends.models import hub, presets, releases
 from llmir.frontends.models.preset import Preset
 
@@ -99,7 +99,7 @@ def _from_path(path: str) -> Source:
     elif not os.path.exists(path):
         raise ConfigError(f"{shown}: no such file or folder")
     try:
-        fields = strict_json.load(contents(file, _BUDGET), _BUDGET)
+        fields = readers.load_json(contents(file, _BUDGET), _BUDGET)
     except UnreadableError as error:
         raise ConfigError(f"{shown}: {error}") from None
     if not isinstance(fields, dict):

@@ -7,9 +7,9 @@ from typing import Any
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention_config import latent
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.latent_attention import Indexer
-from llmir.frontends.layers.latents import latent
 from llmir.frontends.layers.layer import Layer, Norms, Sublayer
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing
 from llmir.frontends.layers.parts import check_chosen, decoder, draft, has_experts, layers

@@ -8,10 +8,9 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention_config import compressed_attention
 from llmir.frontends.layers.decoder import Decoder, Names
-from llmir.frontends.layers.layer import Norms
+from llmir.frontends.layers.layer import Norms, streams
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing, apart
 from llmir.frontends.layers.parts import decoder, drafts, layers, mlp_kinds, paired
-from llmir.frontends.layers.streams import streams
 
 from .deepseek import experts
 

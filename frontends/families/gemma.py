@@ -11,8 +11,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Rope
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.layer import Layer, Norms, Whole
-from llmir.frontends.layers.layer_input import LayerTable
+from llmir.frontends.layers.layer import Layer, LayerTable, Norms, Whole
 from llmir.frontends.layers.parts import (
     activation,
     all_but_every,

@@ -7,11 +7,9 @@ from typing import Any
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
-from llmir.frontends.layers.altup import Alternating, AltUp, Laurel
+from llmir.frontends.layers.attention_config import FULL, KINDS, SLIDING, lending
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.layer import Layer
-from llmir.frontends.layers.layer_input import PerLayer
-from llmir.frontends.layers.lending import FULL, KINDS, SLIDING, lending
+from llmir.frontends.layers.layer import Alternating, AltUp, Laurel, Layer, PerLayer
 from llmir.frontends.layers.mlp import Mlp
 from llmir.frontends.layers.parts import activation, attention, heads, kinds, layers, widths, window
 from llmir.frontends.layers.rope import ropes

@@ -7,11 +7,9 @@ from dataclasses import replace
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.attention_config import FULL, KINDS, SLIDING, global_heads, lending
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.global_heads import global_heads
-from llmir.frontends.layers.layer import Layer
-from llmir.frontends.layers.layer_input import PerLayer
-from llmir.frontends.layers.lending import FULL, KINDS, SLIDING, lending
+from llmir.frontends.layers.layer import Layer, PerLayer
 from llmir.frontends.layers.mlp import Mixture, Mlp, Moe, Routing
 from llmir.frontends.layers.parts import activation, check_chosen, kinds, layers
 

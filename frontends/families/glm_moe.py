@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention_config import latent
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.latents import latent
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.mlp import Mlp
 from llmir.frontends.layers.parts import attention, decoder, draft, layers

@@ -10,7 +10,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
 from llmir.frontends.layers.decoder import Decoder, Names
 from llmir.frontends.layers.layer import Layer, Norms
-from llmir.frontends.layers.mamba import Mamba2
+from llmir.frontends.layers.mamba import Mamba2, Sides
 from llmir.frontends.layers.mlp import Mlp, Moe
 from llmir.frontends.layers.parts import (
     activation,
@@ -22,8 +22,7 @@ from llmir.frontends.layers.parts import (
     mlp,
     paired,
 )
-from llmir.frontends.layers.scans import channels, mamba2
-from llmir.frontends.layers.side import Sides
+from llmir.frontends.layers.state_config import channels, mamba2
 
 from .granite_moe import shared, stacked
 

@@ -9,7 +9,7 @@ from llmir.frontends.layers.decoder import Decoder, Names
 from llmir.frontends.layers.layer import Norms
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing
 from llmir.frontends.layers.parts import attention, check_chosen, decoder, layers, paired
-from llmir.frontends.layers.scans import mamba
+from llmir.frontends.layers.state_config import mamba
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
 _MODULE = "feed_forward"

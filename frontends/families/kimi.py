@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
+from llmir.frontends.layers.attention_config import latent
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.deltas import kimi_delta
-from llmir.frontends.layers.latents import latent
 from llmir.frontends.layers.layer import Sublayer
 from llmir.frontends.layers.mlp import Mlp, apart
 from llmir.frontends.layers.parts import decoder, has_experts, kinds, layers, paired
+from llmir.frontends.layers.state_config import kimi_delta
 
 from .deepseek import by_groups, experts
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
-from llmir.frontends.layers.conv import ShortConv
 from llmir.frontends.layers.decoder import Decoder, Names
 from llmir.frontends.layers.layer import Norms, Sublayer
+from llmir.frontends.layers.mamba import ShortConv
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing, apart
 from llmir.frontends.layers.parts import attention, check_chosen, decoder, kinds, layers, paired
 

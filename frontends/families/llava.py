@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 
 from llmir.frontends.config.family import family
-from llmir.frontends.config.fields import INERT, NEUTRAL
-from llmir.frontends.config.reader import Config
+from llmir.frontends.config.reader import INERT, NEUTRAL, Config
 from llmir.frontends.layers.decoder import Names
 from llmir.frontends.layers.parts import activation
-from llmir.frontends.layers.siglip import siglip
-from llmir.frontends.layers.vision import Multimodal
+from llmir.frontends.layers.vision import Multimodal, siglip
 
 from .qwen import qwen2
 

@@ -9,7 +9,7 @@ from llmir.frontends.layers.decoder import Decoder, Names
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.mamba import Mamba, Mamba2
 from llmir.frontends.layers.parts import activation, decoder, layers
-from llmir.frontends.layers.scans import ALONE, channels, mamba, mamba2
+from llmir.frontends.layers.state_config import ALONE, channels, mamba, mamba2
 
 _NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
+from llmir.frontends.layers.attention_config import latent
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.latent_attention import LatentAttention
-from llmir.frontends.layers.latents import latent
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 

@@ -10,7 +10,7 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer, Sublayer
-from llmir.frontends.layers.lightning import Lightning
+from llmir.frontends.layers.linear_attention import Lightning
 from llmir.frontends.layers.mlp import Moe, Routing, apart
 from llmir.frontends.layers.parts import attention, check_chosen, decoder, kinds, layers
 

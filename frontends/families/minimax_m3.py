@@ -6,7 +6,7 @@ from typing import Any
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
-from llmir.frontends.layers.block_index import block_attention
+from llmir.frontends.layers.attention_config import block_attention
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.mlp import Mlp, Moe

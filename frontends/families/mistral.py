@@ -8,8 +8,8 @@ from typing import Any
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Temper
+from llmir.frontends.layers.attention_config import latent
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.latents import latent
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.mlp import Mlp, Routing, apart
 from llmir.frontends.layers.parts import attention, decoder, layers, mlp, moe, slides, window

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmir.frontends.config.family import family
-from llmir.frontends.config.fields import INERT, NEUTRAL
-from llmir.frontends.config.reader import Config
+from llmir.frontends.config.reader import INERT, NEUTRAL, Config
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder, Names
 from llmir.frontends.layers.layer import Layer, Norms

@@ -8,12 +8,11 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder, Names
-from llmir.frontends.layers.layer import Layer, Norms
-from llmir.frontends.layers.letters import kinds_by_letter
+from llmir.frontends.layers.layer import Layer, Norms, kinds_by_letter
 from llmir.frontends.layers.mamba import Mamba2
 from llmir.frontends.layers.mlp import Mlp, Moe, apart
 from llmir.frontends.layers.parts import activation, attention, decoder, drafts
-from llmir.frontends.layers.scans import PLAIN, mamba2
+from llmir.frontends.layers.state_config import PLAIN, mamba2
 
 from .deepseek import by_groups, experts
 

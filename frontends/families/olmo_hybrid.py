@@ -8,9 +8,9 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.deltas import delta_net
 from llmir.frontends.layers.layer import BEHIND, Layer
 from llmir.frontends.layers.parts import attention, decoder, kinds, layers, mlp
+from llmir.frontends.layers.state_config import delta_net
 
 _KINDS = ("linear_attention", "full_attention")
 _EPS = 1e-5  # of the norm after a delta net, whatever the config says of others

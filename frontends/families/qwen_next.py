@@ -8,12 +8,12 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.deltas import qwen_delta
 from llmir.frontends.layers.layer import Layer, Sublayer
 from llmir.frontends.layers.linear_attention import DeltaNet
 from llmir.frontends.layers.mlp import Mlp, Moe
 from llmir.frontends.layers.parts import attention, decoder, draft, kinds, layers, mlp, paired
 from llmir.frontends.layers.rope import on_axes
+from llmir.frontends.layers.state_config import qwen_delta
 
 from .qwen import experts_of, mlps_of
 

@@ -10,8 +10,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder, Names
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.parts import decoder, kinds
-from llmir.frontends.layers.scans import channels, mamba2
-from llmir.frontends.layers.state_config import shared_blocks
+from llmir.frontends.layers.state_config import channels, mamba2, shared_blocks
 
 _SPELLED = {
     "mamba_n_heads": "n_mamba_heads",

@@ -5,13 +5,16 @@ head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads 
 attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are without
 position, `p` with, `m` of values. `a` is a number alone, `st` are streams of hidden states, `j` is hidden.
 Ops come in the order in which transformers' eager code runs them, so that live memory is that code's.
+
+What goes between a model's graphs beside hidden states, such as keys that later layers read too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import field
+from typing import Any, NamedTuple
 
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import DType
@@ -20,7 +23,43 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import B, Size
 from llmir.ir.tools.build import Builder
 
-from .beside import Beside
+
+class Port(NamedTuple):
+    """The type of a value that a graph takes, and the logical names of its axes."""
+
+    type: Tensor
+    axes: tuple[str, ...]
+
+
+@dataclass
+class Beside:
+    """By name, the values of one graph.
+
+    Of what it has none of yet, it takes an input of the `known` type, in order; `handed` is what others may
+    take from it, and `known` by all graphs of a model.
+    """
+
+    b: Builder
+    known: dict[str, Port]
+    values: dict[str, Value] = field(default_factory=dict)
+    taken: list[str] = field(default_factory=list)
+    handed: dict[str, None] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self.values:
+            type, axes = self.known[name]
+            with self.b.block(""):
+                self.values[name] = self.b.input(type, name=name, axes=axes)
+            self.taken.append(name)
+        return self.values[name]
+
+    def hand(self, name: str, value: Value, axes: tuple[str, ...]) -> None:
+        """Let others take a value; of what is handed twice the last."""
+        assert name not in self.taken, f"{name} of an iteration before"
+        self.known[name] = Port(self.b.type(value), axes)
+        self.values[name] = value
+        self.handed[name] = None
+
 
 _AXES = {
     "h": "embed",

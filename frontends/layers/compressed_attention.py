@@ -9,8 +9,7 @@ from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import FP32
 from llmir.ir.core.graph import Value
 from llmir.ir.core.masks import Entries, mask
-from llmir.ir.sizes.atoms import Min
-from llmir.ir.sizes.polynomial import B, C
+from llmir.ir.sizes.polynomial import B, C, Min
 
 from .attention import Rope
 from .blocks import Blocks

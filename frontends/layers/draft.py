@@ -14,8 +14,7 @@ from llmir.ir.sizes.polynomial import B, T
 from llmir.ir.tools.build import Builder
 
 from .blocks import Blocks
-from .decoder import Decoder, Draft
-from .stack import Stack
+from .decoder import Decoder, Draft, Stack
 
 
 @dataclass(frozen=True)

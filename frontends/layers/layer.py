@@ -1,16 +1,347 @@
-"""A layer of a decoder as data: what mixes tokens and what follows, each a spec that builds itself."""
+"""A layer of a decoder as data: what mixes tokens and what follows, each a spec that builds itself.
+
+Streams of hidden states beside the one that layers compute on, and products of low rank (Gemma 3n).
+
+What each layer reads of the token itself, from a second table of embeddings (Gemma 3n, Gemma 4).
+
+Layers of one sublayer, which configs name by a word or by a letter each (Nemotron-H).
+
+The kinds of a model's layers, in order, as repeats of layers and of periods of layers.
+
+Residuals in several streams (llmir/ir/ops/residual_streams.py): how a layer takes from them and gives back.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import lru_cache, reduce
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple, Protocol
 
 from llmir.base.dataclass import dataclass
+from llmir.frontends.config.reader import Config
+from llmir.frontends.config.source import show
+from llmir.ir.core.dtype import FP32
 from llmir.ir.core.graph import Value
+from llmir.ir.ops import make
 
-from .altup import Laurel
 from .blocks import Blocks
-from .layer_input import PerLayer
-from .streams import Streams
+
+_ALTERNATING_BLOCK = "altup"
+
+
+@dataclass(frozen=True)
+class Laurel:
+    """A product of low rank beside a mixer, of which each gives half of the squared sum (Gemma 3n)."""
+
+    rank: int
+
+    def build(self, blocks: Blocks, seen: Value, total: Value) -> Value:
+        """(total + seen + norm(right(left(seen)))) / √2."""
+        b, at = blocks.b, blocks.sized(k=self.rank)
+        with b.block("laurel"):
+            low = at.linear(seen, "b t h", "h k", "b t k", "laurel_left", "laurel.linear_left")
+            x = at.linear(low, "b t k", "k h", "b t h", "laurel_right", "laurel.linear_right")
+        x = at.norm(x, "laurel_norm", "laurel.post_laurel_norm")
+        with b.block("laurel"):
+            x = b.add(total, b.add(seen, x, name="laurel_add"), name="laurel_sum")
+            return at.scale(x, 0.5**0.5, "laurel_scale")
+
+
+@dataclass(frozen=True)
+class AltUp:
+    """`count` streams of hidden states, of which layers compute on the `active` one (arXiv:2301.13310)."""
+
+    count: int
+    active: int
+
+    def expand(self, blocks: Blocks, x: Value) -> Value:
+        """The streams that enter the first layer: x, and projections of it as long as it is."""
+        b = blocks.b
+        with b.block(_ALTERNATING_BLOCK):
+            at, among = blocks.sized(j=blocks.hidden), range(self.count - 1)
+            weights = [at.weight("h J", f"altup_{i}.weight", f"altup_projections.{i}.weight") for i in among]
+            einsum = f"b t h{', h J' * len(among)} -> {', '.join(['b t J'] * len(among))}"
+            wide = b.apply(
+                make("linear", einsum=einsum, block=_ALTERNATING_BLOCK), x, *weights, name="altup_projections"
+            )
+            others = [b.match_rms(y, x, name=f"altup_match_{i}") for i, y in enumerate(wide)]
+            streams: Value = b.stack(x, *others, name="streams")
+            return streams
+
+    def contract(self, blocks: Blocks, streams: Value) -> Value:
+        """The mean of the first stream and of projections of the others, as long as it is."""
+        b, at = blocks.b, blocks.sized(j=blocks.hidden)
+        with b.block(_ALTERNATING_BLOCK):
+            first, *others = (b.pick(streams, index=i, name=f"stream_{i}") for i in range(self.count))
+            found = [first]
+            for i, other in enumerate(others):
+                name = f"altup_unembed_projections.{i}"
+                back = at.linear(other, "b t h", "h J", "b t J", f"altup_back_{i}", name)
+                found.append(b.match_rms(back, first, name=f"altup_unmatch_{i}"))
+            total = reduce(lambda x, y: b.add(x, y, name="streams_add"), found)
+            return blocks.scale(total, 1 / self.count, "streams_mean")
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """A `layer` of one stream, which then corrects them all; `scaled`, by a learned factor, it is what the
+    tail of the layer reads, and what that gives is added to all but the first.
+    """
+
+    layer: Layer
+    altup: AltUp
+    scaled: bool = True
+
+    @property
+    def mixer(self) -> Sublayer | None:
+        """That of the layer."""
+        return self.layer.mixer
+
+    @property
+    def streams(self) -> None:
+        """None that are mixed by the token."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those of the layer."""
+        return self.layer.kinds
+
+    def build(self, blocks: Blocks, streams: Value) -> Value:
+        """Of the streams that enter it, those that leave it."""
+        b, active = blocks.b, self.altup.active
+        with b.block(_ALTERNATING_BLOCK):
+            start = b.pick(streams, index=active, name="stream")
+        mixed = self._coefficients(blocks, start, "predict", "k st St", "b t st St", "altup.prediction_coefs")
+        with b.block(_ALTERNATING_BLOCK):
+            streams = b.add(b.stream_mix(streams, mixed, name="mix_streams"), streams, name="predicted")
+            start = b.pick(streams, index=active, name="predicted_stream")
+        total = self.layer.inner(blocks, start)
+        mixed = self._coefficients(blocks, total, "correct", "k st", "b t st", "altup.correction_coefs")
+        with b.block(_ALTERNATING_BLOCK):
+            new = b.subtract(total, start, name="innovation")
+            streams = b.stream_add(streams, new, mixed, offset=1.0, name="corrected")
+            seen = b.pick(streams, index=active, name="corrected_stream")
+            if self.scaled:
+                seen = b.scale_by(
+                    seen, blocks.weight("h", "correct_output_scale", "altup.correct_output_scale")
+                )
+        if not self.layer.tail:
+            return streams
+        added = self.layer.tail.mixed(blocks, seen)
+        with b.block(_ALTERNATING_BLOCK):
+            found: Value = b.stream_add(streams, added, first=1, name="streams_out")
+            return found
+
+    def _coefficients(self, blocks: Blocks, x: Value, name: str, weight: str, out: str, param: str) -> Value:
+        """How streams are mixed or corrected, as x says."""
+        b, at = blocks.b, blocks.sized(st=self.altup.count, k=self.altup.count)
+        x = at.norm(x, f"{name}_norm", "altup.router_norm")
+        with b.block(_ALTERNATING_BLOCK):
+            x = b.scale(x, factor=1 / blocks.hidden, name=f"{name}_scale")
+            x = at.linear(x, "b t h", "h k", "b t k", f"{name}_router", "altup.modality_router")
+            x = b.tanh(at.cast(x, FP32), name=f"{name}_tanh")
+            return at.linear(at.cast(x, at.dtype), "b t k", weight, out, f"{name}_coefs", param)
+
+
+_LAYER_INPUT_BLOCK = "per_layer_input"
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """A table of `rows` with `size` numbers for each of so many layers; unknown tokens have the first row.
+
+    Its rows are scaled by `scale`, hidden states are projected to as much, and both are averaged.
+    """
+
+    rows: int
+    layers: int
+    size: int
+    scale: float
+
+    def build(self, blocks: Blocks, tokens: Value, x: Value) -> None:
+        """Hand it to layers, of token ids and what enters the first layer."""
+        b, at = blocks.b, blocks.sized(v=self.rows, ly=self.layers, li=self.size)
+        with b.block("embedding"):
+            table = at.weight("v ly li", "layer_embed.weight", "embed_tokens_per_layer.weight")
+            own = b.layer_embedding(table, tokens, rows=self.rows)
+            own = at.scale(own, self.scale, "layer_embedding_scale")
+        with b.block(_LAYER_INPUT_BLOCK):
+            name = "per_layer_model_projection"
+            seen = at.linear(x, "b t h", "h ly li", "b t ly li", "per_layer_proj", name)
+            seen = b.scale(seen, factor=blocks.hidden**-0.5, name="per_layer_proj_scale")
+        seen = at.norm(seen, "per_layer_norm", "per_layer_projection_norm", "li")
+        with b.block(_LAYER_INPUT_BLOCK):
+            both = b.scale(b.add(seen, own, name="per_layer_sum"), factor=0.5**0.5, name="per_layer")
+        blocks.beside.hand("per_layer", both, ("batch", "seq", "layer", "layer_input"))
+
+
+@dataclass(frozen=True)
+class PerLayer:
+    """What a layer reads of the token itself, from a table that has `size` numbers for each layer.
+
+    The layer's part is gated by hidden states, projected and normalized, and added to them; the sum is
+    scaled by a number that checkpoints hold, of the name `scalar`, if there is one.
+    """
+
+    size: int
+    activation: str = "gelu_tanh"
+    scalar: str = ""
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """x and that, scaled."""
+        b = blocks.b
+        if self.size:
+            mixed = self.mixed(blocks, x)
+            with b.block(_LAYER_INPUT_BLOCK):
+                x = b.add(x, mixed, name="per_layer_add")
+        if not self.scalar:
+            return x
+        with b.block(_LAYER_INPUT_BLOCK):
+            one = blocks.sized(a=1).weight("a", "layer_scalar", self.scalar, buffer=True)
+            scaled: Value = b.scale_by(x, one, name="layer_scale")
+            return scaled
+
+    def mixed(self, blocks: Blocks, x: Value) -> Value:
+        """What is added to hidden states."""
+        b, at = blocks.b, blocks.sized(li=self.size)
+        with b.block(_LAYER_INPUT_BLOCK):
+            own = b.pick(blocks.beside["per_layer"], name="layer_input")
+            gate = at.linear(x, "b t h", "h li", "b t li", "layer_gate", "per_layer_input_gate")
+            gated = b.mul(getattr(b, self.activation)(gate, name="layer_act"), own, name="layer_mul")
+            mixed = at.linear(gated, "b t li", "li h", "b t h", "layer_proj", "per_layer_projection")
+        return at.norm(mixed, "layer_input_norm", "post_per_layer_input_norm")
+
+
+_PATTERN = "hybrid_override_pattern"
+_KINDS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+_KINDS |= {kind: kind for kind in _KINDS.values()}
+_KINDS |= {"mamba": "linear_attention", "attention": "full_attention"}
+
+
+def kinds_by_letter(config: Config) -> tuple[str, ...]:
+    """Of each layer, by its word or by a letter each."""
+    field = next((key for key in ("layers_block_type", "layer_types") if config.texts(key)), _PATTERN)
+    pattern = config.text(_PATTERN, "M*-E")
+    for each in (found := config.texts(field) if field != _PATTERN else tuple(pattern)):
+        if each not in _KINDS:
+            raise config.error(field, f"{show(each)} is no layer; {', '.join(_KINDS)} are")
+    return tuple(_KINDS[each] for each in found)
+
+
+# Patterns of more layers stay runs of equal ones: the search takes the square of their number. The deepest
+# published models have some 130 layers.
+LONGEST = 256
+
+
+class Times(NamedTuple):
+    """A kind of layer so many times, or a period: several such, one after the other."""
+
+    times: int
+    of: int | tuple[Times, ...]
+
+
+@lru_cache(maxsize=64)
+def fold(kinds: tuple[int, ...]) -> tuple[Times, ...]:
+    """The fewest repeats that write out as `kinds`, those inside of periods counted too.
+
+    >>> gemma_3 = fold(((0,) * 5 + (1,)) * 10 + (0, 0))
+    >>> gemma_3 == (Times(10, (Times(5, 0), Times(1, 1))), Times(2, 0))
+    True
+    """
+    plain = _runs(kinds)
+    if len(plain) <= 3 or len(kinds) > LONGEST:  # a period is three repeats, or more
+        return plain
+    size = len(kinds)
+    turns = [0]  # how often the kind has changed up to a layer
+    for before, kind in pairwise(kinds):
+        turns.append(turns[-1] + (before != kind))
+    alike = [0] * (size + 1)  # for each length, how many layers from here on are as those so far behind
+    best = [0] * (size + 1)  # repeats for the layers from one on
+    parts = [(0, 0)] * size  # and the first of them: its length and times
+    for start in reversed(range(size)):
+        best[start] = size + 1
+        for length in range(1, size - start + 1):
+            same = start + length < size and kinds[start] == kinds[start + length]
+            alike[length] = alike[length] + 1 if same else 0
+            inside = turns[start + length - 1] - turns[start] + 1
+            own = 1 if length == 1 else 1 + inside
+            if own > best[start] or inside < min(length, 2):
+                continue
+            for times in range(1 + alike[length] // length, min(length, 2) - 1, -1):
+                if (cost := own + best[start + times * length]) < best[start]:
+                    best[start], parts[start] = cost, (length, times)
+    found, at = [], 0
+    while at < size:
+        length, times = parts[at]
+        found.append(Times(times, kinds[at] if length == 1 else _runs(kinds[at : at + length])))
+        at += length * times
+    return tuple(found)
+
+
+def _runs(kinds: tuple[int, ...]) -> tuple[Times, ...]:
+    return tuple(Times(len(list(run)), kind) for kind, run in groupby(kinds))
+
+
+_STREAMS_BLOCK = "streams"
+_LEARNED = (("j", "base"), ("k", "scale"))
+
+
+@dataclass(frozen=True)
+class Streams:
+    """`count` of them; a matrix over them is made in so many `iterations`.
+
+    Checkpoints call the weights `hc_attn` and `hc_ffn`, of each sublayer, and `hc_head`.
+    """
+
+    count: int
+    iterations: int
+    eps: float
+    norm_eps: float
+
+    def split(self, blocks: Blocks, x: Value) -> Value:
+        """Each begins as what enters the first layer."""
+        result: Value = blocks.b.split_streams(x, streams=self.count, name="streams", block=_STREAMS_BLOCK)
+        return result
+
+    def join(self, blocks: Blocks, streams: Value) -> Value:
+        """What the last norm sees."""
+        with blocks.b.block(_STREAMS_BLOCK):
+            given = self._given(blocks, streams, "hc_head", self.count, 1)
+            x: Value = blocks.b.join_streams(*given, eps=self.eps, norm_eps=self.norm_eps, name="join")
+            return x
+
+    def enter(self, blocks: Blocks, streams: Value, part: str) -> tuple[Value, ...]:
+        """What a sublayer's norm sees, and with what it gives back: weights, a matrix."""
+        with blocks.b.block(_STREAMS_BLOCK):
+            given = self._given(blocks, streams, f"hc_{part}", (2 + self.count) * self.count, 3)
+            how: dict[str, Any] = {"eps": self.eps, "norm_eps": self.norm_eps}
+            how |= {"iterations": self.iterations, "name": f"enter_{part}"}
+            found: tuple[Value, ...] = blocks.b.enter_streams(*given, **how)
+            return found
+
+    def leave(self, blocks: Blocks, streams: Value, x: Value, by: tuple[Value, ...], part: str) -> Value:
+        """The streams after a sublayer that gave x."""
+        result: Value = blocks.b.leave_streams(streams, x, *by, name=f"leave_{part}", block=_STREAMS_BLOCK)
+        return result
+
+    def _given(self, blocks: Blocks, streams: Value, name: str, logits: int, scales: int) -> list[Value]:
+        """Streams, logits of a token, their base and scales: all in fp32."""
+        at = blocks.sized(s=self.count, j=logits, k=scales)
+        weight = at.weight("s h j", f"{name}.weight", f"{name}_fn", dtype=FP32)
+        einsum = "b t s h, s h j -> b t j"
+        found = at.b.linear(streams, weight, einsum=einsum, to="fp32", name=name)
+        learned = [at.weight(a, f"{name}.{n}", f"{name}_{n}", dtype=FP32) for a, n in _LEARNED]
+        return [streams, found, *learned]
+
+
+def streams(config: Config) -> Streams:
+    """What configs say of them; sums of squares have the epsilon of the model's norms."""
+    return Streams(
+        count=config.integer("hc_mult", 4),
+        iterations=config.integer("hc_sinkhorn_iters", 20),
+        eps=config.number("hc_eps", 1e-6),
+        norm_eps=config.number("rms_norm_eps", 1e-6),
+    )
 
 
 class Sublayer(Protocol):

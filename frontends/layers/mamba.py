@@ -1,4 +1,9 @@
-"""State-space mixers: Mamba and Mamba-2, and what is around their scans."""
+"""State-space mixers: Mamba and Mamba-2, and what is around their scans.
+
+Short convolutions as mixers (LFM2).
+
+Mixers side by side in a layer (Falcon-H1).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import FP32
 from llmir.ir.core.graph import Value
 
+from .attention import Attention
 from .blocks import Blocks, Norm
 
 
@@ -120,3 +126,56 @@ class Mamba2:
         if self.norm == "before":
             y = b.mul(y, b.silu(z, name="silu_z"), name="gate_mul")
         return y
+
+
+@dataclass(frozen=True)
+class ShortConv:
+    """c · conv(b · x) over the last `taps` tokens, gated before and after by what the input projects to."""
+
+    kind: ClassVar[str] = "conv"
+    block: ClassVar[str] = "conv"
+
+    channels: int
+    taps: int
+    bias: bool = False
+    module: str = "conv"
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of normed hidden states, what is added to them."""
+        at, b, module = blocks.sized(f=self.channels, w=self.taps), blocks.b, self.module
+        with b.block(self.block):
+            parts = dict.fromkeys(("b_proj", "c_proj", "x_proj"), "h f")
+            before, after, x = at.merged(x, parts, "in_proj", f"{module}.in_proj", bias=self.bias)
+            x = b.mul(before, x, name="gate_before")
+            y = at.convolved(x, "f", "conv", f"{module}.conv", bias=self.bias)
+            y = b.mul(after, y, name="gate_after")
+            return at.linear(y, "b t f", "f h", "b t h", "out_proj", f"{module}.out_proj", bias=self.bias)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Two mixers of the same hidden states, whose outputs are added; what goes in and out may be scaled."""
+
+    one: Mamba2
+    other: Attention
+    into: float = 1.0  # of the other
+    out: tuple[float, float] = (1.0, 1.0)
+    block: str = "attention"
+
+    @property
+    def kind(self) -> str:
+        """Those of both."""
+        return f"{self.one.kind}_{self.other.kind}"
+
+    def build(self, blocks: Blocks, x: Value) -> Value:
+        """Of normed hidden states, what is added to them."""
+        found = []
+        for mixer, into, out in ((self.one, 1.0, self.out[0]), (self.other, self.into, self.out[1])):
+            with blocks.b.block(mixer.block):
+                given = blocks.scale(x, into, f"{mixer.kind}_in_scale")
+            mixed = mixer.build(blocks, given)
+            with blocks.b.block(mixer.block):
+                found.append(blocks.scale(mixed, out, f"{mixer.kind}_out_scale"))
+        with blocks.b.block(self.block):
+            total: Value = blocks.b.add(*found, name="sides_add")
+            return total

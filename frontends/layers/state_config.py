@@ -1,12 +1,20 @@
-"""What configs say of blocks that layers share in turn (Zamba2)."""
+"""What configs say of blocks that layers share in turn (Zamba2).
+
+What configs say of linear attention by the delta rule.
+
+What configs say of Mamba and Mamba-2, in the names that hybrids have; others spell them otherwise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from llmir.frontends.config.reader import Config
 
 from .attention import Attention
+from .linear_attention import DeltaNet, kda
+from .mamba import Mamba, Mamba2
 from .mlp import Mlp
 from .parts import activation, attention
 from .rope import rope
@@ -55,3 +63,103 @@ def _attention(config: Config) -> Attention:
     turned = rope(config, size, 4096) if config.flag("use_mem_rope", False) else None
     config.ignore("rope_theta", "rope_parameters", "rope_scaling")
     return attention(config, head_dim=size, rope=turned, scale=(size / 2) ** -0.5, given="s h")
+
+
+_KIMI = (  # beside the object of them, or in it
+    ("linear_num_heads", "num_heads", 32),
+    ("linear_head_dim", "head_dim", 128),
+    ("linear_conv_kernel_dim", "short_conv_kernel_size", 4),
+)
+
+
+def delta_net(
+    config: Config,
+    heads: tuple[int, int],
+    sizes: tuple[int, int],
+    eps: float,
+    projections: tuple[tuple[str, int, str], ...],
+    **differences: Any,
+) -> DeltaNet:
+    """With heads of keys and of values, and their sizes; `differences` are further fields of `DeltaNet`."""
+    keys, values = heads
+    if values % keys:
+        raise config.error("linear_num_value_heads", f"{values} is no multiple of {keys} key heads")
+    taps = config.integer("linear_conv_kernel_dim", 4)
+    return DeltaNet(keys, values, *sizes, taps, eps, projections, **differences)
+
+
+def qwen_delta(config: Config, stacks: tuple[str, ...], *, by_head: bool) -> DeltaNet:
+    """Qwen's, whose projections are so stacked: by key head, or not."""
+    keys, values = config.integer("linear_num_key_heads", 16), config.integer("linear_num_value_heads", 32)
+    sizes = config.integer("linear_key_head_dim", 128), config.integer("linear_value_head_dim", 128)
+    projections = tuple((f"in_proj_{parts}", keys if by_head else 1, parts) for parts in stacks)
+    return delta_net(config, (keys, values), sizes, config.number("rms_norm_eps", 1e-6), projections)
+
+
+def kimi_delta(config: Config, linear: Config) -> DeltaNet:
+    """Kimi's; `linear` is the object that may state its sizes."""
+    sizes = (linear.integer(inner, config.integer(key, default)) for key, inner, default in _KIMI)
+    return kda(*sizes, eps=config.number("rms_norm_eps", 1e-5))
+
+
+PLAIN = {"mamba_d_conv": "conv_kernel", "mamba_proj_bias": "use_bias", "mamba_conv_bias": "use_conv_bias"}
+ALONE = {
+    **PLAIN,
+    "mamba_expand": "expand",
+    "mamba_d_state": "state_size",
+    "mamba_dt_rank": "time_step_rank",
+    "mamba_n_heads": "num_heads",
+    "mamba_d_head": "head_dim",
+    "mamba_n_groups": "n_groups",
+}
+"""What models of nothing but scans call them."""
+
+
+def channels(config: Config) -> int:
+    """Those of a scan: so many times the hidden size."""
+    return config.integer("mamba_expand", 2) * config.integer("hidden_size")
+
+
+def mamba(config: Config, **differences: Any) -> Mamba:
+    """Steps have a rank of a sixteenth of the hidden size, unless stated."""
+    return Mamba(
+        channels(config),
+        config.integer("mamba_d_state", 16),
+        config.stated("mamba_dt_rank") or -(-config.integer("hidden_size") // 16),
+        config.integer("mamba_d_conv", 4),
+        config.flag("mamba_proj_bias", False),
+        config.flag("mamba_conv_bias", True),
+        **differences,
+    )
+
+
+def mamba2(
+    config: Config,
+    inner: int = 0,
+    *,
+    heads: int = 128,
+    size: int = 0,
+    groups: int = 1,
+    state: int = 256,
+    **differences: Any,
+) -> Mamba2:
+    """Of `inner` channels, or as many as heads have; what follows are a class's defaults.
+
+    Without one for their size, heads have what is theirs of the channels.
+    """
+    heads, groups = config.integer("mamba_n_heads", heads), config.integer("mamba_n_groups", groups)
+    if heads % groups:
+        raise config.error("mamba_n_groups", f"{groups} does not divide {heads} heads")
+    size = config.stated("mamba_d_head") or size or inner // heads
+    if inner and heads * size != inner:
+        raise config.error("mamba_n_heads", f"{heads} of size {size} are not the {inner} channels")
+    return Mamba2(
+        heads,
+        size,
+        groups,
+        config.integer("mamba_d_state", state),
+        config.integer("mamba_d_conv", 4),
+        config.flag("mamba_proj_bias", False),
+        config.flag("mamba_conv_bias", True),
+        **differences,
+    )

@@ -12,9 +12,9 @@ from llmir.ir.tools.verify import checked_program
 from .estimate import _model
 
 if TYPE_CHECKING:
-    from llmir.backends.cost.own import CostModel
+    from llmir.backends.cost.models import CostModel
     from llmir.backends.step.compile import StepCode
-    from llmir.backends.step.surface import Surface
+    from llmir.backends.step.composition import Surface
 
 
 def compile(
@@ -66,8 +66,8 @@ def emit(
     >>> names["price"](8, 1, 500)["time_s"] == llmir.analyze(model, "h100-sxm", batch=8, context=500).time_s
     True
     """
-    from llmir.backends.export.emitted import emitted
-    from llmir.backends.request.emission import Emission
+    from llmir.backends.export.source_code import emitted
+    from llmir.backends.request.portable import Emission
     from llmir.base.version import __version__
 
     named = "" if phase is None else str(arguments.choice("phase", phase, PHASES))
@@ -99,6 +99,6 @@ def surface(
     >>> alone < beside
     True
     """
-    from llmir.backends.step.surface import Surface
+    from llmir.backends.step.composition import Surface
 
     return Surface(checked_program(program), _model(hw, cost, engine, efficiency))

@@ -80,10 +80,10 @@ def plot_distributions(data: Workload | Report, ax: Axes | None = None, *, by: s
 
     Each phase of a workload has a bar in each row, prefill above decode, and each column adds up to 1.
     """
-    from llmir.backends.export.charts import distributions, frame
+    from llmir.backends.export.charts import frame, shares
 
     frame.ready("plot_distributions", ax)
-    drawn: Axes = distributions.distributions(_priced(data), ax, by)
+    drawn: Axes = shares.distributions(_priced(data), ax, by)
     return drawn
 
 
@@ -128,7 +128,8 @@ def plot_latencies(
     `of` is `ttft`, `tpot` or another that a simulation has. The limits of the runs and the largest stable
     rate stand there, and `rate`, one that is asked for.
     """
-    from llmir.backends.export.charts import frame, latencies
+    from llmir.backends.export.charts import frame
+    from llmir.backends.export.charts import serving as latencies
     from llmir.backends.simulate.replications import Replications
     from llmir.backends.simulate.result import Simulation
 

@@ -1,28 +1,38 @@
-"""The Python face: load a model, run passes, price a step or a whole request, draw it."""
+"""The Python face: load a model, run passes, price a step or a whole request, draw it.
+
+Beam search of a priced workload.
+
+Steps and requests of many programs at once: `candidates`, for searches.
+
+A step of one program in several numbers of pipeline stages, without cutting it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.errors import InputError
 from llmir.ir.core.program import PHASES, Program
+from llmir.ir.tools.loops import cut_sizes
 from llmir.ir.tools.pipeline import Pass, Step, parse_pipeline, run_passes, steps_of
 from llmir.ir.tools.verify import checked_program
 
 if TYPE_CHECKING:
     from llmir.backends.compare.conservation import Conservation
     from llmir.backends.compare.diff import StepDiff, WorkloadDiff
-    from llmir.backends.compare.explanation import Explanation
+    from llmir.backends.compare.explain import Explanation
     from llmir.backends.compare.sensitivity import Sensitivity
+    from llmir.backends.cost.models import CostModel
     from llmir.backends.cost.op_time import Model
-    from llmir.backends.cost.own import CostModel
-    from llmir.backends.export.rows import Rows
+    from llmir.backends.export.sections import Rows
     from llmir.backends.interpret.equivalence import Equivalence
+    from llmir.backends.request.candidates import Candidates
     from llmir.backends.request.speculation import Speculative
     from llmir.backends.request.workload import Workload
+    from llmir.backends.step.program_batch import InStages
     from llmir.backends.step.report import Report
     from llmir.frontends.checkpoints.weights import Comparison
     from llmir.ir.core.op import Array
@@ -59,7 +69,7 @@ def models(name: str = "") -> Rows:
     >>> [row["name"] for row in models("llama-3.2").rows]
     ['Llama-3.2-1B', 'Llama-3.2-3B']
     """
-    from llmir.backends.export import models as lists
+    from llmir.backends.export import catalog as lists
     from llmir.frontends import model_sizes
     from llmir.frontends.models import presets
 
@@ -167,7 +177,7 @@ def workload(
     job = Workload(program, model.device, *asked, model, cache_policy, *limits, chunk, cached)
     if concurrency is None and max_tpot_s is None:
         return job
-    from llmir.backends.request.service import service
+    from llmir.backends.request.closed_loop import service
 
     return service(job, concurrency, max_tpot_s)
 
@@ -242,9 +252,7 @@ def diff(
     `engine_after` are those of the other side; `chunk`, `cached` and `concurrency` as in `workload`. Also of
     two reports or workloads, priced already: InputError if only the times of one are measured.
     """
-    from llmir.backends.compare.common import common
-    from llmir.backends.compare.compared import requested, stepped
-    from llmir.backends.compare.diff import diff
+    from llmir.backends.compare.diff import common, diff, requested, stepped
     from llmir.hw.library import load
 
     (engine, efficiency), (after_engine, _) = _options(engine, efficiency), _options(engine_after, None)
@@ -401,3 +409,117 @@ def _options(
         shares = arguments.mapping("efficiency", efficiency, "shares by name")
         efficiency = {name: arguments.number(f"efficiency: {name}", share) for name, share in shares.items()}
     return None if engine is None else arguments.text("engine", engine), efficiency
+
+
+def beam_search(job: Workload, beams: int) -> Workload:
+    """A workload whose requests decode so many sequences each, after one prompt, and give the best.
+
+    Steps have `batch`·`beams` rows, of which each has 2·`beams` candidates. Caches in place share the whole
+    blocks of a prompt; those that grow by copies, of transformers, are each sequence's own, and are copied
+    where beams change places. With 1 it is the job itself. InputError for what cannot be.
+
+    >>> import llmir
+    >>> program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    >>> job = llmir.workload(program, "h100-sxm", batch=8, prompt=1000, generate=100, cost="ideal")
+    >>> four = beam_search(job, 4)
+    >>> four.rows, four.cache_bytes == 8 * (1000 + 4 * 99) * program.cache_bytes(1)
+    (32, True)
+    """
+    from llmir.backends.request.beams import check, searched
+    from llmir.backends.request.workload import Workload
+    from llmir.ir.ops.beam_search import MOST
+    from llmir.passes.beam_search import BeamSearch, copied
+
+    if not isinstance(job, Workload):
+        arguments.refuse("job", job, "a Workload")
+    count = arguments.integer("beams", beams, 1, MOST)
+    if count == 1:
+        return job
+    check(job)
+    return searched(job, BeamSearch(count)(job.program), count, count if copied(job.program) else 1)
+
+
+Structure = Program | tuple[Program, int | Sequence[int]]
+
+
+def candidates(
+    programs: Iterable[Structure],
+    hw: Any,
+    *,
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+    cache_policy: str = "exact",
+) -> Candidates:
+    """Programs that are compared at the same points: what is the same in several is priced once.
+
+    Each is a program, or a pair of one and the pipeline stages that it is in, as `llmir.stages` takes them.
+    Their figures are those that `analyze` and `workload` (with chunk="all") give of each; other arguments
+    are as there.
+
+    >>> import llmir
+    >>> program = llmir.run(llmir.load("llama3.1-70b"), llmir.DEFAULT_PIPELINE)
+    >>> split = [(llmir.run(program, f"shard{{tp={8 // pp}}}"), pp) for pp in (1, 2, 4)]
+    >>> jobs = llmir.candidates(split, "h100-sxm").requests(batch=[1, 64], prompt=2000, generate=200)
+    >>> jobs.tpot_s.shape
+    (3, 2)
+    """
+    from llmir.backends.request.candidates import Candidates
+
+    model = _model(hw, cost, engine, efficiency)
+    found = []
+    for each in arguments.items("programs", programs, "programs, or pairs of one and its stages"):
+        program, stages = each if isinstance(each, tuple) and len(each) == 2 else (each, 1)
+        program = checked_program(program)
+        layers = cut(stages)
+        found.append((program, (1,) if layers == 1 else cut_sizes(program, layers)))
+    return Candidates(found, model, cache_policy)
+
+
+def cut(stages: Any) -> int | list[int]:
+    """How many stages, or the layers of each; `InputError` for neither."""
+    if isinstance(stages, int):
+        return arguments.integer("stages", stages, 1)
+    either = "layers, or a number of stages"
+    return [arguments.integer("stages: layers", n, 1) for n in arguments.items("stages", stages, either)]
+
+
+def stages(
+    program: Any,
+    hw: Any,
+    stages: Iterable[int | Sequence[int]],
+    *,
+    batch: Any = 1,
+    new: Any = 1,
+    context: Any = 0,
+    phase: str | None = None,
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+    cache_policy: str = "exact",
+) -> tuple[InStages, ...]:
+    """One step of a program in each of `stages`: how many pipeline stages, or the layers of each of them.
+
+    Its figures are those that `analyze` gives of what the passes `stages` and `slice-sends` make of the
+    program, which are best the last of its passes; but layers are lowered and priced once for all. Other
+    arguments are as there.
+
+    >>> import llmir
+    >>> program = llmir.run(llmir.load("llama3.1-405b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8}}")
+    >>> for step in llmir.stages(program, "h200", (1, 2, (30, 32, 32, 32)), batch=32, context=2048):
+    ...     print(step.layers, [round(stage.peak_memory_bytes / 1e9) for stage in step.stages])
+    (126,) [106]
+    (63, 63) [53, 53]
+    (30, 32, 32, 32) [25, 27, 27, 27]
+    """
+    from llmir.backends.memory.caches import policy
+    from llmir.backends.step.program_batch import in_stages, staged
+    from llmir.backends.step.sizes import checked, running
+
+    program, model = checked_program(program), _model(hw, cost, engine, efficiency)
+    asked = arguments.items("stages", stages, "numbers of stages, or layers of each")
+    cuts = list(map(cut, asked))
+    named = "" if phase is None else arguments.choice("phase", phase, PHASES)
+    runs, _, at = running(program, (checked(batch, new, context),), named)
+    by, sizes = policy(cache_policy).name, [cut_sizes(program, each) for each in cuts]
+    return tuple(in_stages(staged(runs, model, each, by), each, at) for each in sizes)

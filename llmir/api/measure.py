@@ -82,7 +82,7 @@ def _left_out(
     paths: list[Path], folds: str, hw: Any, cost: str, without: str | None, tell: Callable[..., None]
 ) -> Validation:
     """Whole models by hosts fitted without them."""
-    from llmir.backends.silicon.calibrate.left_out import left_out
+    from llmir.backends.silicon.calibrate.engine_cpu import left_out
 
     if hw is not None or cost != "calibrated" or without:
         other = "a chat log" if hw is not None else "without" if without else f"cost {cost!r}"
@@ -110,7 +110,7 @@ def calibrate(
     from llmir.backends.silicon.calibrate.engine_cpu import overheads
     from llmir.backends.silicon.calibrate.refit import Refit, fitted, with_fits
     from llmir.backends.silicon.calibrate.runs import TABLES, runs
-    from llmir.backends.silicon.machines import Machines
+    from llmir.backends.silicon.rows import Machines
     from llmir.backends.silicon.tables.table import load_all
 
     path = arguments.path("folder", folder)
@@ -184,13 +184,10 @@ def measure(
     """
     from llmir.backends.export.files import write as write_file
     from llmir.backends.silicon.calibrate.refit import Refit, block, fitted
-    from llmir.backends.silicon.machines import Machines
-    from llmir.backends.silicon.measure.collectives import collectives
     from llmir.backends.silicon.measure.device_file import device_text
-    from llmir.backends.silicon.measure.host import host_rate, host_text
-    from llmir.backends.silicon.measure.kernels import Eager
-    from llmir.backends.silicon.measure.plan import plan
-    from llmir.backends.silicon.measure.record import record, write
+    from llmir.backends.silicon.measure.kernels import Eager, collectives, host_rate, host_text
+    from llmir.backends.silicon.measure.machine import plan, record, write
+    from llmir.backends.silicon.rows import Machines
     from llmir.backends.silicon.tables.table import load_all
     from llmir.hw import library as devices
 
@@ -261,8 +258,7 @@ def _hosts(
 ) -> Mapping[str, Mapping[str, Fitted]]:
     """The host of eager transformers as a family of the device, if transformers is there."""
     from llmir.backends.silicon.measure import engine_cpu
-    from llmir.backends.silicon.measure.machine import FRAMEWORK
-    from llmir.backends.silicon.measure.record import write
+    from llmir.backends.silicon.measure.machine import FRAMEWORK, write
     from llmir.hw.calibration import Fitted
 
     timed = engine_cpu.measure(machine)
@@ -281,7 +277,7 @@ def _hosts(
 
 def _fused(config: Mapping[str, Any]) -> Program:
     """A program as eager transformers runs it, so far as its kernels are fused at all."""
-    from .usual import DEFAULT_PIPELINE
+    from .deployment import DEFAULT_PIPELINE
 
     return run(load(dict(config)), DEFAULT_PIPELINE)
 
@@ -293,7 +289,7 @@ def _built(layout: Layout) -> Program:
     from llmir.passes.shard import Shard
     from llmir.passes.stages import Stages
 
-    from .usual import dispatch_of, pipeline_of
+    from .deployment import dispatch_of, pipeline_of
 
     known = layout.engine if layout.engine.partition("@")[0] in library.engines() else None
     passes = pipeline_of(known)

@@ -65,7 +65,7 @@ def setups(
 ) -> list[Setup]:
     """The set-ups of a page: each combination of its axes, the last one fastest."""
     from llmir.backends.export.page.bundle import MOST
-    from llmir.backends.search.axes import POINTS, axis
+    from llmir.backends.search.sweep import POINTS, axis
     from llmir.hw.library import load as device
     from llmir.hw.library import once
 
@@ -91,8 +91,7 @@ def setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mappin
     from llmir.backends.export.page.setups import Setup
     from llmir.hw.library import load as device
 
-    from .deployment import Deployment
-    from .usual import passes_of
+    from .deployment import Deployment, passes_of
 
     try:
         priced = model(device(structure["hw"]), structure.get("cost"), structure.get("engine"), None)

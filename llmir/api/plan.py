@@ -16,10 +16,8 @@ from .serve import drafted
 
 if TYPE_CHECKING:
     from llmir.backends.search.plan import Plans
-    from llmir.backends.search.refusal import Refusal
     from llmir.backends.search.search import Progress
-    from llmir.backends.search.splits import Split
-    from llmir.backends.search.structure import Structure
+    from llmir.backends.search.structures import Refusal, Split, Structure
     from llmir.backends.simulate.drafts import Drafts
 
 DEVICES = 1 << 16  # there may be at most
@@ -79,11 +77,10 @@ def plan(
     (1, True)
     """
     from llmir.backends.cost.channel import between
-    from llmir.backends.search.limit import limit
     from llmir.backends.search.search import search
-    from llmir.backends.search.traffic import Traffic
+    from llmir.backends.search.traffic import Traffic, limit
     from llmir.backends.simulate.engine import policy
-    from llmir.backends.simulate.lengths import lengths
+    from llmir.backends.simulate.load import lengths
     from llmir.backends.simulate.router import FIRST
 
     if progress is not None and not callable(progress):
@@ -133,7 +130,7 @@ def _names(name: str, said: Any) -> tuple[str, ...]:
 
 
 def _sizes(name: str, said: Any) -> tuple[int, ...] | None:
-    from llmir.backends.search.axes import axis
+    from llmir.backends.search.sweep import axis
 
     return None if said is None else tuple(int(n) for n in axis("batch", said, name) if n is not None)
 
@@ -163,9 +160,7 @@ def _structures(
     """Every split on every device that passes take, and why they refuse others."""
     from llmir.backends.request.speculation import drafter_of
     from llmir.backends.search.launch import check
-    from llmir.backends.search.refusal import Refusal
-    from llmir.backends.search.splits import splits
-    from llmir.backends.search.structure import Structure, name
+    from llmir.backends.search.structures import Refusal, Structure, name, splits
     from llmir.passes.plan import divides
 
     limit = REPLICA if most is None else min(most, REPLICA)
@@ -204,8 +199,7 @@ def _drafts(
 
 def _deployed(program: Program, weights: str, split: Split, runs: Any) -> Program:
     """The program as it lies on the ranks of a split."""
-    from .deployment import Deployment
-    from .usual import passes_of
+    from .deployment import Deployment, passes_of
 
     deployed = Deployment(weights=weights, **split._asdict())
     return run(program, deployed.around(passes_of(runs), runs=runs))

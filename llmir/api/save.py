@@ -27,7 +27,7 @@ def save(result: Shown, path: str | os.PathLike[str], format: str | None = None,
     for programs, and those of plugins. Raises `InputError` or `OutputError`, and then leaves no file.
     """
     from llmir.backends.export.files import check_writable, write
-    from llmir.backends.export.page.webpage import written
+    from llmir.backends.export.page.document import written
     from llmir.base.formats import Shown, format_of, suffixes
 
     if not isinstance(result, Shown):
@@ -85,7 +85,7 @@ def trace(
     if max_size is not None:
         raise InputError("max_size: is of a page, such as step.html")
     if isinstance(job, Simulation):
-        from llmir.backends.export.kineto_serving import served
+        from llmir.backends.export.timeline import served
 
         if phase != "both" or rank is not None:
             raise InputError("trace: of a simulation it has all servers' steps; leave phase and rank out")

@@ -15,10 +15,9 @@ from llmir.ir.tools.verify import checked_program
 from .estimate import _model
 
 if TYPE_CHECKING:
-    from llmir.backends.cost.own import CostModel
+    from llmir.backends.cost.models import CostModel
+    from llmir.backends.simulate.engine import Pools, Profile
     from llmir.backends.simulate.load import Load
-    from llmir.backends.simulate.pools import Pools
-    from llmir.backends.simulate.profile import Profile
     from llmir.backends.simulate.replications import Rates, Replications
     from llmir.backends.simulate.result import Simulation
 
@@ -129,7 +128,7 @@ def server(
     """
     from llmir.backends.request.workload import Workload
     from llmir.backends.simulate.drafts import Drafts
-    from llmir.backends.simulate.profile import Profile
+    from llmir.backends.simulate.engine import Profile
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     chunked = None if chunked_prefill is None else arguments.flag("chunked_prefill", chunked_prefill)
@@ -191,8 +190,8 @@ def traffic(
     comes after an exponential time of mean `think_s` (10). InputError where they come in no way, or in two,
     or are said twice.
     """
-    from llmir.backends.simulate.drawn import drawn, turned
-    from llmir.backends.simulate.trace import trace as read
+    from llmir.backends.simulate.load import drawn, turned
+    from llmir.backends.simulate.load import trace as read
 
     times = arguments.number("speed", speed, 1e-6)
     hits = arguments.number("prefix_hits", prefix_hits, most=1)
@@ -287,8 +286,7 @@ def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
     >>> found.latencies["itl"].p99 < one.run(load, replicas=3).latencies["itl"].p99
     True
     """
-    from llmir.backends.simulate.pools import Pools
-    from llmir.backends.simulate.profile import Profile
+    from llmir.backends.simulate.engine import Pools, Profile
 
     for name, given in (("prefill", prefill), ("decode", decode)):
         if not isinstance(given, Profile):
@@ -324,7 +322,7 @@ def _serving(program: Program, hw: Any, **asked: Any) -> Callable[..., Simulatio
 
 def _taken(asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of `traffic`, and those of a server's `run`, taken out of all that is asked."""
-    from llmir.backends.simulate.profile import Profile
+    from llmir.backends.simulate.engine import Profile
 
     each = (of.__kwdefaults__ or {} for of in (traffic, Profile.run))
     of_traffic, of_run = ({name: asked.pop(name) for name in names if name in asked} for names in each)

@@ -21,9 +21,8 @@ from llmir.ir.tools.pipeline import steps_of
 from .estimate import load, run
 
 if TYPE_CHECKING:
-    from llmir.backends.export.folder import Written
-    from llmir.backends.search.part import Grid, Part, Steps
-    from llmir.backends.search.sweep import Sweep
+    from llmir.backends.export.sweep import Written
+    from llmir.backends.search.sweep import Grid, Part, Steps, Sweep
     from llmir.hw.device import Device
     from llmir.ir.tools.pipeline import Step
 
@@ -102,9 +101,8 @@ def sweep_to(
     >>> sweep_to(file, "llama3.1-8b", {"tp": (1, 3), "batch": "1:16:x4", "context": 1000}).rows
     4
     """
-    from llmir.backends.export.folder import Folder
-    from llmir.backends.search.keys import key
-    from llmir.backends.search.part import BLOCK
+    from llmir.backends.export.sweep import Folder
+    from llmir.backends.search.sweep import BLOCK, key
 
     folder = Folder.of(path, format)
     asked = _Asked(model, axes, pipeline, price, executor, progress)
@@ -146,7 +144,7 @@ class _Asked:
         executor: Executor | None,
         progress: Progress | None,
     ) -> None:
-        from llmir.backends.search.axes import POINTS, axis
+        from llmir.backends.search.sweep import POINTS, axis
 
         said = arguments.mapping("axes", axes, "axes by name")
         if executor is not None and not isinstance(executor, Executor):
@@ -193,8 +191,7 @@ class _Asked:
 
         One that stands for its structure alone is the last of it.
         """
-        from llmir.backends.search.part import refused
-        from llmir.backends.search.workers import LOST, Workers
+        from llmir.backends.search.sweep import LOST, Workers, refused
 
         call = partial(_part, uuid4().hex, self.program, self.pipeline, self.devices)
         ended = -1
@@ -208,7 +205,7 @@ class _Asked:
             self.tell(task.size, found.refusals)
 
     def _tasks(self, most: int, of: Sequence[int] | None) -> Iterator[_Task]:
-        from llmir.backends.search.part import grids
+        from llmir.backends.search.sweep import grids
 
         kept = None if of is None else {*of}
         most = most if self.executor is None else ROOM // 8  # so that several work on one structure
@@ -238,7 +235,7 @@ def _part(
     task: _Task,
 ) -> Part:
     """The rows of a task."""
-    from llmir.backends.search.part import Part
+    from llmir.backends.search.sweep import Part
 
     known = sweep, task.at
     steps = _STEPS.get(known)
@@ -259,11 +256,10 @@ def _steps(
 ) -> Steps | Part:
     """The steps of a structure, or the row that says why there are none."""
     from llmir.backends.cost.models import model
-    from llmir.backends.search.part import Steps, refused
+    from llmir.backends.search.sweep import Steps, refused
     from llmir.hw.library import load as device
 
-    from .deployment import Deployment
-    from .usual import passes_of
+    from .deployment import Deployment, passes_of
 
     try:
         hw = devices.get(structure["hw"]) or device(structure["hw"])

@@ -1,1 +1,1 @@
-"""What every package uses: errors, frozen values, argument checks, file readers, the registry. Imports nothing."""
+"""Errors, frozen values, argument checks, file readers and the registry; imports no other package."""

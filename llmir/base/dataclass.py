@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 __all__ = ["dataclass"]
 
-_FROZEN: Any = vars(dataclasses.dataclass(frozen=True, eq=False, repr=False)(type("Frozen", (), {})))[
+_FROZEN_PARAMS: Any = vars(dataclasses.dataclass(frozen=True, eq=False, repr=False)(type("Frozen", (), {})))[
     "__dataclass_params__"
 ]
 
@@ -85,7 +85,7 @@ def _define(kind: Any) -> None:
     for base in reversed(kind.__mro__[1:]):
         merged |= vars(base).get("__dataclass_fields__", {})
     kind.__dataclass_fields__ = {**merged, **alone.__dataclass_fields__}
-    kind.__dataclass_params__ = _FROZEN
+    kind.__dataclass_params__ = _FROZEN_PARAMS
     for name, value in said.items():
         if isinstance(value, dataclasses.Field):
             if value.default is not MISSING:

@@ -43,8 +43,7 @@ EXPORTERS: Kind[Exporter] = Kind(
     "exporter",
     "llmir.ir.tools.text",
     "llmir.backends.export",
-    "llmir.backends.export.page",
-    "llmir.backends.export.charts",
+    *(f"llmir.backends.export.{package}" for package in ("charts", "dot", "page")),
 )
 
 

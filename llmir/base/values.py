@@ -70,7 +70,7 @@ class Figures(Immutable):
     """What a frozen dataclass inherits whose arrays, lists and dictionaries are its own, and read-only."""
 
     def __post_init__(self) -> None:
-        own = {name: sealed(value) for name, value in vars(self).items() if type(value) not in _FROZEN}
+        own = {name: sealed(value) for name, value in vars(self).items() if type(value) not in _FROZEN_TYPES}
         vars(self).update(own)
 
 
@@ -122,14 +122,14 @@ def freeze(value: Any) -> Any:
     return sealed(np.array(value) if isinstance(value, np.ndarray) else value, freeze)
 
 
-_FROZEN = frozenset((str, int, float, bool, type(None), FrozenDict))
+_FROZEN_TYPES = frozenset((str, int, float, bool, type(None), FrozenDict))
 
 
 def sealed(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
     """The same of what is ours, so that no array needs a copy: it becomes read-only where it is."""
     # Most are of the first, and to ask whether they are mappings takes longer than all else; of the second is
     # a mapping that reads its values from files when it is asked for them.
-    if type(value) in _FROZEN or isinstance(value, Immutable):
+    if type(value) in _FROZEN_TYPES or isinstance(value, Immutable):
         return value
     inside = inside or sealed
     if isinstance(value, np.ndarray):

@@ -9,9 +9,8 @@ import click
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
-from .command import command
-from .ending import line
-from .kinds import Milliseconds
+from .command import command, line
+from .options import Milliseconds
 
 if TYPE_CHECKING:
     from llmir.backends.request.workload import Workload
@@ -62,7 +61,7 @@ def analyze(**given: Any) -> int:
 
     of: type = Workload
     if given["concurrency"] is not None:
-        from llmir.backends.request.service import Service as of  # noqa: N813 (a variable)
+        from llmir.backends.request.closed_loop import Service as of  # noqa: N813 (a variable)
     form = output.choose(given["output_file"], given["form"], of)
     inputs.check_drafts(given)
     program = inputs.lowered(given)
@@ -85,7 +84,7 @@ def analyze(**given: Any) -> int:
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
     """The limits that the user set and the workload exceeds; of a closed loop, that and not the batch."""
     from llmir.backends.export import units, wording
-    from llmir.backends.request.service import Service
+    from llmir.backends.request.closed_loop import Service
 
     found, of = [], job.loop if isinstance(job, Service) else job
     for name, seconds, limit in (("ttft", of.ttft_s, ttft_ms), ("tpot", of.tpot_s, tpot_ms)):

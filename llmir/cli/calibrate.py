@@ -1,18 +1,31 @@
-"""`llmir calibrate`: a device's kernels, fitted to measured times."""
+"""`llmir calibrate`: a device's kernels, fitted to measured times.
+
+Fits and their errors, as `llmir calibrate` shows them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from llmir.base.errors import InputError
 
-from . import fits, options, output
-from .command import command
-from .ending import line
-from .progress import bar
+from . import options, output
+from .command import bar, command, line
+
+if TYPE_CHECKING:
+    from llmir.backends.silicon.calibrate.refit import Refit
+
+
+def show(found: Refit, form: str) -> None:
+    """Rows of kernels, and of the hosts that were fitted with them or alone."""
+    from llmir.backends.silicon.calibrate import refit
+
+    kernels, hosts = found.kernels, found.hosts
+    rows = [*kernels, *({"device": None, "family": "host", **host} if kernels else host for host in hosts)]
+    output.emit_rows(rows, form, None, refit.shown(found))
 
 
 @command("calibrate", "Fit a device's kernels to measured times.")
@@ -64,7 +77,7 @@ def calibrate(
         with bar() as progress:
             about: dict[str, Any] = {"hw": device, "seconds": seconds, "quick": quick, "progress": progress}
             found = measure.measure(output_file, tell=output.note, **about)
-        fits.show(found, form or "table")
+        show(found, form or "table")
         line("wrote", output_file)
         return
     if quick or seconds:
@@ -76,7 +89,7 @@ def calibrate(
     asked: dict[str, Any] = {"hw": device, "engine": engine, "family": family, "host": host}
     found = measure.calibrate(folder, tell=output.note, **asked)
     texts = found.files(output_file) if output_file else {}
-    fits.show(found, form or "table")
+    show(found, form or "table")
     _write(texts)
 
 

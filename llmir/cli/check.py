@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from . import inputs, options, output
 from .command import command
-from .kinds import of_workload
+from .options import of_workload
 
 _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 

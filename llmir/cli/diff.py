@@ -115,6 +115,6 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
 
 def _later(given: dict[str, Any]) -> str:
     """The passes of the engine on the other side, if it has one of its own."""
-    from llmir.api.usual import pipeline_of
+    from llmir.api.deployment import pipeline_of
 
     return pipeline_of(given["engine_after"]) if given["engine_after"] else ""

@@ -15,8 +15,7 @@ from llmir.base import registry
 from llmir.base.errors import PluginWarning
 
 from . import output
-from .command import command
-from .ending import line
+from .command import command, line
 
 PACKAGES = ("networkx", "numpy", "pyyaml", "graphviz", "click", "rich")
 GET_DOT = "apt install graphviz, or brew install graphviz; without it .dot files are written"
@@ -99,7 +98,7 @@ def _counts() -> Finding:
 
 def _prices() -> Finding:
     from llmir.api import estimate
-    from llmir.api.usual import DEFAULT_PIPELINE
+    from llmir.api.deployment import DEFAULT_PIPELINE
     from llmir.backends.export import units
 
     program = estimate.run(estimate.load("Llama-3.1-8B"), DEFAULT_PIPELINE)

@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from . import inputs, options, output
-from .command import command
+from .command import command, echo
 from .diff import difference
-from .ending import echo
 
 
 @command("draw", "An annotated diagram of the model, as SVG, PNG, PDF or DOT.")

@@ -46,8 +46,8 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
     llmir explain llama3.1-8b memory --hw h100-sxm --max-model-len 8192
     """
     from llmir.api import estimate
-    from llmir.backends.compare.explanation import Explanation
-    from llmir.backends.memory.memory_sum import MemorySum
+    from llmir.backends.compare.explain import Explanation
+    from llmir.backends.memory.kv_capacity import MemorySum
 
     if given["model"] == MEMORY:
         raise InputError(f"the model comes first: llmir explain {given['op']} {MEMORY}")
@@ -80,10 +80,10 @@ def _check(ctx: click.Context, idle: tuple[str, ...], op: str) -> None:
 
 def _hint(given: dict[str, Any]) -> str:
     """Where an op is that the passes have merged into another."""
-    from llmir.backends.compare.explain import find
+    from llmir.backends.compare.explain import find_op
 
     try:
-        find(inputs.read(given["model"], given["logits"], lenient=given["lenient"]), given["op"])
+        find_op(inputs.read(given["model"], given["logits"], lenient=given["lenient"]), given["op"])
     except LlmirError:
         return ""
     return " (passes have changed it; --pipeline '' leaves it as it was)"

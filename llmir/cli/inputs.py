@@ -49,7 +49,7 @@ def usual(given: Mapping[str, Any]) -> str:
 
     Options that ask for what is not there are an error later.
     """
-    from llmir.api.usual import pipeline_of, priced_pipeline
+    from llmir.api.deployment import pipeline_of, priced_pipeline
 
     if not {*PRICING, "hw", "cluster"} <= given.keys():
         return pipeline_of()
@@ -217,7 +217,7 @@ def joined(device: str | Device, network: str, *programs: Program) -> Device:
 def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     """What a command's options ask of a program, on their device."""
     from llmir.api import estimate
-    from llmir.api.beamed import beam_search
+    from llmir.api.estimate import beam_search
 
     users, tpot_ms = given.get("concurrency"), given.get("max_tpot")
     if users is not None and given["batch"] != 1:

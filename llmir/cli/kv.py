@@ -10,7 +10,7 @@ from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command
-from .kinds import Count
+from .options import Count
 
 # Options of programs that change steps, and neither caches nor the time to move them.
 IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatch", "routing", "routing_skew")
@@ -45,7 +45,7 @@ def kv(**given: Any) -> None:
     llmir kv llama3.1-70b --tp 8 --prompt 32768 --link network --cluster dgx-h100
     llmir kv llama-2-7b --prompt 512 --hw rtx3090 --link 13.1GBps
     """
-    from llmir.api.transferred import kv as moved
+    from llmir.api.capacity import kv as moved
     from llmir.backends.memory.transfer import CacheTransfer
 
     context = click.get_current_context()

@@ -17,8 +17,7 @@ from llmir.base.errors import PluginWarning
 from llmir.base.registry import load_plugin
 from llmir.base.version import __version__
 
-from .command import COMMANDS, command, plugin
-from .ending import echo, guard, line, streams
+from .command import COMMANDS, command, echo, guard, line, plugin, streams
 
 __all__ = ["COMMANDS", "cli", "command", "main"]
 

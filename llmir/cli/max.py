@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from . import inputs, options, output
-from .command import command
-from .ending import line
-from .kinds import Count, of_workload, timed
+from .command import command, line
+from .options import Count, of_workload, timed
 
 ASKED = (
     "batch",

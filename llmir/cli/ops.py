@@ -23,6 +23,6 @@ def ops(name: str | None, form: str | None, output_file: str | None) -> None:
     llmir ops --format json
     """
     form = output.choose(output_file, form)
-    from llmir.backends.export import lists
+    from llmir.backends.export import catalog
 
-    output.result(lists.ops(name), form, output_file)
+    output.result(catalog.ops(name), form, output_file)

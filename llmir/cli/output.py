@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmir.base.errors import InputError
 
-from .ending import echo, line
+from .command import echo, line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,7 +61,7 @@ def choose(
 
 def _plotted(output: str, form: str) -> None:
     """`InputError` for a plot that nothing can draw."""
-    from llmir.backends.export.charts.plot import FORMATS, check
+    from llmir.backends.export.charts.frame import FORMATS, check
 
     if form in FORMATS.values():
         check(f"-o {output}")
@@ -89,7 +89,7 @@ def _suffixed(
 
 
 def _rows() -> type[Shown]:
-    from llmir.backends.export.rows import Rows
+    from llmir.backends.export.sections import Rows
 
     return Rows
 
@@ -101,7 +101,7 @@ def file_name(model: str, suffix: str) -> str:
 
 def result(thing: Shown, form: str, output: str | None = None, **options: Any) -> None:
     """Print a result in a format, with colours where a terminal shows them, or write it to a file."""
-    from llmir.backends.export.page.webpage import written
+    from llmir.backends.export.page.document import written
 
     stdout = output is None or output == "-"
     if form == "table":
@@ -147,7 +147,7 @@ def emit_rows(
     rows: Sequence[Mapping[str, object]], form: str, output: str | None, table: RenderableType
 ) -> None:
     """Some rows in one of their formats; `table` is what a person sees, with units."""
-    from llmir.backends.export.rows import Rows
+    from llmir.backends.export.sections import Rows
 
     result(Rows(rows, table), form, output)
 

@@ -9,10 +9,8 @@ import click
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
-from .command import command
-from .ending import line
-from .kinds import Count, Number, Whole, timed
-from .progress import bar
+from .command import bar, command, line
+from .options import Count, Number, Whole, timed
 from .serve_sim import Lengths
 
 ASKED = (
@@ -43,7 +41,7 @@ class Time(Count):
 
     def check(self, name: str, value: Any) -> Any:
         """With its unit, before the model is loaded."""
-        from llmir.backends.search.limit import limit
+        from llmir.backends.search.traffic import limit
 
         return limit(name, value)
 

@@ -11,8 +11,7 @@ import click
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
-from .command import command
-from .ending import echo
+from .command import command, echo
 
 if TYPE_CHECKING:
     from llmir.backends.request.workload import Workload
@@ -53,7 +52,7 @@ def plot(**given: Any) -> None:
     Of other figures: llmir plan … -o front.png, llmir sweep … -o grid.png,
     llmir serve-sim … -o serving.png, llmir serve-sim --rates 2,4,8 -o late.png
     """
-    from llmir.backends.export.charts.plot import FORMATS, check
+    from llmir.backends.export.charts.frame import FORMATS, check
 
     kind, target = given["kind"], given["output_file"]
     if kind not in KINDS:
@@ -103,7 +102,7 @@ def _height(kind: str, job: Workload, given: Mapping[str, Any]) -> float:
     """Inches of the page."""
     if kind != "distributions":
         return HEIGHTS.get(kind, 5.2)
-    from llmir.backends.export.charts.distributions import height
+    from llmir.backends.export.charts.shares import height
 
     steps = job.steps if given["phase"] == "both" else {given["phase"]: job.steps[given["phase"]]}
     return height(job.program, steps, given["by"] or "block")

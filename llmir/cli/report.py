@@ -8,7 +8,7 @@ import click
 
 from . import inputs, options, output
 from .command import command
-from .kinds import of_workload
+from .options import of_workload
 from .sweep import AXES, axes
 
 SUFFIXES = {".html": "html", ".htm": "html"}
@@ -36,7 +36,7 @@ def report(**given: Any) -> None:
     llmir report qwen3-32b --hw h100-sxm,h200 --tp 1,2,4,8 -o qwen.html
     """
     import llmir
-    from llmir.backends.search.axes import axis
+    from llmir.backends.search.sweep import axis
 
     if given["output_file"] not in (None, "-"):
         output.choose(given["output_file"], None, SUFFIXES)

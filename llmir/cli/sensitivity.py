@@ -8,7 +8,7 @@ import click
 
 from . import inputs, options, output
 from .command import command
-from .kinds import Number
+from .options import Number
 
 
 @command("sensitivity", "What 10% more of each resource saves, by phase and op.")

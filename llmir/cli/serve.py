@@ -7,7 +7,7 @@ import click
 from llmir.base.errors import InputError
 
 from .command import command
-from .kinds import Whole
+from .options import Whole
 
 PORT = 8765
 

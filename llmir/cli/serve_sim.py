@@ -1,19 +1,58 @@
-"""`llmir serve-sim`: requests over time, on an engine that fills its steps as its policy does."""
+"""`llmir serve-sim`: requests over time, on an engine that fills its steps as its policy does.
+
+`serve-sim --rates`: latencies against the rate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from llmir.base.errors import InputError
 
-from . import inputs, options, output, rates
-from .command import command
-from .ending import line
-from .kinds import Count, Milliseconds, Number, Whole, spelled
-from .rates import Rates
+from . import inputs, options, output
+from .command import command, line
+from .options import Count, Milliseconds, Number, Whole, spelled
+
+if TYPE_CHECKING:
+    from llmir.backends.simulate.replications import Rates as Runs
+    from llmir.ir.core.program import Program
+
+ALONE = ("rate", "closed", "trace", "requests_out", "steps_out", "trace_out", "price")
+
+
+class Rates(Number):
+    """Requests a second, several of them."""
+
+    def read(self, name: str, text: str) -> Any:
+        """What stands between the commas."""
+        return [spelled(part) for part in text.split(",")]
+
+    def check(self, name: str, value: Any) -> Any:
+        """Two rates or more, in order, no one twice."""
+        rates = sorted({super(Rates, self).check(name, each) for each in value})
+        if len(rates) < 2:
+            raise InputError(f"{name}: expected rates from two up, such as 2,6,10; got {len(rates)}")
+        return rates
+
+
+def alone(given: Mapping[str, Any]) -> None:
+    """InputError for what is of one run."""
+    for name in ALONE:
+        if given[name] is not None:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option}: --rates has runs of its own; leave one of them out")
+
+
+def simulated(given: Mapping[str, Any], program: Program, device: Any, asked: Mapping[str, Any]) -> Runs:
+    """Runs at each rate."""
+    from llmir.api.serve import at_rates
+
+    how = {**asked, "seed": asked["seed"] or 0}
+    return at_rates(program, device, given["rates"], given["replications"], **how)
+
 
 ASKED = (
     *("rate", "burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "seed"),
@@ -34,7 +73,7 @@ class Lengths(Count):
 
     def check(self, name: str, value: Any) -> Any:
         """Its numbers, before the model is loaded."""
-        from llmir.backends.simulate.lengths import lengths
+        from llmir.backends.simulate.load import lengths
 
         lengths(name, value)
         return value
@@ -164,7 +203,7 @@ def serve_sim(**given: Any) -> None:
     """
     from llmir.api.save import trace
     from llmir.api.serve import replicate, simulate
-    from llmir.backends.export import simulation as tables
+    from llmir.backends.export import serving as tables
     from llmir.backends.export.files import write
     from llmir.backends.simulate.replications import Rates, Replications
     from llmir.backends.simulate.result import Simulation
@@ -174,7 +213,7 @@ def serve_sim(**given: Any) -> None:
         raise InputError(f"{twice}: is named twice, and would be written over; say another file")
     times, several = given["replications"], given["rates"] is not None
     if several:
-        rates.alone(given)
+        alone(given)
     form = output.choose(
         given["output_file"], given["form"], Rates if several else Replications if times else Simulation
     )
@@ -197,7 +236,7 @@ def serve_sim(**given: Any) -> None:
     (device,) = inputs.priced(given, inputs.linked(given, program))
     if several or times:
         again = (
-            rates.simulated(given, program, device, asked)
+            simulated(given, program, device, asked)
             if several
             else replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
         )

@@ -14,10 +14,8 @@ import click
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
-from .command import command
-from .ending import line
-from .kinds import Whole
-from .progress import bar
+from .command import bar, command, line
+from .options import Whole
 
 AXES = {
     "hw": ("DEVICE,…", "Devices, or YAML files.  [default: h100-sxm]"),
@@ -86,9 +84,8 @@ def sweep(**given: Any) -> None:
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.html
     """
     from llmir.api.sweep import sweep, sweep_to
-    from llmir.backends.search.axes import axis
-    from llmir.backends.search.refusal import all_of
-    from llmir.backends.search.sweep import Sweep
+    from llmir.backends.search.structures import all_of
+    from llmir.backends.search.sweep import Sweep, axis
 
     file, form = given["output_file"], given["form"]
     pieces = _in_pieces(file, form)
@@ -117,7 +114,7 @@ def sweep(**given: Any) -> None:
 
 def _in_pieces(file: str | None, form: str | None) -> bool:
     """Whether a file is written piece by piece, of any number of rows."""
-    from llmir.backends.export.parts import FORMATS
+    from llmir.backends.export.sweep import FORMATS
 
     if file in (None, "-"):
         return False
@@ -139,7 +136,7 @@ def _kept(run: Callable[[], Any]) -> Any:
 @contextmanager
 def _workers(jobs: int) -> Iterator[Any]:
     """So many processes, ended at once with what they do not finish where this one is interrupted."""
-    from llmir.backends.search.workers import processes
+    from llmir.backends.search.sweep import processes
 
     if jobs == 1:
         yield None

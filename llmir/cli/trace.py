@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from . import inputs, options, output
-from .command import command
-from .ending import echo
-from .kinds import Whole
+from .command import command, echo
+from .options import Whole
 
 
 @command("trace", "The predicted timeline of each step, for Perfetto.")

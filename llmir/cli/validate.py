@@ -17,7 +17,7 @@ from llmir.base.names import spans
 
 from . import inputs, options, output
 from .command import command
-from .kinds import Count
+from .options import Count
 
 if TYPE_CHECKING:
     from llmir.backends.silicon.validate.rows import Validation

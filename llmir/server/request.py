@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmir.api.estimate import load
 from llmir.api.page import AXES, setup
-from llmir.base import arguments, strict_json
+from llmir.base import arguments, readers
 from llmir.base.errors import InputError, UnreadableError
 from llmir.base.names import plain, suggest
-from llmir.base.reading import Budget
+from llmir.base.readers import Budget
 from llmir.frontends.models import presets
 from llmir.hw import library
 
@@ -53,7 +53,7 @@ class Asked(NamedTuple):
 
 def read(body: bytes) -> Asked:
     """What a request's JSON asks for; UnreadableError for what is none, errors of llmir for unknown names."""
-    said = strict_json.load(body, BUDGET)
+    said = readers.load_json(body, BUDGET)
     if not isinstance(said, dict):
         raise UnreadableError(f"expected a JSON object, got {arguments.shown(said)}")
     for name in said:

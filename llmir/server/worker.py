@@ -24,7 +24,7 @@ _START = 60.0  # seconds for a process to start
 
 def answered(body: bytes) -> bytes:
     """The JSON of the set-up that a request's body asks for; `RefusedError` for one that is none."""
-    from llmir.backends.export.page.answer import answer
+    from llmir.backends.export.page.bundle import answer
 
     try:
         said = request.read(body)

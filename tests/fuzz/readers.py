@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import llmir
-from llmir.backends.simulate.trace import trace
+from llmir.backends.simulate.load import trace
 from llmir.frontends.checkpoints.weights import expected
 from llmir.frontends.models import presets
 from llmir.hw import library

@@ -1,19 +1,174 @@
-"""Throughput and time over the batch, time over the context."""
+"""Throughput and time over the batch, time over the context.
+
+Steps over batches or contexts: the curves of a workload, a report on a grid, or a sweep.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.export.dot.label import INK, MUTED
+from llmir.backends.export import wording
+from llmir.backends.export.dot.labels import INK, MUTED
 from llmir.backends.request.workload import Workload
 from llmir.backends.search.sweep import Sweep
 from llmir.backends.step.report import Report
+from llmir.base.errors import InputError, LlmirError
 from llmir.base.values import Array
 
-from .frame import MARKS, Mark, axes, counts, hatched, head, line, notes, plain, unit
-from .points import Curve, curves
+from .frame import MARKS, Mark, axes, counts, hatched, head, line, notes, plain, setting, unit
+
+LARGEST = 1 << 14  # of a batch that is drawn
+FURTHEST = 1 << 20  # tokens of a context, where a model does not say how many it takes
+PICKED = ("batch", "new", "time_s", "error", "fits")
+
+
+class Curve(NamedTuple):
+    """Steps along one axis: what tells them from others, seconds, the relative error, and whether all fits.
+
+    `error` is NaN where none is known, and so is `fits`.
+    """
+
+    label: str
+    x: Array
+    tokens: Array  # that all sequences together get of a step
+    time_s: Array
+    error: Array
+    fits: Array
+
+
+class Curves(NamedTuple):
+    """Some curves, the head above them, and the first value that does not fit, if that is known."""
+
+    title: str
+    lines: tuple[str, ...]
+    each: tuple[Curve, ...]
+    limit: float | None = None
+
+
+def curves(name: str, over: str, data: Workload | Report | Sweep) -> Curves:
+    """Those over `batch` or `context`; InputError for what has no such axis."""
+    if isinstance(data, Workload):
+        return of_workload(name, over, data)
+    return of_report(name, over, data) if isinstance(data, Report) else of_sweep(name, over, data)
+
+
+def of_report(name: str, over: str, step: Report) -> Curves:
+    """The points of a grid, of which `over` alone varies."""
+    if np.ndim(step.time_s) != 1 or step.beside:
+        raise InputError(f"{name}: takes a report on a grid of one axis, such as {over}=[1, 2, 4]")
+    grid = {axis: np.broadcast_to(getattr(step, axis), step.shape) for axis in ("batch", "new", "context")}
+    varies = [axis for axis, values in grid.items() if len(set(values.tolist())) > 1]
+    if varies not in ([over], []):
+        raise InputError(
+            f"{name}: {' and '.join(varies)} varies; it takes a report of one {over} after another"
+        )
+    order = np.argsort(grid[over], kind="stable")
+    error = np.nan if step.error is None else step.error
+    error = np.broadcast_to(np.asarray(error, dtype=float), step.shape)
+    found = Curve(
+        "",
+        grid[over][order],
+        (grid["batch"] * grid["new"])[order],
+        np.asarray(step.period_s)[order],
+        error[order],
+        np.full(step.shape, np.nan),
+    )
+    said = {"batch": "batch {:,}", "new": "{:,} new tokens each", "context": "{:,} cached"}
+    same = (
+        said[axis].format(int(values[0])).replace("1 new tokens", "1 new token", int(values[0]) == 1)
+        for axis, values in grid.items()
+        if axis not in (over, *varies)
+    )
+    mean = float(np.nanmean(error)) if np.isfinite(error).any() else None
+    about = " · ".join((*same, setting(step.program, step.plan.model, mean)))
+    return Curves(f"{wording.subject(step)}: steps by {over}", (about,), (found,))
+
+
+def of_workload(name: str, over: str, job: Workload) -> Curves:
+    """Decode steps of a workload: half way through its answers by batch, or of its batch by context."""
+    if job.program.patches:
+        raise InputError(f"{name}: {job.program.name} is of images, and has no decode steps")
+    parts = job.program.micro_batches * job.program.parallelism.dp
+    middle = job.length + job.generate // 2 - 1
+    if over == "batch":
+        limit = job.max_batch
+        top = min(max(limit, job.batch, parts), LARGEST)
+        values = {parts * 2**n for n in range(64) if parts * 2**n <= top} | {top // parts * parts, job.batch}
+    else:
+        positions = job.program.facts.get("positions")
+        last = max(job.length + job.generate, positions if isinstance(positions, int) else FURTHEST)
+        values = {*(2**n for n in range(7, 64) if 2**n < last), middle, last - 1}
+        limit = longest(job, last)
+    x = np.array(sorted(values))
+    at: dict[str, Any] = {"batch": job.batch, "context": middle, "new": 1, over: x}
+    step = Report(job.program, job.device, **at, model=job.model, cache_policy=job.cache_policy)
+    found = of_report(name, over, step)
+    each = tuple(curve._replace(fits=(curve.x <= limit).astype(float)) for curve in found.each)
+    title = f"{wording.subject(job)}: decode steps by {over}"
+    return found._replace(title=title, each=each, limit=limit)
+
+
+def longest(job: Workload, most: int) -> int:
+    """The longest context of a decode step that such a batch has room for, up to so many tokens."""
+
+    def fits(tokens: int) -> bool:
+        try:
+            of = replace(job, prompt=max(tokens - job.program.image_tokens, 1), generate=1, cached=0)
+            return replace(of, max_model_len=None).fits
+        except LlmirError:
+            return False
+
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def of_sweep(name: str, over: str, sweep: Sweep) -> Curves:
+    """A curve for each structure and other point of a sweep; InputError for more than marks tell apart."""
+    if len(sweep.axes[over]) < 2:
+        raise InputError(f"{name}: this sweep has one {over}; it takes one of several")
+    found = tuple(_lines(over, sweep))
+    if not found:
+        raise InputError(f"{name}: all rows of this sweep are refused")
+    if len(found) > len(MARKS):
+        others = " and ".join(a for a, v in sweep.axes.items() if len(v) > 1 and a != over)
+        raise InputError(f"{name}: {len(found)} curves, by {others}; it takes up to {len(MARKS)}")
+    about = " · ".join([*fixed(sweep, "hw"), *sweep.basis])
+    device = " and ".join(map(str, sweep.axes["hw"]))
+    title = f"{sweep.model} on {device}: steps by {over}"
+    return Curves(title, (about,), found)
+
+
+def fixed(sweep: Sweep, *but: str) -> list[str]:
+    """What a sweep's axes of one value say, without some of them."""
+    said = ((a, v[0]) for a, v in sweep.axes.items() if len(v) == 1 and v[0] and a not in but)
+    return [f"{a} {value:,}" if isinstance(value, int) else str(value) for a, value in said]
+
+
+def _lines(over: str, sweep: Sweep) -> Iterator[Curve]:
+    columns = sweep.columns
+    others = [axis for axis, values in sweep.axes.items() if len(values) > 1 and axis != over]
+    rows: dict[tuple[object, ...], list[int]] = {}
+    keys = zip(*(columns[axis].tolist() for axis in others), strict=True) if others else iter(())
+    for i, known in enumerate(np.isfinite(np.asarray(columns["time_s"], dtype=float)).tolist()):
+        key = next(keys, ())
+        if known:
+            rows.setdefault(key, []).append(i)
+    for key, of in rows.items():
+        pairs = zip(others, key, strict=True)
+        label = ", ".join(f"{a} {v:g}" if isinstance(v, float) else f"{a} {v}" for a, v in pairs)
+        picked = {n: np.asarray(columns[n], dtype=float)[of] for n in PICKED}
+        x = np.asarray(columns[over], dtype=float)[of]
+        order = np.argsort(x, kind="stable")
+        tokens, kept = picked["batch"] * picked["new"], ("time_s", "error", "fits")
+        yield Curve(label, x[order], tokens[order], *(picked[n][order] for n in kept))
+
 
 HOLLOW = "hollow: the requests do not fit in memory together"
 

@@ -10,16 +10,15 @@ from typing import Any
 
 from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
 from llmir.backends.search.sweep import Sweep
-from llmir.backends.simulate.profile import Profile
+from llmir.backends.simulate.engine import Profile
 from llmir.backends.simulate.replications import Rates
 from llmir.backends.simulate.result import Simulation
 from llmir.base.errors import InputError
 from llmir.base.formats import exporter
 
-from . import curves, front, latencies, serving
-from .frame import HEIGHT, WIDTH, head, notes, padded
-from .latencies import Asked
-from .plot import FORMATS, check
+from . import curves, front, serving
+from .frame import FORMATS, HEIGHT, WIDTH, check, head, notes, padded
+from .serving import Asked
 
 DPI = 200  # of a PNG: two pixels for each of a page's 860
 RATES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)  # of the largest stable one, at which a plan is simulated
@@ -68,10 +67,10 @@ def plans(found: Plans, form: str) -> bytes:
         for ax, of in zip(below.subplots(1, 2), SHOWN, strict=True):
             limit = limits[of]
             asked = Asked(found.traffic.rate, limit and limit.seconds, found.best.replicas)
-            said = latencies.draw(ax, of, runs, asked)
+            said = serving.draw(ax, of, runs, asked)
             head(ax, f"{of.upper()} of the chosen plan", "" if not limit else f"the limit is of {limit.of}")
             if of == SHOWN[0]:
-                notes(ax, latencies.handles())
+                notes(ax, serving.handles())
             else:
                 notes(ax, (), said)
         return rendered(figure, form)
@@ -105,7 +104,7 @@ def rates(found: Rates, form: str) -> bytes:
     """TTFT above TPOT against the rate of some runs."""
     with page(9.2) as figure:
         for part, of in zip(figure.subfigures(2, 1), SHOWN, strict=True):
-            latencies.latencies(found.runs, part.subplots(), of, Asked())
+            serving.latencies(found.runs, part.subplots(), of, Asked())
         return rendered(figure, form)
 
 

@@ -8,16 +8,15 @@ import numpy as np
 
 from llmir.backends.export import plan as words
 from llmir.backends.export import units, wording
-from llmir.backends.export.dot.label import MUTED
+from llmir.backends.export.dot.labels import MUTED
 from llmir.backends.search.front import front as best_of
-from llmir.backends.search.limit import Limit
-from llmir.backends.search.plan import Plans
+from llmir.backends.search.plan import Plans, decode
 from llmir.backends.search.sweep import Sweep
-from llmir.backends.search.why import decode
+from llmir.backends.search.traffic import Limit
 from llmir.base.errors import InputError
 from llmir.base.values import Array
 
-from . import points
+from . import curves
 from .frame import CHOSEN, FINE, LIMIT, MARKS, TEXT, axes, counts, hatched, head, line, notes, plain, unit
 
 NUMBERED = 9  # plans beside the first that have their number in the picture
@@ -111,7 +110,7 @@ def front(data: Plans | Sweep, ax: Any = None) -> Any:
         notes(ax, handles, "; ".join(filter(None, ["marks: closed forms, saturated", numbered])))
     else:
         where = " and ".join(each.device for each in found)
-        about = " · ".join([*points.fixed(data, "hw", "new"), *data.basis])
+        about = " · ".join([*curves.fixed(data, "hw", "new"), *data.basis])
         head(ax, f"{data.model} on {where}: throughput against speed", about)
         notes(ax, handles, "marks: decode steps of the sweep, by closed form")
     return ax

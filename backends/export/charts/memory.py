@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.export import units, wording
-from llmir.backends.export.dot.label import INK, MUTED
+from llmir.backends.export.dot.labels import INK, MUTED
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
 from llmir.base.errors import InputError

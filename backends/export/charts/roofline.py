@@ -6,15 +6,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
-from llmir.backends.cost.ideal import limits
+from llmir.backends.cost.roofline import limits
 from llmir.backends.export import units, wording
-from llmir.backends.export.dot.label import INK, MUTED, PAINT
+from llmir.backends.export.dot.labels import INK, MUTED, PAINT
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
 from llmir.base.errors import InputError
 
-from .frame import LETTERS, TEXT, TINY, axes, head, line, notes, plain, setting, settle, swatch, unit
-from .labels import Label, Labels
+from .frame import (
+    LETTERS,
+    TEXT,
+    TINY,
+    Label,
+    Labels,
+    axes,
+    head,
+    line,
+    notes,
+    plain,
+    setting,
+    settle,
+    swatch,
+    unit,
+)
 
 WHOLE, LEAST = 3600.0, 70.0  # area of a mark of all the step, and of one that its letter just fits in
 NAMED = 0.04  # of a step, from which an op has its name

@@ -1,19 +1,25 @@
-"""A simulated server over time: what runs, what waits, and the blocks in use."""
+"""A simulated server over time: what runs, what waits, and the blocks in use.
+
+Latencies of requests against the rate at which they come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from llmir.backends.export import units, wording
-from llmir.backends.simulate.result import Simulation
-from llmir.backends.simulate.simulated_replicas import SimulatedReplicas
+from llmir.backends.export.dot.labels import MUTED
+from llmir.backends.export.serving import LATENCIES
+from llmir.backends.simulate.replications import Replications
+from llmir.backends.simulate.result import SimulatedReplicas, Simulation
+from llmir.base.arguments import choice
 from llmir.base.errors import InputError
 from llmir.base.values import Array
 
-from .frame import MARKS, TEXT, axes, head, line, notes, plain, setting, unit
+from .frame import CHOSEN, LIMIT, MARKS, TEXT, axes, hatched, head, line, notes, plain, said, setting, unit
 
 BINS = 300  # of time, over which a line is a mean
 
@@ -107,3 +113,153 @@ def serving(run: Simulation, ax: Any = None) -> Any:
 
 def _piece(found: Course) -> str:
     return units.time(float(found.edges_s[1] - found.edges_s[0]))
+
+
+STYLES = {"p50": (":", "o", "#56708F"), "p90": ("--", "s", "#2F5C94"), "p99": ("-", "D", "#0F172A")}
+LIMITED = {"ttft": "max_ttft_s", "tpot": "max_tpot_s"}
+ROOM = 1.1  # of the rates that are in sight, beyond the last
+Runs = Sequence[Simulation | Replications]
+
+
+class Curve(NamedTuple):
+    """A percentile at each rate, and the half of the interval that holds its mean; 0 of a single run."""
+
+    rate: Array
+    seconds: Array
+    half: Array
+
+
+def curves(of: str, runs: Runs, times: float = 1) -> dict[str, Curve]:
+    """Each percentile of a latency over the rates of some runs, or of so many servers like theirs."""
+    rates = times * np.array([rate_of(run) for run in runs])
+    order = np.argsort(rates, kind="stable")
+    found = {}
+    for stat in STYLES:
+        pairs = [_figure(run, of, stat) for run in runs]
+        mean, half = np.array(pairs, dtype=float).T
+        found[stat] = Curve(rates[order], mean[order], half[order])
+    return found
+
+
+def rate_of(run: Simulation | Replications) -> float:
+    """Requests a second that come; of several runs on average."""
+    each = run.runs if isinstance(run, Replications) else (run,)
+    rates = [one.rate for one in each]
+    if any(one.load.users for one in each) or not all(rates):
+        raise InputError(
+            "plot_latencies: takes runs at a rate; users of a closed loop come as they are answered"
+        )
+    return float(np.mean([rate for rate in rates if rate]))
+
+
+def _figure(run: Simulation | Replications, of: str, stat: str) -> tuple[float, float]:
+    """Seconds, and the half of their interval; NaN where there are none."""
+    nothing = (float("nan"), 0.0)
+    if isinstance(run, Replications):
+        known = run.latencies[of][stat] if of in run.latencies else None
+        return (known.mean, known.half) if known else nothing
+    spread = run.latencies.get(of)
+    return (float(getattr(spread, stat)), 0.0) if spread else nothing
+
+
+def largest(runs: Runs) -> float:
+    """The largest stable rate, on average over runs."""
+    each = [one for run in runs for one in (run.runs if isinstance(run, Replications) else (run,))]
+    return float(np.mean([one.largest_rate for one in each]))
+
+
+class Asked(NamedTuple):
+    """What is marked: a rate, a limit that runs do not say; and of how many servers rates are."""
+
+    rate: float | None = None
+    limit_s: float | None = None
+    servers: int = 1
+
+
+def latencies(data: Iterable[Simulation | Replications], ax: Any, of: str, asked: Asked) -> Any:
+    """`llmir.plot_latencies`."""
+    runs = list(data)
+    if not runs:
+        raise InputError("plot_latencies: expected runs, got none")
+    one = _one(runs[0])
+    choice("of", of, tuple(one.latencies))
+    if len({(r.job.program.name, r.job.device.name) for r in map(_one, runs)}) > 1:
+        raise InputError("plot_latencies: the runs are of several models or devices; it takes those of one")
+    found = curves(of, runs)
+    ax = axes("plot_latencies", ax, 4.8)
+    words = draw(ax, of, runs, asked)
+    requests = f"{len(one.load):,} requests a run, prompt {one.load.prompt.mean():,.0f}, "
+    requests += f"generate {one.load.generate.mean():,.0f} on average"
+    about = (requests, f"policy of {one.policy.name}", setting(one.job.program, one.job.prefill.plan.model))
+    head(ax, f"{title(of)} against rate: {wording.subject(one.job)}", " · ".join(about))
+    shaded = any(curve.half.any() for curve in found.values())
+    notes(ax, handles(), words, "shaded: holds the mean in 95% of cases" if shaded else "")
+    return ax
+
+
+def title(of: str) -> str:
+    """What a latency is called."""
+    return LATENCIES[of].strip()
+
+
+def handles() -> list[Any]:
+    """A legend's lines."""
+    known = STYLES.items()
+    return [
+        line(f"{stat} of requests", linestyle=s, marker=m, color=c, markersize=4) for stat, (s, m, c) in known
+    ]
+
+
+def draw(ax: Any, of: str, runs: Runs, asked: Asked) -> str:
+    """Lines, limits and the region of overload, which words explain if it is in sight."""
+    found, one = curves(of, runs, asked.servers), _one(runs[0])
+    stable = asked.servers * largest(runs)
+    for stat, (linestyle, marker, color) in STYLES.items():
+        curve = found[stat]
+        style = {"linestyle": linestyle, "marker": marker, "color": color, "markersize": 4}
+        ax.plot(curve.rate, curve.seconds, label=stat, linewidth=1.5, zorder=3, **style)
+        if curve.half.any():
+            low, high = np.maximum(curve.seconds - curve.half, 0), curve.seconds + curve.half
+            ax.fill_between(curve.rate, low, high, color=color, alpha=0.18, linewidth=0)
+    limit = asked.limit_s or (getattr(one, LIMITED[of]) if of in LIMITED else None)
+    right = furthest(found, stable, asked.rate)
+    ax.set_ylim(0, height(found, stable, limit))
+    plain(ax)
+    unit(ax.yaxis, "s")
+    ax.set_ylabel(title(of), fontsize=TEXT)
+    ax.set_xlabel("requests/s", fontsize=TEXT)
+    if stable < right:
+        hatched(ax, stable, right)
+        ax.axvline(stable, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
+    ax.set_xlim(0, right)
+    if limit:
+        ax.axhline(limit, color=LIMIT, linewidth=1.3, linestyle="--")
+        said(ax, (0, limit), f"limit {units.time(limit)}", (4, 3), color=LIMIT)
+    if asked.rate:
+        ax.axvline(asked.rate, color=CHOSEN, linewidth=1.1, linestyle=":")
+        words = f"asked: {units.digits(asked.rate)}"
+        said(ax, (asked.rate, ax.get_ylim()[1]), words, (-4, -4), color=CHOSEN, ha="right", va="top")
+    return (
+        f"hatched: overloaded, above {units.digits(stable)} requests/s the queue grows"
+        if stable < right
+        else ""
+    )
+
+
+def _one(run: Simulation | Replications) -> Simulation:
+    return run.runs[0] if isinstance(run, Replications) else run
+
+
+def height(found: dict[str, Curve], stable: float, limit: float | None) -> float:
+    """Seconds on which what is stable can be read, whatever queues do beyond."""
+    every = [c.seconds[np.isfinite(c.seconds)] for c in found.values()]
+    calm = [c.seconds[(c.rate <= stable) & np.isfinite(c.seconds)] for c in found.values()]
+    of = [seconds for seconds in calm if seconds.size] or every
+    top = max((float(seconds.max()) for seconds in of if seconds.size), default=1.0)
+    return max(top * 1.25, 1.15 * limit if limit and limit < 8 * top else 0.0) or 1.0
+
+
+def furthest(found: dict[str, Curve], stable: float, asked: float | None) -> float:
+    """The rate at which a picture ends: a little beyond the last, or what is stable."""
+    last = float(max(*found["p99"].rate.tolist(), asked or 0.0))
+    return ROOM * (max(stable, last) if stable < 1.6 * last else last)

@@ -1,15 +1,25 @@
-"""Where parameters, FLOPs, bytes and time are: shares by block of the model, or by kind of op."""
+"""Where parameters, FLOPs, bytes and time are: shares by block of the model, or by kind of op.
+
+Parameters, FLOPs, bytes and time side by side, by block or by kind, prefill above decode.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from llmir.backends.step.costs import BUBBLE, OVERHEAD, OpCost
+from llmir.backends.export import units, wording
+from llmir.backends.export.dot.labels import INK, MUTED, PAINT
+from llmir.backends.request.workload import Workload
+from llmir.backends.step.evaluate import BUBBLE, OVERHEAD, OpCost
 from llmir.backends.step.report import Report
+from llmir.base.arguments import choice
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.sizes.binding import Binding
+
+from .frame import LETTERS, SMALL, TEXT, TINY, axes, head, notes, setting, swatch
+from .roofline import settings, steps
 
 BY = ("block", "kind")
 Shares = Mapping[str, float]  # by row; they add up to 1
@@ -97,3 +107,195 @@ def times(step: Report, by: str) -> Time:
     whole = sum(sum(bounds.values()) for bounds in found.values())
     shares = {row: {b: s / whole for b, s in bounds.items()} for row, bounds in found.items()}
     return Time(whole, hidden, shares)
+
+
+PITCH = 1.42  # from column to column, where a bar of all is 1 wide
+THICK, APART = 0.26, 0.36  # of a bar, and between those of one row, of the height of a row
+TONES = (("#3D4659", ""), ("#D5DAE3", "...."), ("#8B93A5", "////"), ("#FFFFFF", "xxxx"))
+ROOM = 0.085  # of a bar that holds a letter
+LAST = ("overhead of the engine", "bubble")
+
+
+class Table(NamedTuple):
+    """All that is drawn: columns of amounts, seconds by phase, and the rows that any of them has."""
+
+    columns: Mapping[str, Column]
+    seconds: Mapping[str, Time]
+    rows: list[str]
+
+
+def table(program: Program, of: Mapping[str, Report], by: str) -> Table:
+    """The shares of each column, by block or kind."""
+    columns = {
+        "parameters": column({"": parameters(program, by)}),
+        "FLOPs": column({p: work(s, by, lambda op: float(op.flops)) for p, s in of.items()}),
+        "bytes moved": column(
+            {p: work(s, by, lambda op: float(op.read_bytes + op.write_bytes)) for p, s in of.items()}
+        ),
+    }
+    seconds = {phase: times(step, by) for phase, step in of.items()}
+    return Table(columns, seconds, _rows(columns, seconds))
+
+
+def height(program: Program, of: Mapping[str, Report], by: str) -> float:
+    """Inches that a page of these needs."""
+    return 2.2 + 0.4 * len(table(program, of, by).rows) * max(1.0, len(of) / 2)
+
+
+def distributions(data: Workload | Report, ax: Any = None, by: str = "block") -> Any:
+    """`llmir.plot_distributions`."""
+    name = "plot_distributions"
+    choice("by", by, BY)
+    of = steps(name, data)
+    program = data.program
+    columns, seconds, rows = table(program, of, by)
+    ax = axes(name, ax, height(program, of, by))
+    ax.set(xlim=(-0.02, PITCH * 4 - 0.06), ylim=(len(rows) - 0.5, -1.35))
+    for i in range(1, len(rows), 2):
+        ax.axhspan(i - 0.5, i + 0.5, color="#F4F6F9", zorder=0, linewidth=0)
+    for number, (title, each) in enumerate(columns.items()):
+        _head(ax, number, title, _total(title, each))
+        for place, (phase, tone) in enumerate(zip(of, TONES, strict=False)):
+            shares = each.shares.get("" if number == 0 else phase, {})
+            if number and shares:
+                _bars(ax, number, rows, shares, _offset(place, len(of)), tone, f"{title}, {phase}")
+        if not number:
+            _bars(ax, number, rows, each.shares.get("", {}), 0.0, ("#8B93A5", ""), title)
+    _head(ax, 3, "time", " → ".join(units.time(float(step.time_s)) for step in of.values()))
+    for place, phase in enumerate(of):
+        _stacked(ax, rows, seconds[phase], _offset(place, len(of)), phase)
+    ax.set_yticks(range(len(rows)), [row.replace("_", " ") for row in rows], fontsize=TEXT)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xticks([])
+    ax.spines[:].set_visible(False)
+    ax.axhline(-0.5, color="#D5DAE3", linewidth=1)
+    first = next(iter(of.values()))
+    where = wording.subject(data)
+    lines = (*settings(of), setting(program, first.plan.model))
+    head(ax, f"Where parameters, FLOPs, bytes and time of {where} are", *lines)
+    notes(ax, _handles(of, seconds), _words(of, seconds), down=6)
+    return ax
+
+
+def _rows(columns: Mapping[str, Column], seconds: Mapping[str, Time]) -> list[str]:
+    """All rows, those that have most of anything first; the engine's and bubbles last."""
+    most: dict[str, float] = {}
+    every = [shares for each in columns.values() for shares in each.shares.values()]
+    for shares in (*every, *(time.rows for time in seconds.values())):
+        for row, share in shares.items():
+            most[row] = most.get(row, 0.0) + share
+    return sorted(most, key=lambda row: (row in LAST, -most[row]))
+
+
+def _offset(place: int, count: int) -> float:
+    return (place - (count - 1) / 2) * APART
+
+
+def _head(ax: Any, number: int, title: str, total: str) -> None:
+    """The head of a column, and what its shares are of."""
+    ax.text(number * PITCH, -1.0, title, fontsize=10, fontweight="bold", color=INK, va="center")
+    ax.text(number * PITCH, -0.66, total, fontsize=SMALL, color=MUTED, va="center")
+
+
+def _total(title: str, each: Column) -> str:
+    said = {"parameters": units.count, "FLOPs": units.flops, "bytes moved": units.bytes}[title]
+    return " → ".join(map(said, each.total.values()))
+
+
+def _bars(
+    ax: Any,
+    number: int,
+    rows: list[str],
+    shares: Mapping[str, float],
+    offset: float,
+    tone: tuple[str, str],
+    label: str,
+) -> None:
+    """Bars of one column and phase, with their shares; `none` where there is nothing."""
+    left, (fill, hatch) = number * PITCH, tone
+    height = THICK if offset or number else THICK * 1.3
+    values = [shares.get(row, 0.0) for row in rows]
+    places = [i + offset for i in range(len(rows))]
+    style = {"facecolor": fill, "edgecolor": "#3D4659", "linewidth": 0.8, "hatch": hatch, "label": label}
+    ax.barh(places, values, height, left=left, **style)
+    for at, share in zip(places, values, strict=True):
+        _share(ax, left + share, at, share)
+
+
+def _share(ax: Any, x: float, y: float, share: float, letters: str = "") -> None:
+    words = units.percent(share) if share else "none"
+    colour = INK if share else "#A3ABB8"
+    ax.annotate(
+        words,
+        (x, y),
+        (4, 0),
+        textcoords="offset points",
+        fontsize=SMALL - 0.5,
+        va="center_baseline",
+        color=colour,
+    )
+    if letters:
+        ax.annotate(
+            letters,
+            (x, y),
+            (34, 0),
+            textcoords="offset points",
+            fontsize=TINY,
+            fontweight="bold",
+            va="center_baseline",
+            color=MUTED,
+        )
+
+
+def _stacked(ax: Any, rows: list[str], time: Time, offset: float, phase: str) -> None:
+    """The time of a phase: each row cut by what bounds it, with a letter in each piece or behind it."""
+    left = [3 * PITCH] * len(rows)
+    behind = [""] * len(rows)
+    for bound, letter in LETTERS.items():
+        values = [time.shares.get(row, {}).get(bound, 0.0) for row in rows]
+        if not any(values):
+            continue
+        paint, places = PAINT[bound], [i + offset for i in range(len(rows))]
+        style = {"facecolor": paint.fill, "edgecolor": paint.line, "linewidth": 1.0}
+        ax.barh(places, values, THICK, left=left, label=f"time, {phase}, {bound}", **style)
+        for i, share in enumerate(values):
+            if share >= ROOM:
+                ax.text(
+                    left[i] + share / 2,
+                    places[i],
+                    letter,
+                    fontsize=TINY,
+                    fontweight="bold",
+                    ha="center",
+                    va="center_baseline",
+                    color=paint.ink,
+                )
+            elif share:
+                behind[i] += letter
+            left[i] += share
+    for i, row in enumerate(rows):
+        _share(ax, left[i], i + offset, time.rows.get(row, 0.0), behind[i])
+
+
+def _handles(of: Mapping[str, Report], seconds: Mapping[str, Time]) -> list[Any]:
+    from matplotlib.patches import Patch
+
+    words = ("above", "below") if len(of) == 2 else tuple(f"{n + 1}" for n in range(len(of)))
+    labels = [f"{phase} ({word})" if len(of) > 1 else phase for phase, word in zip(of, words, strict=True)]
+    found = [
+        Patch(facecolor=fill, edgecolor="#3D4659", hatch=hatch, label=label)
+        for label, (fill, hatch) in zip(labels, TONES, strict=False)
+    ]
+    present = {bound for time in seconds.values() for bounds in time.shares.values() for bound in bounds}
+    return found + [swatch(f"{LETTERS[bound]}  {bound}", bound) for bound in LETTERS if bound in present]
+
+
+def _words(of: Mapping[str, Report], seconds: Mapping[str, Time]) -> str:
+    """What shares are of."""
+    hidden = [
+        f"of {phase} {units.time(time.hidden_s)} of launches, which a graph hides, are not in the shares"
+        for phase, time in seconds.items()
+        if time.hidden_s
+    ]
+    apart = ", prefill and decode apart" if {"prefill", "decode"} <= of.keys() else ""
+    return "; ".join([f"shares of each column's total{apart}; time by what bounds it", *hidden])

@@ -16,12 +16,11 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import OutputError
 from llmir.base.names import plain
 
-from .plot import check as needed
+from .frame import COLOURS
+from .frame import check as needed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart (jfly.uni-koeln.de/color).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 OTHERS = "#999999"
 MOST = 400  # rows that can be shown one by one
 LEGEND: dict[str, Any] = {"fontsize": 8, "framealpha": 0.85, "edgecolor": "none"}

@@ -1,41 +1,379 @@
-"""Levels `layer` and `full`: each step a column of ops in schedule order, with lanes beside it."""
+"""Levels `layer` and `full`: each step a column of ops in schedule order, with lanes beside it.
+
+Wires of a column of tiles: straight to the next tile, else along lanes beside the column.
+
+What surrounds the ops of any picture: title, totals, legend, heads of frames, and panels side by side.
+
+Wires drawn: their lanes, their marks, and the words on them.
+
+Level `overview`: layers folded, each part of a layer one tile with its longest ops.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from llmir.backends.export import units, wording
 from llmir.backends.request.workload import Workload
+from llmir.backends.step import facts as precision
 from llmir.backends.step.report import Report
 from llmir.base.dataclass import dataclass
+from llmir.ir.core.program import APART
 
-from .canvas import Frame, Tile, stack
-from .label import MUTED, PAINT, PLAIN, font, width
-from .labels import INSET, inlet_tile, inner_width, one, op_tile, shape_words, tile_of, two
-from .lanes import Wire
-from .outline import Inlet, Link, Outline, Stage
-from .page import (
-    GROUP,
-    PANEL,
-    PERIOD,
-    SECTION,
-    STAGE,
-    band,
-    head,
-    new_canvas,
-    panel_head,
-    side_by_side,
-    where,
+from .labels import (
+    FONT,
+    INK,
+    INSET,
+    MUTED,
+    PAINT,
+    PLAIN,
+    Area,
+    Canvas,
+    Frame,
+    Paint,
+    Point,
+    Tile,
+    bar,
+    fit,
+    font,
+    inlet_tile,
+    inner_width,
+    left,
+    memory_tile,
+    one,
+    op_tile,
+    right,
+    shape_words,
+    stack,
+    stage_name,
+    step_tile,
+    table,
+    tile_of,
+    tip,
+    two,
+    width,
+    wrapped,
 )
-from .sections import Box, Section
-from .sums import memory_tile, stage_name, step_tile
-from .wires import draw_wires, lanes_of
+from .outline import Box, Inlet, Link, Outline, Section, Stage, pattern
 
-KEY = (
+PITCH, MARGIN = 8.0, 7.0  # between lanes; between the column and the first of them
+_PORT = 9.0  # how far from a tile's edge wires enter and leave it
+
+
+@dataclass(frozen=True)
+class Wire:
+    """From one tile to another; `dashed` for what jumps over others to be added unchanged."""
+
+    tail: str
+    head: str
+    tip: str = ""
+    words: str = ""
+    dashed: bool = False
+    strong: bool = False
+
+    @property
+    def right(self) -> bool:
+        """Whether it runs on the right, if it does not run straight."""
+        return self.dashed or self.strong
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """The lane of each bundle, by its tail and side: wires of one tile on one side share a lane."""
+
+    rank: Mapping[str, int]
+    bundles: Mapping[tuple[str, bool], int]
+    doors: Mapping[Wire, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, order: Sequence[str], wires: Iterable[Wire]) -> Lanes:
+        """Lanes for tiles in that order, downwards; short ways lie within long ones."""
+        rank = {name: i for i, name in enumerate(order)}
+        ways: dict[tuple[str, bool], tuple[int, int]] = {}
+        doors: dict[Wire, int] = {}
+        taken: dict[tuple[str, bool], int] = {}
+        for wire in wires:
+            if rank[wire.head] - rank[wire.tail] == 1:
+                continue
+            key = wire.tail, wire.right
+            at = rank[wire.tail], rank[wire.head]
+            first, last = ways.get(key, at)
+            ways[key] = min(first, *at), max(last, *at)
+            doors[wire] = taken.get((wire.head, wire.right), 0)
+            taken[wire.head, wire.right] = doors[wire] + 1
+        found: dict[tuple[str, bool], int] = {}
+        taken_ranks: dict[bool, list[int]] = {False: [], True: []}  # of each lane, one bit a rank
+        for key, (first, last) in sorted(ways.items(), key=lambda w: (w[1][1] - w[1][0], w[1])):
+            lanes, bits = taken_ranks[key[1]], ((1 << (last - first + 1)) - 1) << first
+            lane = next((i for i, mask in enumerate(lanes) if not mask & bits), len(lanes))
+            lanes[lane:] = [(lanes[lane] if lane < len(lanes) else 0) | bits, *lanes[lane + 1 :]]
+            found[key] = lane
+        return cls(rank, found, doors)
+
+    def wide(self, right: bool) -> float:
+        """Points that the lanes of a side take."""
+        lanes = [lane for (_, side), lane in self.bundles.items() if side == right]
+        return MARGIN + PITCH * (max(lanes) + 1) if lanes else 0.0
+
+    def corners(self, wire: Wire, spots: Mapping[str, Area], edges: tuple[float, float]) -> list[Point]:
+        """The way of a wire; `edges` are the left and right side of the column."""
+        tail, head = spots[wire.tail], spots[wire.head]
+        if wire not in self.doors:
+            return [(tail.middle, tail.bottom), (head.middle, head.top)]
+        lane = MARGIN + PITCH * self.bundles[wire.tail, wire.right]
+        up = self.rank[wire.head] < self.rank[wire.tail]
+        door = min(_PORT + 6 * self.doors[wire], max(_PORT, head.top - head.bottom - _PORT))
+        start, end = tail.bottom + _PORT, head.top - door
+        if up:
+            start, end = tail.top - _PORT, head.bottom + door
+        if wire.right:
+            x, out, into = edges[1] + lane, tail.right, head.right
+        else:
+            x, out, into = edges[0] - lane, tail.left, head.left
+        return [(out, start), (x, start), (x, end), (into, end)]
+
+
+GRAPH = {
+    "fontname": FONT,
+    "bgcolor": "white",
+    "layout": "nop2",
+    "outputorder": "edgesfirst",
+    "pad": "0.2",
+    "splines": "true",
+}
+NODE = {"shape": "box", "fixedsize": "true", "margin": "0", "fontname": FONT, "penwidth": "1.1"}
+EDGE = {"color": "#94a3b8", "arrowsize": "0.6", "penwidth": "1.1", "fontname": FONT}
+PANEL = {"style": "rounded", "color": "#cbd5e1", "bgcolor": "#ffffff", "penwidth": "1.3"}
+STAGE = {"style": "rounded,filled", "color": "#7a869a", "fillcolor": "#ffffff", "penwidth": "1.6"}
+PERIOD = {"style": "rounded,dashed", "color": "#64748b", "penwidth": "1.3"}
+SECTION = {"style": "rounded,filled", "color": "#94a3b8", "fillcolor": "#f8fafc", "penwidth": "1.1"}
+GROUP = {"style": "rounded,filled", "color": "#e2e8f0", "fillcolor": "#f1f5f9", "penwidth": "1"}
+
+LEGEND = {"overhead": "overhead: launches, the engine's CPU", "bubble": "bubble: waits for another stage"}
+LINE, BETWEEN = 14, 12.0  # points: of a line in the head of a panel; between panels
+NARROW, TITLES = 430.0, (17, 19)  # points of text above a picture, at least; of its title there and elsewhere
+_ABREAST = 2
+_WARNING = "#b91c1c"
+
+
+def new_canvas(title: str) -> Canvas:
+    """An empty picture; a pointer over nothing else says its title."""
+    import graphviz
+
+    graph = graphviz.Digraph("llmir", graph_attr=GRAPH, node_attr=NODE, edge_attr=EDGE)
+    graph.attr(tooltip=graphviz.nohtml(title.replace("\\", "\\\\")))
+    return Canvas(graph)
+
+
+def side_by_side(
+    canvas: Canvas, count: int, draw: Callable[[int, float, float], tuple[float, float]]
+) -> tuple[float, float]:
+    """Draw panels, two a row: `draw` takes a number, left and top and gives right and bottom; the extent."""
+    widest, top = 0.0, 0.0
+    for first in range(0, count, _ABREAST):
+        x, bottom = 0.0, top
+        for number in range(first, min(first + _ABREAST, count)):
+            right, low = draw(number, x, top)
+            x, bottom, widest = right + BETWEEN, min(bottom, low), max(widest, right)
+        top = bottom - BETWEEN
+    return widest, top
+
+
+def head(canvas: Canvas, job: Report | Workload, outlines: Iterable[Outline], limit: float, key: str) -> None:
+    """The title block above what is drawn, wrapped to `limit` points: model, device, totals, legend."""
+    times, memory, fits = _facts(job)
+    present = {str(b.cost.bound) for o in outlines for b in o.boxes}
+    lines = [(12.0, times, INK), (12.0, memory, INK if fits else _WARNING)]
+    block(canvas, f"{job.program.name} on {where(job)}", lines, present, key, limit)
+
+
+def block(
+    canvas: Canvas,
+    title: str,
+    facts: Sequence[tuple[float, str, str]],
+    bounds: Iterable[str],
+    key: str,
+    limit: float,
+) -> None:
+    """A title, lines of facts (size, words, colour), a legend of bounds and a key, above y = 0."""
+    limit = max(limit, NARROW)
+    large = TITLES[limit > NARROW]
+    words = [fit(word, large, limit, bold=True) for word in title.split()]
+    named = lines_of(words, large, limit, bold=True)
+    lines = [(large + 8.0, one(font(line, large, bold=True), limit)) for line in named]
+    for size, said, color in facts:
+        apart = " · " if " · " in said else " "
+        for line in lines_of(said.split(apart), size, limit, apart):
+            lines.append((size + 5, one(font(line, size, color), limit)))
+    lines += [(20.0, f'<TD COLSPAN="2" ALIGN="LEFT">{row}</TD>') for row in _legend(set(bounds), limit)]
+    lines += [(12.0, one(font(line, 9, MUTED), limit)) for line in lines_of(key.split(), 9, limit)]
+    tile = tile_of("head", lines, limit, BARE, title)
+    canvas.tile(tile, tile.wide / 2 - 8, tile.high + 4)
+
+
+BARE = Paint("transparent", "transparent", "", "filled")
+
+
+def band(
+    id: str,
+    title: str,
+    figure: str,
+    below: Sequence[str],
+    inner: float,
+    size: float,
+    fill: str,
+    said: str = "",
+) -> Tile:
+    """The head of a frame: title left, figure right, lines below; wires pass behind it."""
+    second = width(figure, size - 2, bold=True) if figure else -8.0
+    name, *more = wrapped(title, size, inner - second - 8, inner, bold=True)
+    first = one(font(name, size, bold=True), inner)
+    if figure:
+        first = two(font(name, size, bold=True), font(figure, size - 2, INK, bold=True), inner, second)
+    lines = [(size + 4, first), *((size + 4, one(font(line, size, bold=True), inner)) for line in more)]
+    for words in below:
+        lines += [
+            (LINE - 2, one(font(line, 9, MUTED), inner)) for line in lines_of(words.split(" "), 9, inner)
+        ]
+    tile = tile_of(id, lines, inner, Paint(fill, fill, INK, "filled"), said or title)
+    return Tile(id, tile.rows[1:-1], tile.wide, tile.high - 10, tile.paint, tile.tip)
+
+
+def panel_head(outline: Outline, id: str, inner: float, note: str = "") -> Tile:
+    """The head of one step's panel: what the step is, and its total."""
+    report = outline.report
+    name, what = step_words(report)
+    time = units.time(float(report.time_s))
+    said = [what, *filter(None, [note, pattern(report.program)]), *panel_lines(outline)]
+    return band(id, f"{name} · {time}", "", said, inner, 14, "#ffffff")
+
+
+def panel_lines(outline: Outline) -> list[str]:
+    """How many stages and micro-batches there are, if several, and what shares are of if not of the step."""
+    lines = [f"{name} of {value}" for name, value in wording.pipeline_lines(outline.report)[:1]]
+    if len(outline.report.stages) > 1:
+        lines.append(f"shares of all stages together, {units.time(outline.whole_s)}")
+    if any(b.total_s < 0 for b in outline.boxes):
+        whole = f"shares of {units.time(outline.whole_s)}, before launches are hidden"
+        lines[1:] = [whole]
+    return lines
+
+
+def step_words(report: Report) -> tuple[str, str]:
+    """The name of a step's phase, and its sizes."""
+    if report.beside:
+        return "STEP", wording.step_title(report)
+    if report.phase in APART:
+        return report.phase.upper(), wording.step_title(report)
+    program = report.program
+    batch, new, context = int(report.batch), int(report.new), int(report.context)
+    if not {"architecture", "layers"} & program.facts.keys():
+        return program.name, f"one step, batch {batch} × {new} token{'s' if new > 1 else ''}" + (
+            f" after {context} cached" if context else ""
+        )
+    name = "PREFILL" if not context else "DECODE" if new == 1 else "STEP"
+    cached = f", context {context}" if context else ""
+    return name, f"batch {batch} × {new} token{'s' if new > 1 else ''}{cached}"
+
+
+def where(job: Report | Workload) -> str:
+    """The devices, the split and the types of a picture's title."""
+    words = [word.upper() for word in job.program.parallelism.words("=")]
+    words += precision.words(job.program)
+    return wording.devices(job.program, job.device) + (f" ({', '.join(words)})" if words else "")
+
+
+def _facts(job: Report | Workload) -> tuple[str, str, bool]:
+    """A line of times, a line of memory, and whether it fits."""
+    if isinstance(job, Workload):
+        peak, capacity, fits = float(job.peak_bytes(job.batch)), job.capacity_bytes, job.fits
+        times = [" ".join(row) for row in wording.rates(job)]
+    else:
+        peak, capacity = float(job.peak_memory_bytes), float(job.device.capacity_bytes)
+        fits, times = peak <= capacity, [f"step {units.time(float(job.time_s))}"]
+    step = job.prefill if isinstance(job, Workload) else job
+    if step.cost_model != "ideal":
+        times.append(wording.short_basis(step))
+    memory = f"peak memory {units.bytes(peak)} of {units.bytes(capacity)}{'' if fits else ': does not fit'}"
+    return " · ".join(times), memory, fits
+
+
+def lines_of(
+    words: list[str], size: float, limit: float, between: str = " ", *, bold: bool = False
+) -> list[str]:
+    """Words in lines of at most `limit` points."""
+    lines: list[str] = []
+    for word in words:
+        longer = f"{lines[-1]}{between}{word}" if lines else word
+        if lines and width(longer, size, bold=bold) <= limit:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _legend(present: set[str], limit: float) -> Iterator[str]:
+    """Lines of swatches, one for each bound that occurs, with its letter."""
+    cells: list[str] = []
+    across = 0.0
+    for bound in (b for b in PAINT if b in present):
+        paint, words = PAINT[bound], LEGEND.get(bound, f"{bound}-bound")
+        wide = round(width(words, 10)) + 10
+        if cells and across + 24 + wide > limit:
+            yield _swatches(cells, across)
+            cells, across = [], 0.0
+        swatch = (
+            f'<TABLE BORDER="1" CELLBORDER="0" CELLSPACING="0" COLOR="{paint.line}" BGCOLOR="{paint.fill}" '
+            'FIXEDSIZE="TRUE" WIDTH="18" HEIGHT="12"><TR><TD></TD></TR></TABLE>'
+        )
+        cells.append(f'<TD FIXEDSIZE="TRUE" WIDTH="18" HEIGHT="16">{swatch}</TD><TD WIDTH="6"></TD>')
+        cells.append(left(font(words, 10), f'WIDTH="{wide}"'))
+        across += 24 + wide
+    if cells:
+        yield _swatches(cells, across)
+
+
+def _swatches(cells: Iterable[str], across: float) -> str:
+    return table(["".join(cells)], f'FIXEDSIZE="TRUE" ALIGN="LEFT" WIDTH="{across:.0f}" HEIGHT="18"')
+
+
+_WORDS = 8.0
+
+
+def lanes_of(frame: Frame, wires: Sequence[Wire]) -> Lanes:
+    """The lanes of a frame's tiles, in the order in which they are placed."""
+    return Lanes.of([tile.id for tile in frame.tiles], wires)
+
+
+def draw_wires(canvas: Canvas, lanes: Lanes, wires: Sequence[Wire], edges: tuple[float, float]) -> None:
+    """Draw all wires of a column whose left and right side are `edges`."""
+    said: set[tuple[str, str]] = set()
+    half = (edges[1] - edges[0]) / 2
+    for number, wire in enumerate(sorted(wires, key=lambda wire: wire in lanes.doors)):
+        style = {"style": "dashed"} if wire.dashed else {}
+        if wire.strong:
+            style |= {"color": PAINT["network"].line, "penwidth": "1.8"}
+        canvas.wire(wire.tail, wire.head, lanes.corners(wire, canvas.spots, edges), wire.tip, **style)
+        straight = wire not in lanes.doors
+        side = "left" if not straight and not wire.right else "right"
+        if not wire.words or (wire.tail, side) in said:
+            continue
+        said.add((wire.tail, side))
+        spot = canvas.spots[wire.tail]
+        words = fit(wire.words, _WORDS, half + 4)
+        wide = width(words, _WORDS) + 2
+        top = spot.bottom - 2
+        middle = (edges[0] + edges[1]) / 2
+        middle += -(wide / 2 + 5) if side == "left" else wide / 2 + 5
+        cell = left(font(words, _WORDS, MUTED), f'WIDTH="{wide:.0f}" HEIGHT="11"')
+        canvas.words(f"{wire.tail}_{side}_{number}", cell, wide, 11, middle, top)
+
+
+COLUMN_KEY = (
     "Box: time of one run, share of the whole step (bar: against the largest), then FLOPs · bytes · FLOPs "
     "per byte. Dashed: a residual. Point at a box for its equation and numbers."
 )
@@ -46,10 +384,12 @@ FULL = (
 _GAP = {False: 15.0, True: 19.0}  # between tiles; in `full` edges have words
 
 
-def draw(job: Report | Workload, panels: Sequence[Outline], *, full: bool = False) -> Any:
+def draw_column(job: Report | Workload, panels: Sequence[Outline], *, full: bool = False) -> Any:
     """The picture as a `graphviz.Digraph`."""
     inner = max(inner_width(o, full=full) for o in panels)
-    return draw_columns(job, panels, partial(Column, full=full), inner, FULL if full else KEY, _GAP[full])
+    return draw_columns(
+        job, panels, partial(Column, full=full), inner, FULL if full else COLUMN_KEY, _GAP[full]
+    )
 
 
 def draw_columns(
@@ -294,3 +634,81 @@ class Column:
 def inside_id(items: Sequence[Tile | Frame]) -> str:
     """The id of the first of some items."""
     return items[0].id
+
+
+OVERVIEW_KEY = (
+    "Layers: time of all their runs, and share of the step. Bars are against the longest op. Dashed: to the "
+    "next layer. Point at a box for its ops."
+)
+_TOP, _NAME, _BAR, _TIME = 3, 126, 68, 56
+_WIDE = float(_NAME + _BAR + _TIME)
+
+
+def draw_overview(job: Report | Workload, panels: Sequence[Any]) -> Any:
+    """The picture as a `graphviz.Digraph`."""
+    return draw_columns(job, panels, Parts, _WIDE, OVERVIEW_KEY, gap=16.0)
+
+
+class Parts(Column):
+    """A step with a tile for each part of a layer, and for each run of ops around the layers."""
+
+    def _section(self, section: Section, stage: Stage) -> Iterator[Tile | Frame]:
+        if not section.prefix:
+            for name, run in groupby(section.boxes, lambda b: b.group):
+                boxes = tuple(run)
+                yield self._part(name or self.outline.report.program.name, boxes, whole=len(boxes) > 1)
+            return
+        tiles = tuple(self._part(name, boxes, whole=True) for name, boxes in section.groups.items())
+        yield Frame(section.id, SECTION, 12, tiles, self._section_head(section))
+        if section.times > section.micro_batches * section.stages and len(tiles) > 1:
+            self.back.append((tiles[-1].id, tiles[0].id))
+
+    def wires(self) -> Iterator[Wire]:
+        """From each part to the next, to the next stage, and from a layer's last part to its first."""
+        chain = [name for name in self.order if name in self.parts]
+        for tail, ahead in pairwise(chain):
+            if pill := self.crossings.get((self.stages[tail], self.stages[ahead])):
+                yield Wire(tail, pill, strong=True)
+                yield Wire(pill, ahead, strong=True)
+            else:
+                yield Wire(tail, ahead, f"{self.parts[tail]} → {self.parts[ahead]}")
+        for tail, ahead in self.back:
+            yield Wire(tail, ahead, "to the next layer", dashed=True)
+
+    def _part(self, name: str, boxes: Sequence[Box], *, whole: bool) -> Tile:
+        """A tile for some ops: their longest, and how much the others take."""
+        longest = sorted(boxes, key=lambda b: -b.total_s)
+        first = longest[0]
+        title = name or "other" if whole else first.name
+        seconds = sum(b.total_s for b in boxes)
+        time, share = units.time(seconds), units.percent(self.outline.share(seconds))
+        paint = PAINT[str(first.cost.bound)]
+        second = max(width(time, 12, bold=True), width(share, 9))
+        named, *more = wrapped(title, 12, _WIDE - second - 8, _WIDE, bold=True)
+        lines = [
+            (18.0, two(font(named, 12, INK, bold=True), font(time, 12, paint.ink, bold=True), _WIDE, second))
+        ]
+        lines += [(15.0, _line(font(words, 12, INK, bold=True))) for words in more]
+        kind = f"mostly {first.cost.bound}" if len(boxes) > 1 else str(first.cost.bound)
+        lines.append((13.0, two(font(kind, 9, MUTED), font(share, 9, MUTED), _WIDE, second)))
+        if whole:
+            lines += [(15.0, self._bar(box)) for box in longest[:_TOP]]
+        if rest := longest[_TOP:]:
+            after = f"{len(rest)} more op{'s' if len(rest) > 1 else ''}"
+            said = f"+ {after}, {units.time(sum(b.total_s for b in rest))}"
+            lines.append((13.0, _line(font(said, 9, MUTED))))
+        for note in list(dict.fromkeys(b.note for b in boxes if b.note))[:1]:
+            lines.append((12.0, _line(font(fit(note, 9, _WIDE), 9, MUTED))))
+        said = "\n\n".join(f"{box.path}\n{tip(self.outline, box)}" for box in boxes)
+        self.parts[first.id] = title
+        return self._known(tile_of(first.id, lines, _WIDE, paint, said))
+
+    def _bar(self, box: Box) -> str:
+        name = left(font(fit(box.name, 10, _NAME - 6), 10), f'WIDTH="{_NAME}"')
+        drawn = bar(box.total_s / (self.outline.longest_s or 1), _BAR, PAINT[str(box.cost.bound)].line, 7)
+        time = right(font(units.time(box.total_s), 10), f'WIDTH="{_TIME}"')
+        return f'<TD COLSPAN="2">{table([f"{name}<TD>{drawn}</TD>{time}"])}</TD>'
+
+
+def _line(content: str) -> str:
+    return left(content, f'COLSPAN="2" WIDTH="{_WIDE:.0f}"')

@@ -7,16 +7,34 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from llmir.backends.compare.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded
-from llmir.backends.compare.match import key
+from llmir.backends.compare.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded, key
 from llmir.backends.export import diff as diffview
 from llmir.backends.export import units, wording
 from llmir.base.dataclass import dataclass
 
-from .canvas import Area, Canvas, Tile
-from .label import INK, MUTED, PAINT, PLAIN, Paint, bar, font, left, right, table, width, wrapped
-from .labels import INSET, one, tile_of, tip_of, two
-from .page import BARE, SECTION, band, block, lines_of, new_canvas
+from .columns import BARE, SECTION, band, block, lines_of, new_canvas
+from .labels import (
+    INK,
+    INSET,
+    MUTED,
+    PAINT,
+    PLAIN,
+    Area,
+    Canvas,
+    Paint,
+    Tile,
+    bar,
+    font,
+    left,
+    one,
+    right,
+    table,
+    tile_of,
+    tip_of,
+    two,
+    width,
+    wrapped,
+)
 
 KEY = (
     "Left before, right after, in the order of the second; times of all runs together, bars on one scale. "

@@ -1,18 +1,326 @@
-"""The tile of one op, and the pill of a value that enters a layer or the program."""
+"""The tile of one op, and the pill of a value that enters a layer or the program.
+
+HTML-like labels: escaped, with cells wide enough for any usual font.
+
+Tiles in frames, placed here: Graphviz's engine `nop2` only draws. Points, y upwards; the top is y = 0.
+
+What a total is the sum of: a tile of bars that follow one another, to scale.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import lru_cache
+from itertools import pairwise
 from math import ceil
+from typing import Any, NamedTuple
 
 from llmir.backends.compare.diff import Part
 from llmir.backends.export import units, wording
+from llmir.base.dataclass import dataclass
 from llmir.ir.core.tensor import Tensor
 
-from .canvas import Tile
-from .label import INK, MUTED, PAINT, PLAIN, Paint, bar, font, left, right, width, wrapped
-from .outline import Inlet, Outline
-from .sections import Box
+from .outline import Box, Inlet, Outline, Stage
+
+FONT = "Helvetica,Arial,sans-serif"
+INK, MUTED, FAINT = "#0f172a", "#64748b", "#e2e8f0"
+
+
+@dataclass(frozen=True)
+class Paint:
+    """The colours of a bound: fill, saturated border and bar, and text; and how its boxes are drawn."""
+
+    fill: str
+    line: str
+    ink: str
+    style: str = "rounded,filled"
+
+    def tinted(self, other: Paint) -> Paint:
+        """With the border of another."""
+        return Paint(self.fill, other.line, other.ink, self.style)
+
+
+PAINT = {
+    "memory": Paint("#e8f0fb", "#2f6db5", "#1c4a86"),
+    "compute": Paint("#fdece3", "#d1602c", "#9a3b12"),
+    "network": Paint("#f1e9fa", "#7a4bb0", "#5a2d8c"),
+    "overhead": Paint("#f3f4f6", "#9aa3af", "#4b5563"),
+    "bubble": Paint("#ffffff", "#9aa3af", "#4b5563", "rounded,filled,dashed"),
+}
+PLAIN = Paint("#ffffff", "#94a3b8", INK)
+
+# Advance widths of DejaVu Sans, the widest of the usual sans-serif fonts, in thousandths of the size.
+_WIDTHS = {
+    302: "ijlI|'",
+    340: " \N{NO-BREAK SPACE}.,:;/\\·",
+    432: "()[]!-rtf",
+    530: 'sz_?*`"',
+    600: "cekvxyaLFPT",
+    640: "0123456789bdghnopquµ{}$EJS–",
+    700: "ABCKRVXYZ",
+    790: "DGHNOQU&",
+    840: "+=<>#~^×w−±→",
+    980: "mMW%@…",
+}
+_WIDTH = {char: width for width, chars in _WIDTHS.items() for char in chars}
+_BOLD, _SLACK = 1.14, 1.15
+
+
+@lru_cache(maxsize=1 << 14)
+def width(text: str, size: float, *, bold: bool = False) -> float:
+    """Points that a line needs, with room for a font 15% wider than DejaVu Sans."""
+    ems = sum(_WIDTH.get(c, 640 if c.isascii() else 1000) for c in text) / 1000
+    return ems * size * _SLACK * (_BOLD if bold else 1.0)
+
+
+def fit(text: str, size: float, limit: float, *, bold: bool = False) -> str:
+    """`text`, cut to at most `limit` points."""
+    if width(text, size, bold=bold) <= limit:
+        return text
+    while text and width(f"{text}…", size, bold=bold) > limit:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def escape(text: str) -> str:
+    """Text as an XML document may hold it, on one line."""
+    line = " ".join(text.split())
+    return html.escape(_shown(line)).replace("\\", "\\\\")  # a single `\N` would become the node's name
+
+
+def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str:
+    """A run of text."""
+    text = escape(text) or "&#160;"  # dot takes no empty run
+    inner = f"<B>{text}</B>" if bold else text
+    return f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{inner}</FONT>'
+
+
+def quoted(text: str) -> str:
+    """Text as an attribute holds it, whose backslashes are no commands; its lines stay."""
+    lines = (_shown(" ".join(line.split())) for line in text.split("\n"))
+    return "\\n".join(line.replace("\\", "\\\\").replace("&", "&amp;") for line in lines)
+
+
+def _shown(line: str) -> str:
+    """A line without what cannot be shown."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+
+
+def wrapped(text: str, size: float, first: float, limit: float, *, bold: bool = False) -> list[str]:
+    """A name on one line of `first` points, or after one of its `_` on a second of `limit`, cut there."""
+    if width(text, size, bold=bold) <= first:
+        return [text]
+    cuts = [
+        i + 1 for i, c in enumerate(text) if c in "_.- " and width(text[: i + 1], size, bold=bold) <= first
+    ]
+    if not cuts:
+        return [fit(text, size, first, bold=bold)]
+    return [text[: cuts[-1]], fit(text[cuts[-1] :], size, limit, bold=bold)]
+
+
+def left(content: str, attributes: str = "") -> str:
+    """A cell whose text starts at its left edge."""
+    return f'<TD ALIGN="TEXT" {attributes}>{content}<BR ALIGN="LEFT"/></TD>'
+
+
+def right(content: str, attributes: str = "") -> str:
+    """A cell whose text ends at its right edge, in the font that Graphviz measures.
+
+    Graphviz writes where such a text starts; in a wider font it ends further right. So leave a margin.
+    """
+    return f'<TD ALIGN="TEXT" {attributes}>{content}<BR ALIGN="RIGHT"/></TD>'
+
+
+def bar(share: float, length: float, color: str, height: float = 5) -> str:
+    """A cell's content: a bar, filled to `share` of its length."""
+    filled = round(max(0.0, min(1.0, share)) * length)
+    parts = [(filled, color), (round(length) - filled, FAINT)]
+    cells = "".join(
+        f'<TD FIXEDSIZE="TRUE" WIDTH="{n}" HEIGHT="{height:g}" BGCOLOR="{paint}"></TD>'
+        for n, paint in parts
+        if n
+    )
+    return table([cells])
+
+
+def table(rows: Iterable[str], attributes: str = "") -> str:
+    """A borderless table of rows of cells."""
+    body = "".join(f"<TR>{row}</TR>" for row in rows)
+    return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" {attributes}>{body}</TABLE>'
+
+
+def label(content: str) -> str:
+    """Content marked as HTML-like for Graphviz."""
+    return f"<{content}>"
+
+
+Point = tuple[float, float]
+_ROUND = 5.0  # the radius of a wire's corners
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A box of a size: rows of cells, its colours, and what a pointer over it says."""
+
+    id: str
+    rows: tuple[str, ...]
+    wide: float
+    high: float
+    paint: Paint
+    tip: str = ""
+
+    @property
+    def content(self) -> str:
+        """Its rows as a label."""
+        return label(table(self.rows)) if self.rows else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A cluster: a head above what is in it, `inset` points wider on each side than what flows in it."""
+
+    id: str
+    style: Mapping[str, str]
+    inset: float
+    items: tuple[Tile | Frame, ...]
+    head: Tile | None = None
+    tip: str = ""
+
+    @property
+    def tiles(self) -> Iterator[Tile]:
+        """All tiles in it but heads, downwards."""
+        for item in self.items:
+            yield from (item,) if isinstance(item, Tile) else item.tiles
+
+
+@dataclass(frozen=True)
+class Area:
+    """A rectangle."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @property
+    def middle(self) -> float:
+        """The x of its middle."""
+        return (self.left + self.right) / 2
+
+
+@dataclass(eq=False)
+class Canvas:
+    """A `graphviz.Digraph` in the making, and where its tiles are."""
+
+    graph: Any
+    spots: dict[str, Area] = field(default_factory=dict)
+
+    def tile(self, tile: Tile, middle: float, top: float, into: Any = None) -> Area:
+        """Draw a tile, its upper edge at `top`."""
+        at = Area(middle - tile.wide / 2, top, middle + tile.wide / 2, top - tile.high)
+        self.spots[tile.id] = at
+        (self.graph if into is None else into).node(
+            tile.id,
+            tile.content,
+            pos=f"{at.middle:.1f},{(at.top + at.bottom) / 2:.1f}",
+            width=f"{tile.wide / 72:.4f}",
+            height=f"{tile.high / 72:.4f}",
+            color=tile.paint.line,
+            fillcolor=tile.paint.fill,
+            style=tile.paint.style,
+            tooltip=_said(tile.tip),
+        )
+        return at
+
+    def frame(self, into: Any, at: Area, style: Mapping[str, str], tip: str = "") -> None:
+        """Say that `into`, a subgraph, is a frame there."""
+        bb = f"{at.left:.1f},{at.bottom:.1f},{at.right:.1f},{at.top:.1f}"
+        into.attr(bb=bb, label="", tooltip=_said(tip), **style)
+
+    def wire(self, tail: str, head: str, corners: Sequence[Point], tip: str = "", **style: str) -> None:
+        """Draw an edge along corners; its arrow is at the last."""
+        bare = style.get("arrowhead") == "none"
+        self.graph.edge(tail, head, pos=spline(corners, bare=bare), tooltip=_said(tip), **style)
+
+    def words(self, id: str, content: str, wide: float, high: float, middle: float, top: float) -> None:
+        """Text alone."""
+        self.tile(Tile(id, (content,), wide, high, _BARE), middle, top)
+
+
+def _said(tip: str) -> str:
+    """A tooltip: always text, never markup; a blank one hides that of the frame around."""
+    import graphviz
+
+    text: str = graphviz.nohtml(quoted(tip) or " ")
+    return text
+
+
+_BARE = Paint("transparent", "transparent", "", "filled")
+
+
+def stack(
+    canvas: Canvas, frame: Frame, middle: float, half: tuple[float, float], top: float, gap: float
+) -> Area:
+    """Draw a frame and all in it, downwards; `half` is how far content reaches to either side."""
+    with canvas.graph.subgraph(name=f"cluster_{frame.id}") as into:
+        return _stack(canvas, into, frame, middle, half, top, gap)
+
+
+def _stack(
+    canvas: Canvas,
+    into: Any,
+    frame: Frame,
+    middle: float,
+    half: tuple[float, float],
+    top: float,
+    gap: float,
+) -> Area:
+    y = top
+    if frame.head:
+        y = canvas.tile(frame.head, middle, top - 5, into).bottom
+    for i, item in enumerate(frame.items):
+        y -= gap if i else gap / 2
+        if isinstance(item, Tile):
+            y = canvas.tile(item, middle, y, into).bottom
+        else:
+            with into.subgraph(name=f"cluster_{item.id}") as inner:
+                y = _stack(canvas, inner, item, middle, half, y, gap).bottom
+    left, right = (n + frame.inset for n in half)
+    at = Area(middle - left, top, middle + right, y - 10)
+    canvas.frame(into, at, frame.style, frame.tip)
+    return at
+
+
+def spline(corners: Sequence[Point], tip: float = 5.0, *, bare: bool = False) -> str:
+    """Graphviz's `pos` of an edge along straight pieces, its corners round, with an arrowhead `tip` long."""
+    *_, (x0, y0), (x1, y1) = corners
+    stop = (x1, y1) if bare else _toward((x1, y1), (x0, y0), tip)
+    path = [*corners[:-1], stop]
+    points = [path[0]]
+    for i, (a, b) in enumerate(pairwise(path)):
+        last = i == len(path) - 2
+        near = a if not i else _toward(a, b, _ROUND)
+        far = b if last else _toward(b, a, _ROUND)
+        if i:
+            points += [a, a, near]  # the corner: from the end of the piece before, bent towards it
+        points += [_between(near, far, 1 / 3), _between(near, far, 2 / 3), far]
+    end = "" if bare else f"e,{x1:.1f},{y1:.1f} "
+    return end + " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _toward(a: Point, b: Point, by: float) -> Point:
+    """A point so far from `a` on the way to `b`, or half the way if that is short."""
+    long = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1e-9)
+    return _between(a, b, min(by / long, 0.5))
+
+
+def _between(a: Point, b: Point, part: float) -> Point:
+    return a[0] + part * (b[0] - a[0]), a[1] + part * (b[1] - a[1])
+
 
 _KINDS = {"gemm": "GEMM", "moe": "MoE"}
 _NAME, _SMALL, _DETAIL = 12, 9, "#334155"
@@ -158,3 +466,130 @@ def tip_of(part: Part) -> str:
         f"reads {units.bytes(float(part.read_bytes))} · writes {units.bytes(float(part.write_bytes))}"
     )
     return "\n".join([*lines, f"basis: {part.basis}"])
+
+
+_DARK = Paint("#ffffff", "#475569", INK)
+_SHARE = 0.3  # of a line, for its bar
+
+
+class Term(NamedTuple):
+    """A summand: its words, its value, and its colours."""
+
+    words: str
+    value: float
+    paint: Paint
+
+
+def sum_tile(
+    id: str,
+    title: str,
+    terms: Sequence[Term],
+    whole: float,
+    unit: Callable[[float], str],
+    inner: float,
+    below: Sequence[str] = (),
+) -> Tile:
+    """A line for each term, its bar where those before it end; the bars' scale is `whole`."""
+    second = max((width(unit(t.value), 9) for t in terms), default=0.0)
+    long = round(_SHARE * inner)
+    first = inner - long - second - 14
+    lines = [(16.0, one(font(fit(title, 11, inner, bold=True), 11, bold=True), inner))]
+    start = 0.0
+    for term in terms:
+        cells = (
+            left(font(fit(term.words, 9, first), 9), f'WIDTH="{first:.0f}"')
+            + f'<TD WIDTH="{long}">{_bar(start, term.value, whole, long, term.paint.line)}</TD>'
+            + '<TD WIDTH="10"></TD>'
+            + right(font(unit(term.value), 9, term.paint.ink), f'WIDTH="{second:.0f}"')
+        )
+        lines.append((13.0, f'<TD COLSPAN="2">{table([cells])}</TD>'))
+        start += term.value
+    lines += [(12.0, one(font(fit(words, 9, inner), 9, MUTED), inner)) for words in below]
+    said = "\n".join([title, *(f"{unit(t.value)} {t.words}" for t in terms), *below])
+    return tile_of(id, lines, inner, PLAIN, said)
+
+
+def _bar(start: float, value: float, whole: float, long: int, color: str) -> str:
+    """A bar from where others end; one below zero goes back."""
+    begin, end = sorted((start, start + value))
+    x0, x1 = (round(max(0.0, min(1.0, x / whole if whole else 0.0)) * long) for x in (begin, end))
+    if value and x1 == x0:
+        x0, x1 = (x0 - 1, x1) if x1 == long else (x0, x1 + 1)
+    parts = [(x0, FAINT), (x1 - x0, color), (long - x1, FAINT)]
+    cells = "".join(
+        f'<TD FIXEDSIZE="TRUE" WIDTH="{n}" HEIGHT="6" BGCOLOR="{paint}"></TD>' for n, paint in parts if n
+    )
+    return table([cells])
+
+
+def step_terms(outline: Outline) -> list[Term]:
+    """What the step's time is the sum of: layers, other ops and overhead, or the stages on its way."""
+    report = outline.report
+    if len(report.stages) > 1:
+        found = [_stage_term(outline, stage) for stage in outline.stages]
+        times = [float(s.time_s) for s in report.stages]
+        slowest = max(range(len(times)), key=times.__getitem__)
+        if more := report.program.micro_batches - 1:
+            words = f"{more} × stage {slowest}, slowest"
+            found.append(Term(words, more * times[slowest], PAINT["memory"]))
+        return found
+    found, rest = [], 0.0
+    for section in outline.sections:
+        if section.prefix:
+            most = max(section.boxes, key=lambda b: b.total_s)
+            found.append(
+                Term(f"{section.title} {section.count}", section.total_s, PAINT[str(most.cost.bound)])
+            )
+        else:
+            rest += section.total_s
+    only = outline.sections[0].boxes if len(outline.sections) == 1 and not found else ()
+    if only:
+        found = [Term(b.name, b.total_s, PAINT[str(b.cost.bound)]) for b in only[:12]]
+        rest = sum(b.total_s for b in only[12:])
+    if rest:
+        found.append(Term("other ops", rest, _DARK))
+    overheads = [b for stage in outline.stages for b in stage.overheads]
+    return [*found, *(Term(b.name, b.total_s, PAINT["overhead"]) for b in overheads)]
+
+
+def _stage_term(outline: Outline, stage: Stage) -> Term:
+    each = float(outline.report.stages[stage.numbers[0]].time_s)
+    most = max(stage.boxes, key=lambda b: b.total_s if b.op else 0.0)
+    count = len(stage.numbers)
+    return Term(stage_name(stage), count * each, PAINT[str(most.cost.bound)])
+
+
+def stage_name(stage: Stage) -> str:
+    """`stage 0`, or `stages 1–2`."""
+    first, last = stage.numbers[0], stage.numbers[-1]
+    return f"stage {first}" if first == last else f"stages {first}–{last}"
+
+
+def step_tile(outline: Outline, id: str, inner: float) -> Tile:
+    """The step's time as a sum."""
+    report = outline.report
+    time = float(report.time_s)
+    terms = step_terms(outline)
+    title = f"step {units.time(time)}{wording.within(report.error)} = {'sum' if len(terms) > 1 else 'all'} of"
+    below = ["first micro-batch, then the others"] if len(report.stages) > 1 else []
+    below += [f"{name} {value}" for name, value in wording.pipeline_lines(report)[1:]]
+    return sum_tile(
+        id, title, terms, max(time, *(t.value for t in terms)) if terms else time, units.time, inner, below
+    )
+
+
+def memory_tile(outline: Outline, id: str, inner: float, capacity: float, stage: int | None = None) -> Tile:
+    """What a rank holds at the fullest moment, of one stage, or of the fullest."""
+    rows = outline.report.stages
+    row = rows[stage] if stage is not None else max(rows, key=lambda r: float(r.peak_memory_bytes))
+    peak = float(row.peak_memory_bytes)
+    transient = peak - float(row.weight_bytes) - float(row.kv_cache_bytes)
+    held = (
+        ("weights", float(row.weight_bytes)),
+        ("KV cache", float(row.kv_cache_bytes)),
+        ("activations", transient),
+    )
+    terms = [Term(words, value, _DARK) for words, value in held if value]
+    over = "" if peak <= capacity else ": does not fit"
+    title = f"memory {units.bytes(peak)} of {units.bytes(capacity)}{over}"
+    return sum_tile(id, title, terms, max(capacity, peak), units.bytes, inner)

@@ -20,14 +20,14 @@ from llmir.base.errors import InputError, OutputError
 from llmir.base.formats import exported, exporter, format_of, suffixes
 from llmir.base.names import plain
 
-from . import columns, diff, overview
+from . import columns, diff
 from .outline import Outline, outline
 
 PHASES = ("encode", "prefill", "decode", "draft", "both")
 LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Any]] = {
-    "overview": overview.draw,
-    "layer": columns.draw,
-    "full": partial(columns.draw, full=True),
+    "overview": columns.draw_overview,
+    "layer": columns.draw_column,
+    "full": partial(columns.draw_column, full=True),
 }
 
 

@@ -1,12 +1,17 @@
-"""What pages of results are told: figures, tables and charts, each value with its kind."""
+"""What pages of results are told: figures, tables and charts, each value with its kind.
+
+A result as a file or a pipe has it: HTML is a whole page there, and a part of one in notebooks.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmir.backends.export import wording
+from llmir.base.formats import exported
 from llmir.base.version import __version__
 
 Told = dict[str, Any]
@@ -78,3 +83,58 @@ def document(
         "notes": list(notes),
         "about": list(about),
     }
+
+
+# Tables scroll sideways in narrow windows, the first column stays; paper is A4, laid wide, in black on white.
+STYLE = """
+:root { color-scheme: light dark; --text: #1d2129; --paper: #fff; --line: #c9ced6; --band: #f4f5f7 }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e3e6eb; --paper: #16181d; --line: #454b55; --band: #1f2229 }
+}
+body { max-width: 76rem; margin: 1.5rem auto; padding: 0 1rem; color: var(--text); background: var(--paper);
+  font: 14px/1.4 system-ui, sans-serif; font-variant-numeric: tabular-nums }
+p { margin: 1.2rem 0 .4rem }
+p:has(small) { margin: .2rem 0 }
+table { display: block; width: fit-content; max-width: 100%; overflow-x: auto; border-collapse: collapse;
+  margin: .4rem 0 1rem }
+th, td { padding: .15rem .9rem .15rem 0; vertical-align: top }
+thead th { border-bottom: 1px solid var(--line) }
+thead ~ tbody td { white-space: nowrap }
+tr > :first-child { position: sticky; left: 0; background: var(--paper) }
+thead ~ tbody tr:nth-child(even) td { background: var(--band) }
+pre { overflow-x: auto }
+@media print {
+  @page { size: A4 landscape; margin: 12mm }
+  :root { color-scheme: light; --text: #000; --paper: #fff; --line: #999; --band: #fff }
+  body { margin: 0; max-width: none; padding: 0; font-size: 8pt }
+  table { display: table; overflow: visible }
+  thead { display: table-header-group }
+  tr { break-inside: avoid }
+  p { break-after: avoid }
+  th, td { padding-right: .5rem }
+  pre { white-space: pre-wrap }
+}
+"""
+
+
+def written(thing: object, format: str, **options: Any) -> str | bytes:
+    """`thing` in a format, HTML as a whole page."""
+    made = exported(thing, format, **options)
+    return page(made) if format == "html" and isinstance(made, str) else made
+
+
+def page(part: str) -> str:
+    """A page that holds a part; its title is the first line of that. What is a page already stays.
+
+    >>> page("<p><b>a &amp; b</b></p>").splitlines()[3]
+    '<title>a &amp; b</title>'
+    """
+    if part.lstrip().lower().startswith(("<!doctype", "<html")):
+        return part
+    first = re.search(r"<(?:b|pre)>([^<\n]+)", part)
+    title = " ".join(first[1].split()) if first else "llmir"
+    return (
+        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+        f'<title>{title}</title>\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{STYLE}</style>\n{part}\n</html>\n"
+    )

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.export import rates as several
-from llmir.backends.export import simulation as words
+from llmir.backends.export import serving as several
+from llmir.backends.export import serving as words
 from llmir.backends.export import units, wording
 from llmir.backends.export.charts.serving import course
 from llmir.backends.simulate.replications import RATES, Rates, Replications
 from llmir.backends.simulate.result import Simulation, Spread
 
-from .curves import by_rate
 from .document import Told, axis, column, document, figure, marks, point, sheet
+from .plans import by_rate
 
 _SHOWN = ("ttft", "tpot")
 _SHARES = np.linspace(0, 1, 201)  # of requests, at which a line says how long they take
@@ -65,7 +65,7 @@ def rates(found: Rates) -> Mapping[str, Any]:
     about = [f"{units.digits(row['rate'])} requests/s" for row in lines]
     views = [*charts, sheet("Rates", columns, rows, file="rates", choosable=True, wrong=wrong)]
     load = f"stable: {units.digits(stable)} requests/s can be served at most"
-    asked = [*several.asked(found), ("load", load)]
+    asked = [*several.rate_settings(found), ("load", load)]
     return _document(one, asked, figures, views, found.notes, about=about)
 
 
@@ -107,7 +107,7 @@ def simulation(run: Simulation) -> Mapping[str, Any]:
         figure("stable to", "digits", run.largest_rate, "requests/s"),
     ]
     views = [*charts, sheet("Latencies", columns, rows, file="latencies"), did]
-    return _document(run, words.asked(run), figures, views, run.notes)
+    return _document(run, words.simulation_settings(run), figures, views, run.notes)
 
 
 def _document(
@@ -209,4 +209,6 @@ def replications(found: Replications) -> Mapping[str, Any]:
     basis = (
         f"; {count} replications, ± holds the mean in 95% of cases; {found.overloaded} of {count} overloaded"
     )
-    return _document(found.runs[0], words.asked(found.runs[0]), figures, views, found.notes, basis)
+    return _document(
+        found.runs[0], words.simulation_settings(found.runs[0]), figures, views, found.notes, basis
+    )

@@ -1,28 +1,197 @@
-"""The set-ups that a page can choose from, and what it is told of each beside functions."""
+"""The set-ups that a page can choose from, and what it is told of each beside functions.
+
+The graph of a phase as the page draws it: blocks that fold, ops in rows from top to bottom, and links.
+
+What a page says of an op beside its numbers: its equation, its cost in symbols, its kernels' origin.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.registry import whose
-from llmir.backends.cost.relatives import DIE
-from llmir.backends.cost.typed import peak_key, rates
-from llmir.backends.request.portable import Phase, RequestCode
-from llmir.backends.step.precision import precision
-from llmir.backends.work.basis import ROOFLINE
-from llmir.backends.work.limit import BOUNDS
-from llmir.backends.work.rows import AMOUNTS
-from llmir.base.errors import InputError, LlmirError
-from llmir.ir.core.program import Program
+import networkx as nx
 
-from .functions import Functions, Uses
-from .graphs import Graphs
-from .listing import Listing
-from .ops import described
+from llmir.backends.cost.op_time import Model, Price
+from llmir.backends.cost.registry import whose
+from llmir.backends.cost.roofline import limits
+from llmir.backends.cost.transfer import DIE, peak_key, rates
+from llmir.backends.export.dot.labels import stage_name
+from llmir.backends.export.dot.outline import Outline, Section, outline
+from llmir.backends.request.portable import Phase, RequestCode
+from llmir.backends.step.facts import precision
+from llmir.backends.step.report import Report
+from llmir.backends.work.network import Exchange
+from llmir.backends.work.rows import AMOUNTS, BOUNDS, ROOFLINE, Row
+from llmir.base.errors import InputError, LlmirError
+from llmir.hw.device import Device
+from llmir.ir.core.program import Instance, Program
+
+from .functions import Functions, Listing, Uses
+
+
+class Graphs:
+    """Those that were added; programs of the same ops have one, as its layout depends on no number."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, int] = {}
+        self.all: list[Any] = []
+
+    def add(self, phase: Phase) -> int:
+        """The number of a phase's graph."""
+        plan = phase.plan
+        program = plan.program
+        loops = tuple((i.path, i.repeat, i.node.op.opcode, i.node.operands) for i in program.instances())
+        key = program.entries, program.micro_batches, loops
+        if key not in self._known:
+            parts = program.micro_batches
+            at: dict[str, Any] = {"batch": parts, "new": 1 if phase.name == "decode" else 2, "context": 0}
+            report = Report(program, plan.model.device, **at, model=plan.model, phase=phase.name)
+            self._known[key] = len(self.all)
+            self.all.append(
+                _drawn(outline(report, ""), {op.fixed["name"]: i for i, op in enumerate(phase.ops)})
+            )
+        return self._known[key]
+
+
+def _drawn(of: Outline, rows: dict[str, int]) -> dict[str, Any]:
+    """Sections with their ops, each by the rows that it stands for, and links between boxes by place."""
+    several = len(of.report.stages) > 1
+    stages = {
+        section.id: f", {stage_name(stage)}" for stage in of.stages if several for section in stage.sections
+    }
+    sections = [section for section in of.sections if section.boxes[0].op]
+    places: dict[str, tuple[int, int]] = {}
+    found: list[dict[str, Any]] = []
+    for number, section in enumerate(sections):
+        places |= {box.id: (number, i) for i, box in enumerate(section.boxes)}
+        more = {"count": _count(section), "where": stages.get(section.id, ""), "ops": _ops(section, rows)}
+        found.append({"title": _title(section), **more})
+    for number, section in enumerate(sections):
+        own = nx.DiGraph()
+        own.add_nodes_from(range(len(section.boxes)))
+        own.add_edges_from(
+            (places[link.tail][1], places[link.head][1])
+            for link in of.links
+            if link.tail in places
+            and link.head in places
+            and places[link.tail][0] == places[link.head][0] == number
+        )
+        for rank, boxes in enumerate(layered(own)):
+            for column, box in enumerate(boxes):
+                found[number]["ops"][box] |= {"rank": rank, "column": column, "columns": len(boxes)}
+        found[number]["links"] = [list(edge) for edge in own.edges]
+    return {"sections": found}
+
+
+def layered(flow: nx.DiGraph) -> list[list[int]]:
+    """The boxes in rows from top to bottom, each from left to right.
+
+    A box is one row below the last of those that lead to it. Rows are ordered as Graphviz's `dot` does where
+    it is there, so that few links cross, else by their numbers, which are those of the schedule.
+    """
+    rows = [sorted(row) for row in nx.topological_generations(flow)]
+    across = _across(flow) if any(len(row) > 1 for row in rows) else {}
+    return [sorted(row, key=lambda box: (across.get(box, 0.0), box)) for row in rows]
+
+
+def _across(flow: nx.DiGraph) -> dict[int, float]:
+    """How far right `dot` puts each box; nothing without it."""
+    lines = [*(f"n{node};" for node in flow.nodes), *(f"n{tail} -> n{head};" for tail, head in flow.edges)]
+    try:
+        command, text = ["dot", "-Tjson"], f"digraph {{ ordering=out; {' '.join(lines)} }}"
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=20, check=True)
+        boxes = json.loads(done.stdout)["objects"]
+        return {int(box["name"][1:]): float(box["pos"].partition(",")[0]) for box in boxes}
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+        return {}
+
+
+def _title(section: Section) -> str:
+    if section.prefix:
+        return section.title
+    blocks = list(dict.fromkeys(box.group for box in section.boxes))
+    return " and ".join(blocks[:2]) + (" …" if len(blocks) > 2 else "")
+
+
+def _count(section: Section) -> int:
+    return section.times // section.micro_batches if section.prefix else 1
+
+
+def _ops(section: Section, rows: dict[str, int]) -> list[dict[str, Any]]:
+    paths = [f"{path}." if path else "" for path in section.folded] or [""]
+    found = []
+    for box in section.boxes:
+        names = [f"{path}{box.name}" for path in paths] if section.prefix else [box.path]
+        own = [rows[name] for name in names if name in rows] or [rows[box.cost.name]]
+        found.append({"name": box.name, "rows": own, "note": box.note})
+    return found
+
+
+def described(phase: Phase) -> list[dict[str, Any]]:
+    """A description of each row, in order."""
+    plan = phase.plan
+    nodes = {at.path: at for at in plan.program.instances() if at.node.op.runs}
+    return [
+        _op(row, nodes[row.name], price, plan.program.mesh) | {"limits": _limits(plan.model.device, row)}
+        for row, price in zip(plan.rows, plan.prices, strict=True)
+    ]
+
+
+def _op(row: Row, at: Instance, price: Price, mesh: Any) -> dict[str, Any]:
+    types = at.graph.operand_types(at.node)
+    rule = at.node.op.equation(types)
+    operands = tuple(t.local(mesh) for t in types)
+    sizes = dict(at.node.op.new_axes(operands))
+    for term, operand in zip(rule.operands, operands, strict=True):
+        sizes |= {d.axes[0]: n for d, n in zip(term, operand.shape, strict=True) if len(d.axes) == 1}
+    names = rule.axes([*rule.operands, *rule.results])
+    roles: dict[str, Any] = {}
+    for role, size in row.reads:
+        roles[f"read, {role}"] = roles.get(f"read, {role}", 0) + size
+    for role, size in row.writes:
+        roles[f"written, {role}"] = roles.get(f"written, {role}", 0) + size
+    held = [price.held(i) for i in range(len(getattr(price, "prices", (price,))))]
+    return {
+        "op": at.node.op.opcode,
+        "equation": str(rule),
+        "axes": [[name, str(sizes.get(name, "?"))] for name in names],
+        "unit": row.work.dtype.name,
+        "matrix": str(row.work.matrix),
+        "vector": str(row.work.vector),
+        "moved": {role: str(size) for role, size in roles.items()},
+        "kernels": [_origin(one) for one in held],
+    }
+
+
+def _limits(device: Device, row: Row) -> list[dict[str, Any]]:
+    """The rates that bound it, each with its source; those of links are not told, as the way decides them."""
+    return [
+        {
+            "bound": limit.bound,
+            "what": limit.what,
+            "rate": limit.rate,
+            "key": limit.constant,
+            "source": device.source(limit.constant) if device.sources else "not stated",
+        }
+        for limit in limits(device, row)
+        if not isinstance(limit, Exchange)
+    ]
+
+
+def _origin(price: Price) -> str:
+    """What a kernel was fitted to; nothing of the roofline."""
+    fit = getattr(getattr(price, "own", price), "fit", None)
+    if fit is None:
+        return ""
+    calls = f"{fit.fitted.rows:,} calls" if fit.fitted.rows else "calls"
+    engine = f", {fit.engine}" if fit.engine else ""
+    return f"{fit.family}: fitted to {calls} on {fit.device.name}{engine}"
+
 
 DEVICE, SPLIT = "device", "split"
 _SPLIT = ("tp", "pp", "micro_batches", "dp", "ep", "sp", "redundant_experts", "dispatch", "routing")

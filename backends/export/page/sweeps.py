@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmir.backends.search.axes import POINTS
-from llmir.backends.search.figures import SHARES
-from llmir.backends.search.sweep import Sweep
+from llmir.backends.search.sweep import POINTS, SHARES, Sweep
 
 from .document import Told, column, document, sheet, value
 

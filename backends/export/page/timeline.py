@@ -8,9 +8,8 @@ from typing import Any
 from llmir.backends.export import timeline as kineto
 from llmir.backends.export import units, wording
 from llmir.backends.request.workload import Workload
-from llmir.backends.step.costs import BUBBLE, OVERHEAD
-from llmir.backends.step.report import Report
-from llmir.backends.step.timeline import Slice
+from llmir.backends.step.evaluate import BUBBLE, OVERHEAD
+from llmir.backends.step.report import Report, Slice
 
 from .document import Told, column, document, sheet, value
 

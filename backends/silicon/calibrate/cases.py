@@ -1,30 +1,218 @@
-"""Measured rows by what they calibrate: a device, an engine's kernels, and the families that price them."""
+"""Measured rows by what they calibrate: a device, an engine's kernels, and the families that price them.
+
+The calls that rows of a table make, with numbers put in: what any kernels take for them.
+
+Kernels as code whose inputs are their parameters: what a fit asks for hundreds of times.
+
+A kernel is recorded once, on symbols of its parameters and of what rows differ in. What shapes alone decide
+is then computed once, what parameters alone decide once for all rows, and the rest in blocks that stay in
+cache. The arithmetic is the kernel's own, in its order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.calibration import nearest
-from llmir.backends.kernels.base import KERNELS, Kernel, parameters
-from llmir.backends.silicon.folds import Errors, errors, group_folds
-from llmir.backends.silicon.machines import Machines, named
-from llmir.backends.silicon.rows import Array, Table
+from llmir.backends.cost.calibrated import stand_in, within
+from llmir.backends.cost.roofline import Ideal
+from llmir.backends.cost.transfer import nearest, own
+from llmir.backends.kernels.base import KERNELS, Call, Kernel, Shape, calls, parameters, stacked
+from llmir.backends.kernels.collective import across
+from llmir.backends.silicon.rows import Array, Errors, Machines, Table, errors, group_folds, named
 from llmir.backends.silicon.tables.table import Kernels, Points
 from llmir.backends.silicon.validate.bounds import bound
+from llmir.backends.tape import numpy, python
+from llmir.backends.tape.record import Function, Tape
+from llmir.backends.work.network import boxed
+from llmir.backends.work.rows import Row, rows
+from llmir.base.array_namespace import ARRAYS, SCALARS
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError, InputError
 from llmir.base.names import plain, spans
 from llmir.hw.calibration import Fitted
 from llmir.hw.device import Device
 
-from .clock import Clock, clock, families_of
-from .compiled import Compiled
 from .fit import fit
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One call of many rows: the family that prices it, its shape, the roofline, and the rows."""
+
+    family: str
+    call: Call
+    least: Array
+    rows: Array
+
+    def seconds(self, kernel: Kernel, device: Device) -> Array:
+        """As a report has them."""
+        return np.maximum(self.call.of(kernel, device, self.call.shape, ARRAYS), self.least)
+
+    def take(self, place: Array) -> Term:
+        """Of some rows: `place` has the new number of each, below 0 for those that are left out."""
+        at = place[self.rows] >= 0
+        call = replace(self.call, shape=self.call.shape.take(at))
+        return Term(self.family, call, self.least[at], place[self.rows[at]])
+
+
+Timed = Callable[[Term, Kernel, Device], Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """What `count` rows take on a device, by kernels of each family, and `known` seconds beside them."""
+
+    device: Device
+    terms: tuple[Term, ...]
+    count: int
+    known: Array | float = 0.0
+
+    def seconds(self, kernels: Mapping[str, Kernel], of: Timed = Term.seconds) -> Array:
+        """The calls of each row, added up; of a family without a kernel the roofline.
+
+        `of` says what a term takes.
+        """
+        total = np.zeros(self.count) + self.known
+        for term in self.terms:
+            kernel = kernels.get(term.family)
+            seconds = of(term, kernel, self.device) if kernel else term.least
+            total += np.bincount(term.rows, seconds, self.count)  # a row may make a call twice
+        return total
+
+    def take(self, some: Array) -> Clock:
+        """Of some rows."""
+        place = np.full(self.count, -1)
+        place[some] = np.arange(len(some))
+        kept = (t.take(place) for t in self.terms)
+        known = self.known[some] if isinstance(self.known, np.ndarray) else self.known
+        return Clock(self.device, tuple(t for t in kept if len(t.rows)), len(some), known)
+
+    def holding(self, kernels: Mapping[str, Kernel], families: Sequence[str]) -> Clock:
+        """With the calls of all but these families by kernels that no longer change."""
+        rest = tuple(term for term in self.terms if term.family not in families)
+        terms = tuple(term for term in self.terms if term.family in families)
+        return replace(self, terms=terms, known=replace(self, terms=rest).seconds(kernels))
+
+
+def clock(points: Sequence[Points], device: Device) -> Clock:
+    """The calls of all rows of these points, one after another; those alike as one."""
+    made: dict[Any, list[Term]] = {}
+    count = 0
+    for group in points:
+        many = len(group.rows)
+        numbers = np.arange(count, count := count + many)
+        for row, call in _calls(group, device):
+            least = np.broadcast_to(Ideal(device).price(row).time(group.at) if row else 0.0, many)
+            whole = replace(call, shape=call.shape.spread(many))
+            words = tuple(v for v in vars(whole.shape).values() if isinstance(v, str))
+            family = own(call.families[0], device)
+            key = family, call.part, type(call.shape), words
+            made.setdefault(key, []).append(Term(family, whole, least, numbers))
+    harness = [np.broadcast_to(group.harness, len(group.rows)) for group in points]
+    return Clock(device, tuple(map(_joined, made.values())), count, np.concatenate(harness))
+
+
+def _joined(terms: Sequence[Term]) -> Term:
+    call = replace(terms[0].call, shape=stacked([term.call.shape for term in terms]))
+    least, numbers = (np.concatenate([getattr(t, name) for t in terms]) for name in ("least", "rows"))
+    return Term(terms[0].family, call, least, numbers)
+
+
+def families_of(points: Points, device: Device) -> tuple[str, ...]:
+    """The families that price the rows, in the order of the ops."""
+    return tuple(dict.fromkeys(own(call.families[0], device) for _, call in _calls(points, device)))
+
+
+def _calls(points: Points, device: Device) -> Iterator[tuple[Row | None, Call]]:
+    """Each timed op with its call, in numbers: of the first kernel that takes all shapes, or a stand-in.
+
+    What crosses nodes makes one inside, which has no row, and then that of the network, in a ring.
+    """
+    for row in rows(points.program):
+        if row.name in points.untimed:
+            continue
+        bound = (replace(call, shape=call.at(points.at)) for call in (*calls(row), stand_in(row)))
+        call = next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
+        if over := across(row, device):
+            yield None, within(call, boxed(device, row.work.ranks)[1])
+            call = replace(over[0], shape=over[0].at(points.at))
+        yield row, call
+
+
+BLOCK = 1 << 13  # rows: a fit's code holds some twenty buffers at once, of 64 KiB each
+MANY = 1 << 12  # rows from which code is quicker than the kernel
+Run = Callable[..., Array]
+
+
+class Compiled:
+    """Seconds of the rows of a clock, by any kernels of the families that are fitted."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._known: dict[tuple[Any, ...], Run] = {}  # by term, family and choices of the kernel
+
+    def __call__(self, kernels: Mapping[str, Kernel]) -> Array:
+        """What `Clock.seconds` says."""
+        return self.clock.seconds(kernels, self.term)
+
+    def term(self, term: Term, kernel: Kernel, device: Device) -> Array:
+        """What `Term.seconds` says."""
+        if len(term.rows) < MANY:
+            return term.seconds(kernel, device)
+        chosen = {p.name: getattr(kernel, p.name) for p in parameters(type(kernel)) if p.choices}
+        key = id(term), type(kernel), *chosen.values()
+        if key not in self._known:
+            try:
+                self._known[key] = compiled(term, type(kernel), chosen, device)
+            except TypeError:  # ranks choose the link that they are joined by
+                self._known[key] = partial(term.seconds, device=device)
+        return self._known[key](kernel)
+
+
+def compiled(term: Term, kind: type[Kernel], chosen: Mapping[str, float], device: Device) -> Run:
+    """Seconds of a term as a function of a kernel of that class whose choices are these."""
+    tape, columns = Tape(SCALARS), {"least": term.least}
+    names = [p.name for p in parameters(kind) if p.name not in chosen]
+    inputs = {name: f"p{i}" for i, name in enumerate(names)}
+    kernel = kind(**chosen, **{name: tape.symbol(symbol) for name, symbol in inputs.items()})
+    shape = _symbols(tape, term.call.shape, columns)
+    seconds = getattr(kernel, term.call.part)(device, shape, tape.namespace)
+    whole = Function.of(
+        tape, [*columns, *inputs.values()], [tape.namespace.maximum(seconds, tape.symbol("least"))]
+    )
+    of_shapes, rest = whole.parted(inputs.values(), "s")
+    of_parameters, mixed = rest.parted([n for n in rest.inputs.values() if n not in inputs.values()], "q")
+    given = dict(zip(of_shapes.inputs, columns.values(), strict=True))
+    given |= dict(zip(of_shapes.outputs, numpy.compiled(of_shapes)(*given.values()), strict=True))
+    alone, run = python.compiled(of_parameters), numpy.compiled(mixed, BLOCK)
+
+    def times(kernel: Kernel) -> Array:
+        known = dict(zip(of_parameters.outputs, alone(*(getattr(kernel, n) for n in names)), strict=True))
+        (found,) = run(*(known[n] if n in known else given[n] for n in mixed.inputs))
+        return np.broadcast_to(found, term.least.shape)
+
+    return times
+
+
+def _symbols(tape: Tape, shape: Any, columns: dict[str, Array], prefix: str = "x") -> Any:
+    """The shape with a symbol for each column, which goes to `columns`; a number where all rows agree."""
+    found: dict[str, Any] = {}
+    for name, value in vars(shape).items():
+        if isinstance(value, Shape):
+            found[name] = _symbols(tape, value, columns, f"{prefix}_{name}")
+        elif isinstance(value, np.ndarray):
+            first = float(value[0])
+            if (value == first).all():
+                found[name] = int(first) if first.is_integer() else first
+            else:
+                columns[f"{prefix}_{name}"] = value
+                found[name] = tape.symbol(f"{prefix}_{name}")
+    return replace(shape, **found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,23 +1,107 @@
-"""What engines add to their kernels, fitted to whole models on all devices: a host a range of versions."""
+"""What engines add to their kernels, fitted to whole models on all devices: a host a range of versions.
+
+A host fitted to runs, and what the hosts of servers have in common.
+
+Whole models priced by hosts that were fitted without them: folds over what they are alike in.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from llmir.backends.kernels.base import KERNELS, stacked
 from llmir.backends.kernels.engine_cpu import Host
-from llmir.backends.silicon.folds import Errors, errors
-from llmir.backends.silicon.rows import Array
+from llmir.backends.silicon.rows import Array, Errors, errors, group_folds
+from llmir.backends.silicon.validate.estimates import Pricing
+from llmir.backends.silicon.validate.requests import Layout
+from llmir.backends.silicon.validate.rows import Judged, Validation
+from llmir.backends.silicon.validate.run import validate
+from llmir.base.arguments import choice
 from llmir.base.dataclass import dataclass
+from llmir.base.errors import InputError
+from llmir.base.values import FrozenDict
+from llmir.hw import library
 from llmir.hw.calibration import digits
-from llmir.hw.engine import FOLDER
+from llmir.hw.device import Device
+from llmir.hw.engine import FOLDER, HOSTS, distance
 
-from .host_fit import COMMON, NEAR, clock, common, family, fitted, group
-from .runs import Run
+from .fit import fit
+from .runs import Build, Run, runs_of
+
+_OF = library.load("h100-sxm")  # of a device a host asks nothing
+# A parameter e times that of the engine's range with most runs costs as much as 0.5% of every time.
+NEAR = 0.005
+# Runs of one model on one device are off together, by their kernels, by some 8%, and servers' parameters
+# differ by a factor of e or more: where all runs are of one such group, a parameter e times that of other
+# servers costs as much as 5% of every time, and of several groups less, as errors that are averaged.
+COMMON = 0.05
+
+
+def family(engine: str, versions: Sequence[str]) -> str:
+    """The family of hosts that a range of an engine's versions has."""
+    known = engine in library.engines() and versions
+    return library.engine(f"{engine}@{versions[-1]}").family if known else HOSTS[0]
+
+
+def clock(runs: Sequence[Run]) -> Callable[[Host], Array]:
+    """Seconds of each run by the parameters of a host, in the family of the run's own engine."""
+    kinds: dict[tuple[str, bool], list[int]] = {}
+    for i, run in enumerate(runs):
+        kinds.setdefault((family(run.engine, run.versions), run.serial), []).append(i)
+    each = [(*kind, at, stacked([runs[i].shape for i in at])) for kind, at in kinds.items()]
+
+    def seconds(host: Host) -> Array:
+        found = np.empty(len(runs))
+        for name, serial, at, shape in each:
+            own = KERNELS[name](**vars(host))
+            assert isinstance(own, Host)
+            found[at] = (own.serial if serial else own).seconds(_OF, shape)
+        return found
+
+    return seconds
+
+
+def fitted(
+    name: str, runs: Sequence[Run], near: Host | None, prior: float, weights: Array | None = None
+) -> Host:
+    """The host of a family whose times are nearest to the runs', and whose parameters to those of `near`."""
+    times = clock(runs)
+
+    def seconds(kernels: object) -> Array:
+        assert isinstance(kernels, dict)
+        return times(kernels["host"])
+
+    found = fit(
+        {"host": KERNELS[name]},
+        seconds,
+        np.array([run.seconds for run in runs]),
+        starts=Host.starts,
+        prior=prior,
+        near={"host": near} if near else None,
+        weights=weights,
+    )["host"]
+    assert isinstance(found, Host)
+    return found
+
+
+def group(run: Run) -> tuple[str, str, str]:
+    """What runs are off together by: the engine's release, the device and the model."""
+    return run.release, run.device, run.model
+
+
+@cache
+def common(servers: tuple[Run, ...]) -> Host:
+    """What servers have in common: the host of all their runs; those of a model on a device count as one."""
+    alike = [*map(group, servers)]
+    share = {key: 1 / alike.count(key) for key in set(alike)}
+    weights = np.array([share[key] for key in alike])
+    return fitted("host", servers, None, Host.prior, weights / weights.mean())
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,3 +285,71 @@ def major(versions: tuple[str, ...]) -> str:
 
 def _seconds(host: Host, runs: Sequence[Run]) -> Array:
     return clock(runs)(host)
+
+
+FOLDS = ("model", "device", "version", "tp")
+Key = tuple[str, ...]
+Tell = Callable[[str, int, int], None]
+
+
+def left_out(
+    paths: Sequence[Path], build: Build, by: Sequence[str], tell: Tell = lambda *_: None, folds: int = 5
+) -> Validation:
+    """Rows of tables of whole models; those alike in `by` are priced by hosts fitted to other folds' rows.
+
+    A range of versions of which no run is left has the host of the nearest one of the same major version,
+    else what other servers have in common. Rows that no host is fitted to are priced by those of all others.
+    """
+    for name in by:
+        choice("folds", name, FOLDS)
+    found = runs_of(paths, build)
+    groups = [_key(by, run.model, run.device, run.release, run.tp) for run in found]
+    if len(set(groups)) < 2:
+        raise InputError(f"folds: {','.join(by)}: all rows are alike in them, none can be left out")
+    judged: dict[tuple[str, int, str], Judged] = {}
+    known = set(groups)
+    for number, (rest, left) in enumerate(group_folds(groups, folds=folds)):
+        some = {groups[i] for i in left}
+
+        def only(layout: Layout, device: Device, some: set[Key] = some, first: bool = not number) -> bool:
+            key = _key(by, layout.model, device.name, layout.engine, layout.tp)
+            return key in some or (first and key not in known)
+
+        some_runs = [found[i] for i in rest]
+        hosts = _hosts(found, some_runs, overheads(some_runs))
+        fold = validate(paths, build, pricing=Pricing("calibrated", hosts=hosts), tell=tell, only=only)
+        judged |= {(row.file, row.row, row.metric): row for row in (*fold.rows, *fold.refused)}
+    rows = sorted(judged.values(), key=lambda row: (row.file, row.row))
+    priced, refused = ([r for r in rows if bool(r.reason) is no] for no in (False, True))
+    return Validation("calibrated", priced, refused)
+
+
+def _key(by: Sequence[str], model: str, device: str, release: str, tp: int) -> Key:
+    said = dict(zip(FOLDS, (model, device, release, str(tp)), strict=True))
+    return tuple(said[name] for name in by)
+
+
+def _hosts(
+    runs: Sequence[Run], rest: Sequence[Run], fitted: Sequence[Overheads]
+) -> FrozenDict[tuple[str, str], Host]:
+    """The host of each range of versions that any run is of, by hosts that were fitted to the rest."""
+    ranges: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    for run in runs:
+        ranges.setdefault((run.engine, run.versions), []).append(run)
+    hosts: dict[tuple[str, str], Host] = {}
+    for (engine, versions), its in ranges.items():
+        found = _nearest(engine, versions, fitted)
+        servers = tuple(run for run in rest if run.served) if its[0].served else ()
+        host: Any = KERNELS[family(engine, versions)]
+        if found or servers:
+            host = host(**vars(found.host if found else common(servers)))
+        hosts[engine, "–".join(dict.fromkeys(versions))] = host if isinstance(host, Host) else host()
+    return FrozenDict(hosts)
+
+
+def _nearest(engine: str, versions: tuple[str, ...], fitted: Sequence[Overheads]) -> Overheads | None:
+    """The range itself, or the nearest of the same major version."""
+    own = [host for host in fitted if host.engine == engine and major(host.versions) == major(versions)]
+    if not versions or not own:
+        return own[0] if own else None
+    return min(own, key=lambda host: distance(library.engine(f"{engine}@{versions[-1]}"), host.versions[-1]))

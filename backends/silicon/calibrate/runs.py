@@ -13,21 +13,20 @@ import numpy as np
 
 from llmir.backends.cost.calibrated import Calibrated
 from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.relatives import on_own_chip
+from llmir.backends.cost.transfer import on_own_chip
 from llmir.backends.kernels.engine_cpu import RunShape, StepShape
-from llmir.backends.request import loop
+from llmir.backends.request import closed_loop
 from llmir.backends.request.closed_loop import ClosedLoop
 from llmir.backends.request.workload import LONGEST, Workload
 from llmir.backends.silicon.closed_loop import Played, playable
-from llmir.backends.silicon.machines import Machines
+from llmir.backends.silicon.rows import Machines
 from llmir.backends.silicon.tables.table import load
 from llmir.backends.silicon.validate.estimates import IDEAL, Pricing, captured, priced_by
 from llmir.backends.silicon.validate.requests import Layout, Request, request
-from llmir.backends.simulate.prices import Chunks
-from llmir.backends.step.evaluate import Plan, late, plan
+from llmir.backends.simulate.step_times import Chunks
+from llmir.backends.step.evaluate import Plan, Together, late, plan, together
 from llmir.backends.step.report import Report
 from llmir.backends.step.sizes import phase_of
-from llmir.backends.step.together import Together, together
 from llmir.base.errors import InputError, LlmirError
 from llmir.hw import library
 from llmir.hw.device import Device
@@ -128,7 +127,7 @@ def _shape(
     if asked.serving or metric == "token":
         users = ClosedLoop(job(PRICED, 1), asked.batch or LONGEST)
         return _loop(users, model), users.in_flight if metric == "token" else 1
-    within = loop.fitting(job(IDEAL, 1), asked.batch)
+    within = closed_loop.fitting(job(IDEAL, 1), asked.batch)
     waves = asked.batch / within if metric == "e2e" else 1
 
     def steps(count: float, prompts: int, new: int, cached: int) -> StepShape:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from llmir.backends.cost.calibration import basis, lent, owner
-from llmir.backends.cost.relatives import relation
+from llmir.backends.cost.transfer import basis, lent, owner, relation
 from llmir.backends.kernels.base import KERNELS
 from llmir.backends.silicon.rows import Array
 from llmir.base.dataclass import dataclass

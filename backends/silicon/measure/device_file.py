@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from llmir.ir.core.dtype import spelled
 
-from .machine import PEAKS, Point
-from .plan import Facts
+from .machine import PEAKS, Facts, Point
 
 WIRE = {"all_reduce": 2}  # times (n−1)/n of its payload; 1 for all else
 Timed = Sequence[tuple[Point, float]]

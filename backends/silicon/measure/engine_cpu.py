@@ -12,7 +12,7 @@ from llmir.backends.cost.calibrated import Calibrated
 from llmir.backends.kernels.cpu import CpuHost
 from llmir.backends.kernels.engine_cpu import Host
 from llmir.backends.silicon.calibrate.runs import step_shape
-from llmir.backends.silicon.folds import Errors, errors, group_folds
+from llmir.backends.silicon.rows import Errors, errors, group_folds
 from llmir.backends.step.evaluate import plan
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device

@@ -17,7 +17,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import parse_tensor
 from llmir.ir.sizes.polynomial import Dim
 from llmir.ir.sizes.ragged import sent
-from llmir.ir.sizes.routing import CHANCE
+from llmir.ir.sizes.routing_laws import CHANCE
 from llmir.ir.tools.build import Builder
 
 from .table import MORE, WHOSE, Kernels, columns

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import Array, Column, Table
-from llmir.backends.silicon.sources import known
+from llmir.backends.silicon.rows import Array, Column, Table, known
 from llmir.base.errors import InputError
 from llmir.base.values import FrozenDict
 from llmir.hw.device import Device

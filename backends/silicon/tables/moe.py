@@ -13,10 +13,8 @@ from llmir.hw.device import Device
 from llmir.ir.core.graph import Value
 from llmir.ir.core.mesh import ONE_DEVICE, mesh_of
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.atoms import Busiest, Min
-from llmir.ir.sizes.even import Arrived
-from llmir.ir.sizes.polynomial import Dim, Size
-from llmir.ir.sizes.routing_laws import law
+from llmir.ir.sizes.polynomial import Busiest, Dim, Min, Size
+from llmir.ir.sizes.routing_laws import Arrived, law
 from llmir.ir.tools.build import Builder
 
 from .gemm import PRODUCTS, tensor, wide_type

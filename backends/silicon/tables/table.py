@@ -14,11 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from llmir.backends.cost.op_time import Model, Price
-from llmir.backends.silicon.machines import engine
-from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, read
-from llmir.backends.silicon.sources import facts
+from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, engine, facts, read
 from llmir.backends.step.evaluate import plan
-from llmir.base import strict_csv
+from llmir.base import readers
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError, LlmirError, UnreadableError
 from llmir.base.names import plain
@@ -159,7 +157,7 @@ class Kernels(Format, ABC):
 def header(path: Path) -> list[str]:
     """The names in a file's first line; InputError if it is no CSV, or empty."""
     try:
-        with strict_csv.table(path) as reader:
+        with readers.table(path) as reader:
             return list(reader.fieldnames or [])
     except UnreadableError as error:
         raise InputError(f"{path.name}: {error}") from None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.ideal import limits
+from llmir.backends.cost.roofline import limits
 from llmir.backends.silicon.rows import Array
 from llmir.backends.silicon.tables.table import Points
 from llmir.backends.work.rows import rows

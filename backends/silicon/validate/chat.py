@@ -12,7 +12,7 @@ from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.rows import Array, Table
 from llmir.backends.silicon.tables.chat import UNITS, timed
 from llmir.backends.silicon.tables.table import header
-from llmir.base import strict_csv
+from llmir.base import readers
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.hw.device import Device
@@ -146,5 +146,5 @@ def beside(path: Path, rows: Sequence[Judged]) -> list[dict[str, object]]:
         if r.file == path.name:
             said = {f"predicted_{r.metric}_s": r.predicted_s, f"ideal_{r.metric}_s": r.ideal_s}
             priced.setdefault(r.row, dict(empty)).update(said, basis=r.basis, band=r.band)
-    with strict_csv.table(path, "more") as reader:
+    with readers.table(path, "more") as reader:
         return [{**row, **priced.get(n, empty)} for n, row in enumerate(reader, 1)]

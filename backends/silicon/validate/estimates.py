@@ -11,22 +11,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.cost.calibrated import Calibrated
-from llmir.backends.cost.calibration import engines, first, owner
 from llmir.backends.cost.models import calibrated, model
 from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.relatives import relation
+from llmir.backends.cost.transfer import engines, first, owner, relation
 from llmir.backends.kernels.engine_cpu import Host
 from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.rows import Array
 from llmir.backends.step.report import Report
-from llmir.backends.work.basis import Basis
+from llmir.backends.work.rows import Basis
 from llmir.base.arguments import choice
 from llmir.base.errors import InputError
 from llmir.base.values import FrozenDict
 from llmir.hw import library
 from llmir.hw.calibration import LIBRARIES, Calibration, rank
 from llmir.hw.device import Device
-from llmir.hw.graphs import Captured, Graphs
+from llmir.hw.engine_sections import Captured, Graphs
 from llmir.hw.transfer import ENGINE
 from llmir.ir.core.program import Program
 

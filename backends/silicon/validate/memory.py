@@ -13,14 +13,12 @@ import numpy as np
 from llmir.backends.cost.models import model
 from llmir.backends.memory.kv_capacity import Pool, Room
 from llmir.backends.request.workload import Workload
-from llmir.backends.silicon.folds import errors
-from llmir.backends.silicon.rows import Table
+from llmir.backends.silicon.rows import Table, errors
 from llmir.backends.silicon.tables.engine_memory import Memory, PeakMemory, Starts
 from llmir.base.errors import InputError
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import EngineMemory
-from llmir.hw.graphs import Graphs
+from llmir.hw.engine_sections import EngineMemory, Graphs
 from llmir.ir.core.program import Program
 
 from .requests import Layout, plain_model, types

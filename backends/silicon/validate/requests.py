@@ -7,11 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from llmir.backends.request.chunks import ALL
+from llmir.backends.request.workload import ALL
 from llmir.backends.silicon.closed_loop import Manner
-from llmir.backends.silicon.machines import at_version
-from llmir.backends.silicon.rows import Table
-from llmir.backends.silicon.sources import known
+from llmir.backends.silicon.rows import Table, at_version, known
 from llmir.base.errors import InputError
 from llmir.base.names import normalize, stored_as
 

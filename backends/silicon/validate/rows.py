@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.silicon.folds import errors
+from llmir.backends.silicon.rows import errors
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Shown

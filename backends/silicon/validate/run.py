@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.cost.op_time import Model
-from llmir.backends.request import loop
+from llmir.backends.request import closed_loop
 from llmir.backends.request.closed_loop import ClosedLoop
 from llmir.backends.request.workload import LONGEST
 from llmir.backends.silicon.closed_loop import Played, playable
-from llmir.backends.silicon.machines import Machines, engine, named
-from llmir.backends.silicon.rows import Table
+from llmir.backends.silicon.rows import Machines, Table, engine, named
 from llmir.backends.silicon.tables.chat import Chat as Chats
 from llmir.backends.silicon.tables.engine_memory import Memory, MemorySeries
 from llmir.backends.silicon.tables.table import Kernels, Points, Refusal, load
@@ -251,7 +250,7 @@ def _figure(
     whole = job(pricing)(asked.batch)
     sure = of_step(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
     if metric == "e2e":
-        within = loop.fitting(job(IDEAL)(1), asked.batch)
-        return loop.waves(job(pricing), asked.batch, within), job(IDEAL)(asked.batch).e2e_s, sure
+        within = closed_loop.fitting(job(IDEAL)(1), asked.batch)
+        return closed_loop.waves(job(pricing), asked.batch, within), job(IDEAL)(asked.batch).e2e_s, sure
     name = f"{metric}_s"
     return getattr(whole, name), getattr(job(IDEAL)(asked.batch), name), sure

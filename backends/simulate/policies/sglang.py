@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from llmir.backends.simulate.policy import POLICIES, Policy
+from llmir.backends.simulate.server import POLICIES, Policy
 from llmir.base.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from llmir.backends.simulate.capacity import Capacity
-    from llmir.backends.simulate.server import Server
+    from llmir.backends.simulate.server import Capacity, Server
 
 CLIP = 4096  # tokens to come that are counted of a request: CLIP_MAX_NEW_TOKENS, schedule_policy.py
 # The share of the tokens to come of running requests for which an admission leaves room: the value that it

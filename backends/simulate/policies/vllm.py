@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from llmir.backends.simulate.policy import POLICIES, Policy
+from llmir.backends.simulate.server import POLICIES, Policy
 from llmir.base.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from llmir.backends.simulate.capacity import Capacity
-    from llmir.backends.simulate.server import Server
+    from llmir.backends.simulate.server import Capacity, Server
 
 
 @POLICIES.register("vllm")

@@ -28,8 +28,7 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import ParseError, VerifyError
 from llmir.base.names import suggest
 from llmir.base.values import FrozenDict
-from llmir.ir.sizes.atoms import ceildiv
-from llmir.ir.sizes.polynomial import Size, product
+from llmir.ir.sizes.polynomial import Size, ceildiv, product
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ import numpy as np
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.base.names import bounded
-from llmir.ir.sizes.atoms import Min, ceildiv
-from llmir.ir.sizes.polynomial import Size
+from llmir.ir.sizes.polynomial import Min, Size, ceildiv
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

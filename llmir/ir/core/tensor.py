@@ -12,10 +12,8 @@ from typing import Any
 from llmir.base.arguments import refuse
 from llmir.base.errors import ParseError, VerifyError
 from llmir.base.values import Immutable
-from llmir.ir.sizes.atoms import ceildiv
-from llmir.ir.sizes.polynomial import Dim, Size, product
+from llmir.ir.sizes.polynomial import Dim, Size, ceildiv, parse, product
 from llmir.ir.sizes.ragged import most
-from llmir.ir.sizes.text import parse
 
 from .dtype import DType, dtype
 from .mesh import Mesh

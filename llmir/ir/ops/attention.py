@@ -16,13 +16,11 @@ from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.gemm import Gemm, operand_gemm
 from llmir.ir.core.masks import Mask, mask
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.atoms import ceildiv
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Size
+from llmir.ir.sizes.polynomial import Size, ceildiv
 
 from .elementwise import SoftCap, soft_cap
 from .norm import softmax

@@ -20,11 +20,9 @@ from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.mesh import Mesh
 from llmir.ir.core.op import Array, Meeting, Op, Work
 from llmir.ir.core.tensor import Placement, Tensor
-from llmir.ir.sizes.atoms import ceildiv
-from llmir.ir.sizes.polynomial import Size
+from llmir.ir.sizes.polynomial import Size, ceildiv
 from llmir.ir.sizes.ragged import even, routed
-from llmir.ir.sizes.routing import CHANCE
-from llmir.ir.sizes.routing_laws import law
+from llmir.ir.sizes.routing_laws import CHANCE, law
 
 TOKENS = -1  # as `dim`: the first two dimensions together
 

@@ -16,8 +16,7 @@ import numpy as np
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import FP32, DType
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.gemm import Gemm
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, Gemm, Op, Place
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size

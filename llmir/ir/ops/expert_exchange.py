@@ -17,8 +17,7 @@ from llmir.ir.core.op import Array, Meeting, Op
 from llmir.ir.core.tensor import Placement, Tensor
 from llmir.ir.sizes.polynomial import product
 from llmir.ir.sizes.ragged import everyone, sent
-from llmir.ir.sizes.routing import CHANCE
-from llmir.ir.sizes.routing_laws import law
+from llmir.ir.sizes.routing_laws import CHANCE, law
 
 from .collective import Collective, total
 

@@ -16,8 +16,7 @@ from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.op import Array, Op, Place
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.atoms import Min
-from llmir.ir.sizes.polynomial import Size
+from llmir.ir.sizes.polynomial import Min, Size
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import numpy as np
 
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.gemm import Gemm, operand_gemm
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 

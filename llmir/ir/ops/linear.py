@@ -13,8 +13,7 @@ from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import FP32, TF32, DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.gemm import Gemm, operand_gemm
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 

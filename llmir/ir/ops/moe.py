@@ -18,14 +18,11 @@ from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.gemm import Gemm, operand_gemm
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.atoms import ceildiv, distinct
-from llmir.ir.sizes.polynomial import Size, product
+from llmir.ir.sizes.polynomial import Size, ceildiv, distinct, product
 from llmir.ir.sizes.ragged import even, everyone, routed, together
-from llmir.ir.sizes.routing import CHANCE
-from llmir.ir.sizes.routing_laws import law
+from llmir.ir.sizes.routing_laws import CHANCE, law
 
 from .collective import without
 from .linear import common, product_roles

@@ -1,8 +1,22 @@
-"""Ops that reduce over an axis which must therefore stay whole."""
+"""Ops that reduce over an axis which must therefore stay whole.
+
+Adaptive norms: what is said of a sequence scales and shifts each of its tokens (arXiv:2212.09748).
+
+The steps of a norm, each of which is a kernel of eager torch; engines have one kernel for all.
+
+RMSNorm over the heads of a group, in two steps, since ranks may share a group.
+
+Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size.
+
+Norms that give narrow rows, which a product reads next.
+
+Norms of what ranks add up, in one kernel with the sum.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
@@ -10,10 +24,17 @@ import numpy as np
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
+from llmir.ir.core.dtype import FP32, DType
+from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Op, Place, spelled
-from llmir.ir.core.tensor import Tensor
+from llmir.ir.core.mesh import Mesh
+from llmir.ir.core.op import Array, Meeting, Op, Place, Work, spelled
+from llmir.ir.core.tensor import Placement, Tensor
+from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, product
+
+from .collective import AllReduce, summed, total
+from .quant import Quantize, rounded
 
 
 def rms_norm(x: Array, weight: Array | float, eps: float, over: int = 1) -> Array:
@@ -190,3 +211,275 @@ class Softmax(Op):
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """As in its name."""
         return (softmax(*operands),)
+
+
+@dataclass(frozen=True)
+class Sinusoid(Op):
+    """Cosines, then sines, of a timestep times `elements`/2 frequencies from 1 to 1/10,000; 2 FLOPs each."""
+
+    opcode = "sinusoid"
+    kind = "elementwise"
+    rule = "b -> b f"
+    takes = ("timestep",)
+    vector_flops = 2
+
+    elements: int
+
+    def new_axes(self, operands: Sequence[Tensor]) -> dict[str, Size]:
+        """As many as `elements`."""
+        if self.elements < 4 or self.elements % 2:
+            raise VerifyError(f"sinusoid: elements: expected an even number from 4 up, got {self.elements}")
+        return {"f": self.elements}
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As diffusers' Timesteps with the cosines first and a shift of 1."""
+        half = self.elements // 2
+        angles = operands[0][:, None] * 10000.0 ** (-np.arange(half) / (half - 1))
+        return (np.concatenate([np.cos(angles), np.sin(angles)], axis=-1),)
+
+
+@dataclass(frozen=True)
+class Modulate(Op):
+    """x · (1 + scale) + shift, of one scale and shift for all tokens of a sequence."""
+
+    opcode = "modulate"
+    kind = "elementwise"
+    rule = "b t h, b h, b h -> b t h"
+    takes = ("x", "scale", "shift")
+    vector_flops = 2
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        x, scale, shift = operands
+        return (x * (1 + scale[:, None]) + shift[:, None],)
+
+
+@dataclass(frozen=True)
+class SequenceMul(Op):
+    """x · factor, of one factor for all tokens of a sequence."""
+
+    opcode = "sequence_mul"
+    kind = "elementwise"
+    rule = "b t h, b h -> b t h"
+    takes = ("x", "factor")
+    linear = frozenset({0})
+    vector_flops = 1
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The product."""
+        x, factor = operands
+        return (x * factor[:, None],)
+
+
+@dataclass(frozen=True)
+class Square(Op):
+    """x²."""
+
+    opcode = "square"
+    kind = "elementwise"
+    rule = "* -> *"
+    vector_flops = 1
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The square."""
+        return (operands[0] * operands[0],)
+
+
+@dataclass(frozen=True)
+class RowMean(Op):
+    """The mean of each row; 1 FLOP an element of x."""
+
+    opcode = "row_mean"
+    kind = "norm"
+    rule = "* h! -> *"
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """1 an element of x."""
+        return operands[0].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The mean."""
+        return (np.mean(operands[0], axis=-1),)
+
+
+@dataclass(frozen=True)
+class Shift(Op):
+    """x + amount."""
+
+    opcode = "shift"
+    kind = "elementwise"
+    rule = "* -> *"
+    vector_flops = 1
+
+    amount: float
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The sum."""
+        return (operands[0] + self.amount,)
+
+
+@dataclass(frozen=True)
+class InverseRoot(Op):
+    """1 / √x; 2 FLOPs an element."""
+
+    opcode = "inverse_root"
+    kind = "elementwise"
+    rule = "* -> *"
+    vector_flops = 2
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The quotient."""
+        return (1 / np.sqrt(operands[0]),)
+
+
+@dataclass(frozen=True)
+class ScaleRows(Op):
+    """x · factor, of a number for each row; 1 FLOP an element of x."""
+
+    opcode = "scale_rows"
+    kind = "elementwise"
+    rule = "* h, * -> * h"
+    takes = ("x", "factor")
+    vector_flops = 1
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The product."""
+        return (operands[0] * operands[1][..., None],)
+
+
+@dataclass(frozen=True)
+class SquareSum(Op):
+    """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element."""
+
+    opcode = "square_sum"
+    kind = "norm"
+    rule = "b t g r d! -> b t g"
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """fp32."""
+        return (FP32,)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """2 an element."""
+        return 2 * operands[0].elements
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name."""
+        (x,) = operands
+        return (np.einsum("btgrd,btgrd->btg", x, x),)
+
+
+@dataclass(frozen=True)
+class GroupNorm(Op):
+    """x / √(squares / count + eps) · w, RMSNorm of all heads of a group; 2 FLOPs an element."""
+
+    opcode = "group_norm"
+    kind = "norm"
+    rule = "b t g r d!, b t g, g r d! -> b t g r d!"
+    takes = ("x", "squares", "weight")
+    vector_flops = 2
+
+    eps: float = 1e-6
+
+    def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Heads together."""
+        return (prod(shape),)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """As in its name; all ranks have the sum, and know how many heads it is of."""
+        x, squares, weight = operands
+        count = Binding()(product(results[0].shape[3:]))
+        return (x / np.sqrt(squares / count + self.eps)[..., None, None] * weight,)
+
+
+@dataclass(frozen=True)
+class RmsNormQuantize(RmsNorm):
+    """rms_norm(x) as `quantize` narrows it, into the type `to`; the FLOPs of both."""
+
+    opcode = "rms_norm_quantize"
+
+    to: str = ""
+    static: bool = False
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The narrow type."""
+        return (named(self.to),)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Those of the norm and of narrowing."""
+        return super().vector(operands, results) + Quantize(self.to, self.static).vector(operands, results)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """What is left of the norm."""
+        (y,) = super().evaluate(operands, results, at)
+        return (rounded(y, results[0].dtype),)
+
+
+@dataclass(frozen=True)
+class AddRmsNormQuantize(AddRmsNorm):
+    """(x + y, rms_norm(x + y) as `quantize` narrows it, into `to`): the residual is updated in place."""
+
+    opcode = "add_rms_norm_quantize"
+    vector_flops = 0  # as many as it says below
+
+    to: str = ""
+    static: bool = False
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The residual's, and the narrow type."""
+        return operands[0].dtype, named(self.to)
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """Those of the sum, the norm and narrowing."""
+        return AddRmsNorm.vector_flops * results[0].elements + Quantize(self.to, self.static).vector(
+            operands, results[1:]
+        )
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """The sum, and what is left of its norm."""
+        total, y = super().evaluate(operands, results, at)
+        return total, rounded(y, results[1].dtype)
+
+
+@dataclass(frozen=True)
+class AllReduceAddRmsNorm(AddRmsNorm):
+    """(y + x, rms_norm(y + x)) where y is a sum over the ranks that the mesh axes `over` join."""
+
+    opcode = "all_reduce_add_rms_norm"
+    takes = ("y", "x", "weight")
+    aliases = MappingProxyType({0: 1})
+    exchanges = True
+    share = AllReduce.share
+
+    over: tuple[str, ...] = ()
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """The axes `over`."""
+        return self.over
+
+    def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
+        """The first is a partial sum."""
+        return [self.over, (), ()]
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Those of a whole sum."""
+        y, *others = operands
+        return super().types((y.laid(y.placements, summed(y, self.over), y.tokens), *others))
+
+    def work(self, operands: Sequence[Tensor], results: Sequence[Tensor], mesh: Mesh) -> Work:
+        """That of an add and a norm, and what an all_reduce sends."""
+        sent = AllReduce(self.over).work(operands[:1], results[:1], mesh)
+        own = super().work(operands, results, mesh)
+        return replace(own, wire=sent.wire, payload=sent.payload, group=sent.group, pattern=sent.pattern)
+
+    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+        """The sum of the first operand, before all else."""
+        return total(members)
+
+
+@dataclass(frozen=True)
+class AllReduceAddRmsNormQuantize(AllReduceAddRmsNorm, AddRmsNormQuantize):
+    """(y + x, rms_norm(y + x) as `quantize` narrows it) where y is a sum over the ranks of `over`."""
+
+    opcode = "all_reduce_add_rms_norm_quantize"

@@ -1,18 +1,117 @@
-"""Into narrow element types and back."""
+"""Into narrow element types and back.
+
+What is left of values in a narrow element type: rounded to it, each tile under its own scale.
+
+Scales are symmetric, the largest magnitude of a tile over the largest of the format. Values in types of 16
+bits and more are kept as they are: float64 stands for all of those.
+
+Into the element type in which a value travels between ranks, and back.
+"""
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.op import Array, Op, Place
 from llmir.ir.core.tensor import Tensor
+from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
 
-from .rounding import rounded
+# Of each float format: bits of mantissa, least exponent, largest value.
+_FLOATS = {"fp8_e4m3": (3, -6, 448.0), "fp8_e5m2": (2, -14, 57344.0), "fp4": (1, 0, 6.0)}
+_FP4 = {"mxfp4", "nvfp4"}
+# bitsandbytes' tables, of largest value 1: normal floats (QLoRA, arXiv:2305.14314, appendix E), and 4-bit
+# floats of magnitudes 0, 1/192 and six multiples of 1/12.
+_NORMAL = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023),
+    1.0,
+)
+_MAGNITUDES = (0.0, 1 / 192, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0)
+_CODES = {"nf4": np.array(_NORMAL), "bnb_fp4": np.array(sorted({*_MAGNITUDES, *(-x for x in _MAGNITUDES)}))}
+
+
+def rounded(x: Array, to: DType) -> Array:
+    """`x` as it comes back from the type `to`: quantized, then dequantized."""
+    if not to.low:
+        return x
+    if not to.scale_bits:
+        return to_format(x, to.plain.name)
+    # As [matrices, tiles of rows, rows, tiles along k, elements], zeros where the last tiles stick out.
+    order = sorted(
+        range(x.ndim), key=lambda i: "bnk".index(to.roles.replace("m", "n")[i] if to.roles else "k")
+    )
+    matrices, rows, along = map(Binding(), to.sizes(x.shape))
+    if not x.size:
+        return x
+    moved = x.transpose(order)
+    across, length = to.block[0] or rows, to.block[1] or along
+    padded = np.pad(
+        moved.reshape(matrices, rows, along).astype(np.float64),
+        ((0, 0), (0, -rows % across), (0, -along % length)),
+    )
+    tiled = padded.reshape(matrices, padded.shape[1] // across, across, -1, length)
+    kept = _tiles(tiled, to).reshape(padded.shape)[:, :rows, :along].reshape(moved.shape)
+    result: Array = kept.transpose(np.argsort(order))
+    return result
+
+
+def to_format(x: Array, name: str) -> Array:
+    """`x` rounded to the nearest value of a format without scales, ties to even, and cut at its largest."""
+    if name in _FLOATS:
+        mantissa, least, most = _FLOATS[name]
+        exponent = np.maximum(np.frexp(x)[1] - 1, least)
+        step = np.exp2(exponent - mantissa)
+        result: Array = np.clip(np.rint(x / step) * step, -most, most)
+        return result
+    if name in _CODES:
+        values = _CODES[name]
+        nearest: Array = values[np.searchsorted((values[1:] + values[:-1]) / 2, x)]
+        return nearest
+    top = {"int8": 127, "int4": 7}[name]
+    whole: Array = np.clip(np.rint(x), -top, top)
+    return whole
+
+
+def _tiles(x: Array, to: DType) -> Array:
+    name = to.plain.name.removesuffix("_dq")  # scales that are quantized again are kept as they were
+    if to.zeros:
+        return _with_zeros(x, 2**to.bits - 1)
+    largest = np.abs(x).max(axis=(2, 4), keepdims=True)
+    if name == "mxfp4":  # OCP: a power of two, by the exponent of the largest value and of the format's (2)
+        scale = np.exp2(np.frexp(largest)[1] - 1.0 - 2)
+    elif name == "nvfp4":  # e4m3 scales, themselves under one scale of the matrix
+        matrix = _nonzero(largest.max(axis=(1, 3), keepdims=True) / (6.0 * 448.0))
+        scale = to_format(largest / 6.0 / matrix, "fp8_e4m3") * matrix
+    elif name in _CODES:
+        scale = largest
+    else:
+        scale = largest / _FLOATS.get(name, (0, 0, 127.0 if to.bits == 8 else 7.0))[2]
+    scale = _nonzero(scale)
+    return to_format(x / scale, "fp4" if name in _FP4 else name) * scale
+
+
+def _with_zeros(x: Array, top: int) -> Array:
+    """Codes 0 … `top` from the least to the largest value of a tile, which zero lies between."""
+    low = np.minimum(x.min(axis=(2, 4), keepdims=True), 0.0)
+    high = np.maximum(x.max(axis=(2, 4), keepdims=True), 0.0)
+    scale = _nonzero((high - low) / top)
+    zero = np.rint(-low / scale)
+    result: Array = (np.clip(np.rint(x / scale) + zero, 0, top) - zero) * scale
+    return result
+
+
+def _nonzero(scale: Array) -> Array:
+    result: Array = np.where(scale == 0, 1.0, scale)
+    return result
 
 
 @dataclass(frozen=True)
@@ -71,4 +170,57 @@ class Dequantize(Op):
 
     def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
         """x itself: what the narrow type lost is lost already."""
+        return (operands[0],)
+
+
+@dataclass(frozen=True)
+class Conversion(Op, ABC):
+    """x in the type `to`, before or after it travels."""
+
+    kind = "elementwise"
+    rule = "* -> *"
+    moves = relays = converts = True
+    linear = frozenset({0})
+
+    to: str
+
+    def giving(self, to: DType, x: DType) -> Op:
+        """Into that type."""
+        return replace(self, to=to.name)
+
+    def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:
+        """The type that travels, or to compute with."""
+        return (named(self.to),)
+
+
+@dataclass(frozen=True)
+class Compress(Conversion):
+    """x as it travels: what each rank holds, in the type `to`, a narrow one with scales found on the way.
+
+    Of a partial sum that is each rank's summand; the sum is then one of rounded summands.
+    """
+
+    opcode = "compress"
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """As `quantize`, 2 an element; none into a wide type, which is a cast."""
+        return 2 * results[0].elements if results[0].dtype.low else 0
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """What is left of what this rank holds."""
+        return (rounded(operands[0], results[0].dtype),)
+
+
+@dataclass(frozen=True)
+class Decompress(Conversion):
+    """x as it arrived, in the type `to` again."""
+
+    opcode = "decompress"
+
+    def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
+        """As `dequantize`, 1 an element; none out of a wide type, which is a cast."""
+        return results[0].elements if operands[0].dtype.low else 0
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """x itself: what the type that travelled lost is lost already."""
         return (operands[0],)

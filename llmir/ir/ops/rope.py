@@ -22,7 +22,7 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, product
 
-from .rounding import rounded
+from .quant import rounded
 
 # The ways to stretch positions beyond the trained length, and what `Rotary.factors` holds of each. A star
 # stands for one number for each pair of a head's elements.

@@ -1,4 +1,9 @@
-"""Values that no op computes: what a step is given, the weights, and the caches."""
+"""Values that no op computes: what a step is given, the weights, and the caches.
+
+A cache that grows by copies.
+
+What sums begin with.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +17,12 @@ from llmir.base.errors import VerifyError
 from llmir.base.names import numbered
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Op
+from llmir.ir.core.op import Array, Op, Place
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
+
+from .rope import Append
 
 SPARED = ("vocab", "expert")  # axes along which a rank may hold more than the model has
 
@@ -78,8 +85,9 @@ class Weight(Source):
     `{expert}` runs over the axis `expert`; without `{layer}` all layers have that tensor. `[i]` at the end is
     the i-th of several weights that lie one below another in that tensor, `[i/n]` so in each of n equal
     blocks, `^T` says that it is stored as [in, out], and `^F` that the experts' matrices are one
-    (`llmir.base.names.stored`). `turns` is how many weights like it a benchmark multiplies by one after another,
-    so that some may still lie in a cache; 0 is as in a model, of whose step all other weights come between.
+    (`llmir.base.names.stored`). `turns` is how many weights like it a benchmark multiplies by one after
+    another, so that some may still lie in a cache; 0 is as in a model, where all other weights of the step
+    come between.
     Of its axis `vocab` or `expert` the last `spare` places are no parameters: engines pad vocabularies, and
     hold experts twice. There lies once more what lies in the first places.
     """
@@ -152,3 +160,61 @@ class Cache(Source):
     opcode = "cache"
     kind = "gather"
     role = "cache"
+
+
+@dataclass(frozen=True)
+class Concat(Append):
+    """A cache with the new tokens' rows behind it, all in new memory, as `torch.cat` does.
+
+    What a step finds in place of the old cache is the copy; that both are held for a while is not counted.
+    """
+
+    opcode = "concat"
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The whole cache, and the new rows."""
+        return tuple(x.bytes for x in operands)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """The whole cache, new rows included."""
+        return (results[0].bytes,)
+
+
+@dataclass(frozen=True)
+class Zeros(Op):
+    """As large as x, which is not read, and nothing but zeros: what is added to a first residual.
+
+    They may be a partial sum over the mesh axes `over`. No kernel makes them: an engine's first layer is told
+    that there is nothing to add.
+    """
+
+    opcode = "zeros"
+    kind = "elementwise"
+    rule = "* -> *"
+    zero = True
+
+    linear = frozenset({0})  # x, of which the shape alone counts, may be a partial sum
+
+    over: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> bool:
+        """It does not."""
+        return False
+
+    def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """That of x, whole or partial as stated."""
+        (y,) = super().types(operands)
+        return (y.laid(y.placements, self.over, y.tokens),)
+
+    def reads(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing."""
+        return (0,)
+
+    def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
+        """Nothing."""
+        return (0,)
+
+    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+        """Zeros."""
+        return (np.zeros_like(operands[0]),)

@@ -1,4 +1,9 @@
-"""Values for symbols, under which a size is a number or an array."""
+"""Values for symbols, under which a size is a number or an array.
+
+Very many points, in as few bytes as they need.
+
+Sequences that go on by a token each, after contexts of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from .polynomial import Dim, Factor, Monomial, Size
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Places = np.ndarray[Any, np.dtype[np.intp]]
-_MANY = 1 << 12  # values of which it pays to find those that differ
+_MANY_VALUES = 1 << 12  # values of which it pays to find those that differ
 _SPARSE = 8  # counts up to so many times as many as there are values are found in a table
 
 
@@ -106,7 +111,7 @@ class Binding(Immutable):
         """
         if size not in self._places:
             values, places = self(size), None
-            if np.size(values) >= _MANY:
+            if np.size(values) >= _MANY_VALUES:
                 values, places = once(values)
             self._places[size] = Binding.only(size, values), places
         return self._places[size]
@@ -167,7 +172,7 @@ class Mixed(Binding):
     function of one such sum (the experts that all tokens touch) is of the whole sum.
 
     >>> from llmir.ir.sizes.polynomial import B, T
-    >>> from llmir.ir.sizes.atoms import ceildiv
+    >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> at = Mixed([Binding(B=32, T=1), Binding(B=1, T=512)])
     >>> at(B), at(B * T), at(B * T + 1000)
     (33, 544, 1544)
@@ -235,3 +240,98 @@ class Mixed(Binding):
         axes = len(self.shape)
         parts = (p.block(rows) if len(p.shape) == axes else p for p in self.parts)
         return Mixed(parts, self.phases)
+
+
+_MANY_NUMBERS = 1 << 20  # numbers from which their memory counts: 8 MiB
+
+
+class Packed(Binding):
+    """Counts at very many points, which are held as `packed` has them.
+
+    Blocks of it have float64. So have its `symbols`, which are made when they are asked for.
+    """
+
+    _packed: Mapping[str, Number]
+
+    def __init__(self, **counts: Number) -> None:
+        super().__init__()
+        del vars(self)["symbols"]
+        vars(self)["_packed"] = FrozenDict(counts)
+
+    @cached_property
+    def symbols(self) -> Mapping[str, Number]:  # type: ignore[override] # made late
+        """The values in float64."""
+        return Binding(**self._packed).symbols
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that they broadcast to."""
+        return np.broadcast_shapes(*map(np.shape, self._packed.values()))
+
+    def block(self, rows: slice | Places) -> Binding:
+        """The values at some of the points, in float64."""
+        return Binding(**{name: part(value, rows, len(self.shape)) for name, value in self._packed.items()})
+
+
+def packed(counts: Number) -> Number:
+    """Very many counts in the smallest type that has them, read-only; anything else as it is.
+
+    >>> packed(np.arange(2.0**20) % 300).dtype, packed(np.arange(3.0)).dtype
+    (dtype('uint16'), dtype('float64'))
+    """
+    if not isinstance(counts, np.ndarray) or counts.size < _MANY_NUMBERS:
+        return counts
+    return read_only(counts.astype(np.min_scalar_type(int(counts.max()))))
+
+
+def is_packed(value: Any) -> bool:
+    """Whether `packed` made it."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "u"
+
+
+class Uneven(Binding):
+    """A binding of one new token of each sequence, of which each has its own number of cached ones.
+
+    A size is the mean of what it would be if all had the context of each. So what grows with sequences is
+    the sum over them, and what is of one sequence is what it is on average, which is not what it is at the
+    mean context.
+
+    >>> from llmir.ir.sizes.polynomial import B, C
+    >>> from llmir.ir.sizes.polynomial import Min
+    >>> at = Uneven([10, 20, 600])
+    >>> at(B * C), at(B * Min.of(C, 127)), at(Min.of(C, 30))
+    (630, 157, 20)
+    """
+
+    contexts: Any  # read-only, of float64
+    _each: Binding
+
+    def __init__(self, contexts: Iterable[int], sequences: int | None = None) -> None:
+        """`sequences` are how many there are of these contexts, by default as many as contexts."""
+        found = read_only(np.array(list(contexts), dtype=np.float64))
+        count = len(found) if sequences is None else sequences
+        super().__init__(B=count, T=1, C=_mean(found))
+        vars(self).update(contexts=found, _each=Binding(B=count, T=1, C=found))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Uneven, (self.contexts.tolist(), self.symbols["B"])
+
+    @property
+    def uneven(self) -> bool:
+        """They do."""
+        return True
+
+    def _product(self, monomial: Monomial) -> Number:
+        return _mean(self._each._product(monomial))
+
+    def capped(self, size: Size, most: float) -> Number:
+        """The mean of a size of one sequence, where that is no more than `most` of any."""
+        return _mean(np.minimum(self._each(size), most))
+
+
+def _mean(values: Number) -> Number:
+    """Of an array, an integer where it is one; a number as it is."""
+    if not isinstance(values, np.ndarray):
+        return values
+    mean = float(values.sum()) / len(values)
+    return int(mean) if mean.is_integer() else mean

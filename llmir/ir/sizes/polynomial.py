@@ -1,16 +1,31 @@
-"""Polynomials in symbols and atoms, with integer coefficients."""
+"""Polynomials in symbols and atoms, with integer coefficients.
+
+What a size may hold besides symbols: functions of sizes, one class each.
+
+The fields of an atom are its arguments: an `int` must be positive, a `Size` is any size, and a `Law` of
+`routing` says how tokens choose experts. `name(arguments)` is its text.
+
+Sizes as text: what a size prints as is read back.
+"""
 
 from __future__ import annotations
 
+import ast
 import operator
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, SupportsIndex, Union
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, SupportsIndex, Union
 
-from llmir.base.values import Immutable
+from llmir.base.array_namespace import Number, namespace
+from llmir.base.dataclass import dataclass
+from llmir.base.errors import ParseError, VerifyError
+from llmir.base.names import bounded, plain
+from llmir.base.readers import expression
+from llmir.base.values import Immutable, Record
 
-if TYPE_CHECKING:
-    from .atoms import Atom
+from .routing_laws import CHANCE, Law, law
 
 Size = Union[int, "Dim"]
 Factor = Union[str, "Atom"]  # a symbol's name, or a function of sizes
@@ -148,7 +163,7 @@ def monomials(sizes: Iterable[Size]) -> tuple[Dim, ...]:
 def sole(sizes: Iterable[Size]) -> Dim | None:
     """The one product of symbols that these sizes are functions of; None if they depend on more, or on none.
 
-    >>> from llmir.ir.sizes.atoms import ceildiv
+    >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> sole([3 * B * T, ceildiv(B * T + 1, 8)]), sole([B * T, B])
     (B*T, None)
     """
@@ -174,7 +189,7 @@ def products(sizes: Iterable[Size]) -> set[Dim]:
 def symbols(size: Size) -> frozenset[str]:
     """The names that it is a function of.
 
-    >>> from llmir.ir.sizes.atoms import ceildiv
+    >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> sorted(symbols(3 * B * T + ceildiv(C, 8)))
     ['B', 'C', 'T']
     """
@@ -223,10 +238,347 @@ def at_most(a: Size, b: Size) -> bool:
 def falls(size: Size) -> bool:
     """Whether a larger symbol may make it smaller: something that is no number is taken away, in atoms too.
 
-    >>> from llmir.ir.sizes.atoms import ceildiv
+    >>> from llmir.ir.sizes.polynomial import ceildiv
     >>> falls(2 * B * C + 1), falls(C - 8 * T), falls(ceildiv(C - 8 * T, 2))
     (False, True, True)
     """
     terms = _terms(size)
     inner = (part for m, _ in terms for factor in m if not isinstance(factor, str) for part in factor.sizes)
     return any(c < 0 and m for m, c in terms) or any(map(falls, inner))
+
+
+ATOMS: dict[str, type[Atom]] = {}
+Values = Callable[[Size], Number]  # a binding, which gives each size its value
+
+
+@dataclass(frozen=True, eq=False)
+class Atom(Record, ABC):
+    """A function of sizes."""
+
+    name: ClassVar[str] = ""
+    about: ClassVar[str] = ""  # what a reader of a printed size is told
+    most: ClassVar[int] = 1 << 20  # of its integers: laws of routing hold a number for each expert
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):  # one that has none is what several share
+            ATOMS[cls.name] = cls
+
+    @classmethod
+    def of(cls, *arguments: Size | Law) -> Size:
+        """The size that the atom of these arguments is; VerifyError if they do not fit."""
+        kind: Any = cls  # a class is hashable, whatever its instances are
+        return _size(kind, *arguments)
+
+    def folded(self) -> Size | None:
+        """The simpler size that it is for any binding, if it is one."""
+        return None
+
+    @abstractmethod
+    def at(self, value: Values) -> Number:
+        """Its value, by those of its arguments."""
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """Those of its arguments that are sizes."""
+        return tuple(getattr(self, f.name) for f in fields(self) if f.type == "Size")
+
+    def put(self, size: Callable[[Size], Size]) -> Size:
+        """The same of other sizes."""
+        given = ((f.type, getattr(self, f.name)) for f in fields(self))
+        return self.of(*(size(value) if kind == "Size" else value for kind, value in given))
+
+    def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        given = [(getattr(self, f.name), f.default) for f in fields(self)]
+        return f"{self.name}({', '.join(str(value) for value, usual in given if value != usual)})"
+
+
+@lru_cache(maxsize=1 << 14)
+def _size(kind: type[Atom], *arguments: Any) -> Size:
+    stated = fields(kind)
+    least = sum(f.default is MISSING for f in stated)
+    if not least <= len(arguments) <= len(stated):
+        takes = ", ".join(f.name for f in stated)
+        raise VerifyError(f"{kind.name}: expected ({takes}), got {len(arguments)} arguments")
+    given = list(zip(stated, arguments, strict=False))
+    counts = [a for f, a in given if f.type == "int"]
+    if not all(isinstance(n, int) and 0 < n <= kind.most for n in counts):
+        rule = f"expected {bounded('integers', 1, kind.most)}"
+        raise VerifyError(f"{kind.name}: {rule}, got {', '.join(map(str, counts))}")
+    for field, argument in given:
+        if field.type == "Law" and not isinstance(argument, Law):
+            raise VerifyError(f"{kind.name}: expected a law of routing, got {argument}")
+    make: Any = kind
+    atom: Atom = make(*(whole(a) if f.type == "Size" else a for f, a in given))
+    known = atom.folded()
+    return Dim((((atom,), 1),)) if known is None else known
+
+
+@dataclass(frozen=True, eq=False)
+class CeilDiv(Atom):
+    """`a / by` rounded up."""
+
+    name = "ceildiv"
+    most = 1 << 48
+
+    a: Size
+    by: int
+
+    def folded(self) -> Size | None:
+        """The quotient, where nothing has to be rounded."""
+        return -(-self.a // self.by) if isinstance(self.a, int) else divided(self.a, self.by)
+
+    def at(self, value: Values) -> Number:
+        """The quotient rounded up."""
+        a = value(self.a)
+        return namespace(a).ceildiv(a, self.by)
+
+
+@dataclass(frozen=True, eq=False)
+class Min(Atom):
+    """The smaller of two."""
+
+    name = "min"
+
+    a: Size
+    b: Size
+
+    def folded(self) -> Size | None:
+        """Of two numbers, or of a number and the smaller of one and another size."""
+        if isinstance(self.a, int) or not isinstance(self.b, int):
+            return min(self.a, self.b) if isinstance(self.a, int) and isinstance(self.b, int) else None
+        match self.a.terms:
+            case (((Min(a=a, b=int(b)),), 1),):
+                return Min.of(a, min(b, self.b))
+        return None
+
+    def at(self, value: Values) -> Number:
+        """Element by element."""
+        return minimum(value(self.a), value(self.b))
+
+
+@dataclass(frozen=True, eq=False)
+class Max(Atom):
+    """The larger of two."""
+
+    name = "max"
+
+    a: Size
+    b: Size
+
+    def folded(self) -> Size | None:
+        """Of two numbers."""
+        return max(self.a, self.b) if isinstance(self.a, int) and isinstance(self.b, int) else None
+
+    def at(self, value: Values) -> Number:
+        """Element by element."""
+        return maximum(value(self.a), value(self.b))
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct(Atom):
+    """How many of `held` experts are expected to be touched by `tokens` that choose `chosen` of `experts`.
+
+    Where ranks hold a part of them each, it is what the rank touches that touches most, one of experts/held.
+    """
+
+    name = "distinct"
+    about = (
+        "distinct(held, k, n, E), the experts that n tokens are expected to touch: by chance "
+        "E·(1 − (1 − k/E)^n) of all; where ranks share them, those of the busiest of E/held ranks"
+    )
+
+    held: int
+    chosen: int
+    tokens: Size
+    experts: int
+    law: Law = CHANCE
+
+    def at(self, value: Values) -> Number:
+        """As the law says."""
+        return self.law.distinct(self.held, self.chosen, value(self.tokens), self.experts)
+
+
+@dataclass(frozen=True, eq=False)
+class Routed(Atom):
+    """The rows of `tokens` that choose `chosen` of `experts` each, to be split by expert (`ragged`)."""
+
+    name = "routed"
+
+    tokens: Size
+    chosen: int
+    experts: int
+    law: Law = CHANCE
+
+    def at(self, value: Values) -> Number:
+        """All of them."""
+        return value(self.tokens) * self.chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Busiest(Atom):
+    """How many of those rows the busiest of `ranks` has (`ragged`)."""
+
+    name = "busiest"
+    about = "busiest(ranks, k, n, E, law), the rows of k·n that the busiest rank is expected to have"
+
+    ranks: int
+    chosen: int
+    tokens: Size
+    experts: int
+    law: Law = CHANCE
+
+    def at(self, value: Values) -> Number:
+        """As the law says."""
+        return self.law.busiest(self.ranks, self.chosen, value(self.tokens), self.experts)
+
+
+@dataclass(frozen=True, eq=False)
+class Sent(Atom):
+    """`tokens` that go once to each rank that has one of the `chosen` of `experts` (`ragged`)."""
+
+    name = "sent"
+    about = "sent(n, k, E), n tokens that each go once to every rank that has one of their k experts of E"
+
+    tokens: Size
+    chosen: int
+    experts: int
+    law: Law = CHANCE
+
+    def at(self, value: Values) -> Number:
+        """Where every expert has a rank of its own."""
+        return value(self.tokens) * self.chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Reached(Atom):
+    """How many of those tokens the busiest of `ranks` has (`ragged`)."""
+
+    name = "reached"
+    about = "reached(ranks, k, n, E), the tokens of n of which the busiest rank is expected to have an expert"
+
+    ranks: int
+    chosen: int
+    tokens: Size
+    experts: int
+    law: Law = CHANCE
+
+    def at(self, value: Values) -> Number:
+        """As the law says."""
+        return self.law.reached(self.ranks, self.chosen, value(self.tokens), self.experts)
+
+
+@dataclass(frozen=True, eq=False)
+class OfPhase(Atom):
+    """A size of those sequences of a step alone that are in one phase."""
+
+    phase: ClassVar[str]
+
+    a: Size
+
+    def folded(self) -> Size | None:
+        """A number is of no sequences."""
+        return self.a if isinstance(self.a, int) else None
+
+    def at(self, value: Values) -> Number:
+        """Of the sequences that the binding says are in it; of all where it says nothing."""
+        within = getattr(value, "within", None)
+        return within(self.phase)(self.a) if within else value(self.a)
+
+
+@dataclass(frozen=True, eq=False)
+class OfPrefill(OfPhase):
+    """Of the sequences that are read."""
+
+    name = "of_prefill"
+    phase = "prefill"
+
+
+@dataclass(frozen=True, eq=False)
+class OfDecode(OfPhase):
+    """Of the sequences that go on by a token."""
+
+    name = "of_decode"
+    phase = "decode"
+
+
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller of two values, element by element if one is an array."""
+    return namespace(a, b).minimum(a, b)
+
+
+def maximum(a: Number, b: Number) -> Number:
+    """The larger of two values, element by element if one is an array."""
+    return namespace(a, b).maximum(a, b)
+
+
+def ceildiv(a: Size, by: int) -> Size:
+    """`a / by` rounded up."""
+    return CeilDiv.of(a, by)
+
+
+def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, by: Law = CHANCE) -> Size:
+    """How many of `held` experts are expected to be touched: E·(1−(1−k/E)^n) of all, or as another law says.
+
+    n tokens choose k of E `experts`; by default all of them are held (`Distinct`).
+    """
+    return Distinct.of(held, chosen, tokens, experts or held, by)
+
+
+def parse(text: str) -> Size:
+    """The size that prints as `text`; `ParseError` if none does.
+
+    >>> print(parse("T*B*2 + ceildiv(B, 8)"))
+    2*B*T + ceildiv(B, 8)
+    """
+    try:
+        if len(text) > _LONGEST:
+            raise ValueError(text)
+        return _build(expression(text))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, KeyError, VerifyError):
+        allowed = f"integers, symbols, +, -, * and {', '.join(ATOMS)}"
+        raise ParseError(f"size {plain(text, 60)!r}: expected {allowed}") from None
+
+
+# A size of a real program has a few terms of a few factors. What multiplies out further is no size.
+_LONGEST = 2_000
+_TERMS, _FACTORS, _DIGITS = 200, 16, 30
+
+_OPERATORS: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+def _build(node: ast.expr) -> Size:
+    size = _built(node)
+    terms = size.terms if isinstance(size, Dim) else (((), size),)
+    if len(terms) > _TERMS or any(len(m) > _FACTORS or abs(c) >= 10**_DIGITS for m, c in terms):
+        raise ValueError("too large")
+    return size
+
+
+def _built(node: ast.expr) -> Size:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name):
+            return Dim.symbol(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -1 * _build(operand)
+        case ast.BinOp(left=left, op=how, right=right):
+            return _OPERATORS[type(how)](_build(left), _build(right))
+        case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]):
+            kinds = [f.type for f in fields(ATOMS[function])]
+            if len(arguments) > len(kinds):
+                raise ValueError(function)
+            return ATOMS[function].of(*map(_argument, arguments, kinds))
+    raise ValueError(ast.dump(node))
+
+
+def _argument(node: ast.expr, kind: object) -> Size | Law:
+    return law(ast.unparse(node)) if kind == "Law" else _build(node)

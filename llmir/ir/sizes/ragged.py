@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from llmir.base.errors import VerifyError
 
-from .atoms import Atom, Busiest, Reached, Routed, Sent, ceildiv
-from .polynomial import Dim, Size, product
+from .polynomial import Atom, Busiest, Dim, Reached, Routed, Sent, Size, ceildiv, product
 from .routing_laws import Law
 
 

@@ -1,10 +1,44 @@
-"""A law: what is said of how tokens choose experts; the rows of a rank and what they touch follow."""
+"""A law: what is said of how tokens choose experts; the rows of a rank and what they touch follow.
+
+Routing whose loads are dealt out: evenly, or so behind a router or an exchange.
+
+The expected largest of several like sums, from their cumulants.
+
+Tokens choose at random, independently of each other, with every expert as likely: of a program that says
+nothing. Routers that were trained to be balanced come to that, and no closer to even shares.
+
+Loads of experts that follow a power law, as AIConfigurator's benchmarks deal them out.
+
+Not tokens choose here: the loads themselves are drawn, of density ∝ load^-exponent from 1 to 0.8·tokens,
+scaled to tokens·chosen and rounded (ai-dynamo/aiconfigurator, collector/helper.py). The rank that is timed is
+the busiest.
+
+Experts that lie in more places than there are of them, as EPLB lays them out.
+
+The expert whose copies have most load gets the next copy, until all places are taken; then copies go, the
+heaviest first, to the rank of least load that has room (`replicate_experts` and `balanced_packing` of
+deepseek-ai/EPLB, `rebalance_experts_global`; vLLM, SGLang and TensorRT-LLM have both from there). Loads are
+those of many steps: what chance does in one is not balanced. Each row goes to a copy at random, as in vLLM's
+`eplb_map_to_physical_and_record` and SGLang's dynamic dispatch.
+
+Experts of unequal popularity, which follows Zipf's law: the r-th most popular has the weight r^-skew.
+
+A token draws its k experts one after another without replacement, each in proportion to its weight, which is
+what the largest k of logits under Gumbel noise are (Kool, van Hoof & Welling 2019, arXiv:1903.06059): the k
+first of E exponential clocks of these rates to ring. Expert e is then among them with probability
+1 − exp(−λ·w_e), where λ is the time at which k of them are expected to have rung (order sampling: Rosén
+1997). Tokens choose independently of each other, and experts lie on ranks without regard to their popularity.
+
+How tokens choose experts: laws, from which come the rows of a rank and the experts that they touch.
+"""
 
 from __future__ import annotations
 
 import ast
+import heapq
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -15,7 +49,8 @@ from llmir.base.array_namespace import Number, namespace
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.base.names import bounded
-from llmir.base.reading import expression
+from llmir.base.readers import expression
+from llmir.base.values import read_only
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -171,3 +206,557 @@ def _form(kind: type[Law]) -> str:
     if len(names) == 1:
         return f"{kind.word}:{names[0]}"
     return f"{kind.word}({', '.join(names)})" if names else kind.word
+
+
+HALVES = 40  # until one number is left of as many as all ranks may have tokens
+
+
+@dataclass(frozen=True)
+class Even(Law):
+    """Rows are dealt out to experts like cards: all have as many, and few rows touch as many experts.
+
+    >>> Even().busiest(8, 8, 4096, 128), Even().distinct(16, 8, 4, 128)
+    (4096, 4)
+    """
+
+    word: ClassVar[str] = "even"
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return "rows are dealt out evenly to experts"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """An equal share of each expert, rounded up."""
+        held = fullest(experts, ranks)
+        return namespace(tokens).ceildiv(tokens * chosen * held, experts)
+
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """All alike."""
+        return alike(chosen, experts)
+
+    def noise(self, chances: Array) -> Array:
+        """None."""
+        return 0 * chances
+
+    def touched(self, chance: float, tokens: Number) -> Number:
+        """As soon as there is a row for it."""
+        return namespace(tokens).minimum(tokens * chance, 1.0)
+
+    def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """The copies of a token are dealt to as many ranks as there are copies, or ranks."""
+        return namespace(tokens).ceildiv(tokens * min(chosen, ranks), ranks)
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """An expert for each row, while there are any left."""
+        xp = namespace(tokens)
+        return xp.minimum(xp.ceildiv(tokens * chosen * held, experts), held)
+
+
+@dataclass(frozen=True)
+class Groups(Law):
+    """Scores dealt out evenly, before a router that keeps to the better half of the groups of experts.
+
+    All groups are worth as much then, so it takes the first half. There each token finds half of its experts;
+    for the other half no expert is worth anything, and all tokens take the first ones.
+
+    >>> [Groups().busiest(ranks, 8, 4096, 256) for ranks in (8, 1)]
+    [20480, 32768]
+    >>> [Groups().distinct(held, 8, 4096, 256) for held in (32, 256)]
+    [32, 128.0]
+    """
+
+    word: ClassVar[str] = "groups"
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return "half of the groups of experts get all rows, the first experts most"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """Of the first rank: its share of what is found, and what all take."""
+        held = min(fullest(experts, ranks), experts / 2)
+        rows = tokens * chosen * held / experts + tokens * min(chosen / 2, held)
+        return whole(namespace(tokens).minimum(rows, tokens * min(chosen, held)))
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """Experts that the rows touch, if each row finds another one."""
+        most = min(held, experts / 2)
+        found = tokens * chosen * most / experts + min(chosen / 2, most)
+        return namespace(tokens).minimum(found, most) * (tokens > 0)
+
+
+@dataclass(frozen=True)
+class Arrived(Law):
+    """Of one of `ranks`, given the tokens of which it has an expert, with all of their copies.
+
+    Those for experts of other ranks are multiplied by the first of its own. Of all tokens, as many arrive as
+    `law` has rows for the rank, but each once.
+
+    >>> law = Arrived(32, Even())
+    >>> law.busiest(1, 8, 1024, 4), law.distinct(4, 8, 2, 4)
+    (8192, 2)
+    """
+
+    word: ClassVar[str] = "arrived"
+    alone: ClassVar[bool] = True
+
+    ranks: int
+    law: Law
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
+            raise VerifyError(f"{self.word}: ranks is {self.ranks}, expected an integer from 1 up")
+        if not isinstance(self.law, Law):
+            raise VerifyError(f"{self.word}: expected a law for all ranks, got {self.law}")
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return "copies for experts of other ranks go to the first of this one"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """All copies."""
+        return tokens * chosen
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """Those that all tokens touch here: the fewest tokens of which so many arrive."""
+        experts, xp = experts * self.ranks, namespace(tokens)
+        below, enough = 1.0 * tokens - 1, 1.0 * tokens * self.ranks
+        for _ in range(HALVES):
+            middle = xp.ceil((below + enough) / 2)
+            arrive = self.law.busiest(self.ranks, chosen, middle, experts) >= tokens
+            below, enough = xp.where(arrive, below, middle), xp.where(arrive, middle, enough)
+        return self.law.distinct(held, chosen, enough, experts)
+
+
+def excess(second: Number, third: Number, ranks: int) -> Number:
+    """By how much the largest of `ranks` like sums is expected to exceed their mean, from their cumulants.
+
+    As of gamma variables with this variance and skewness g, which are (2/g)·((1 − g²/36 + g·z/6)³ − 1)
+    deviations above their mean where a normal variable is z (Wilson & Hilferty 1931). That the sums have one
+    total lowers the variance of each and makes them differ more: the two cancel.
+    """
+    xp = namespace(second, third)
+    deviation = xp.sqrt(xp.maximum(second, _TINY))
+    skewness = third / deviation**3
+    g = xp.where(abs(skewness) < 1e-4, 1e-4, skewness)
+    z1, z2, z3 = _of_normals(ranks)
+    a, b = 1 - g**2 / 36, g / 6
+    cube = a**3 + 3 * a**2 * b * z1 + 3 * a * b**2 * z2 + b**3 * z3
+    return xp.maximum(deviation * 2 / g * (cube - 1), 0)
+
+
+@lru_cache(maxsize=256)
+def _of_normals(count: int) -> tuple[float, float, float]:
+    """The first three moments of the largest of `count` standard normal variables, by quadrature."""
+    z, step = np.linspace(-10, 10, 20001, retstep=True)
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    below = np.clip(np.cumsum(density) * step, 0, 1)
+    weights = count * density * below ** (count - 1) * step
+    first, second, third = (float((z**i * weights).sum()) for i in (1, 2, 3))
+    return first, second, third
+
+
+@dataclass(frozen=True)
+class Chance(Law):
+    """Each token draws k of E experts without replacement; work is that of the rank that has most by chance.
+
+    A given expert is missed by n tokens with probability (1 − k/E)^n.
+
+    >>> [round(Chance().busiest(64, 8, n, 256) / (n / 8), 2) for n in (64, 256, 4096)]
+    [2.0, 1.44, 1.11]
+    """
+
+    word: ClassVar[str] = "chance"
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return "tokens choose experts at random"
+
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """All alike."""
+        return alike(chosen, experts)
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
+
+        What a token brings a rank is hypergeometric. The shares have one total: their correlation of
+        −1/(R − 1) makes the largest exceed the mean as that of independent ones of R/(R − 1) times the
+        variance does. Against simulation 1% from 16 tokens, 10% from 2, and 20% of a single one.
+        """
+        if ranks == 1:
+            return tokens * chosen
+        held = fullest(experts, ranks)
+        share, n, xp = held / experts, 1.0 * tokens, namespace(tokens)
+        spread = n * chosen * share * (experts - chosen) / max(experts - 1, 1)  # of independent ranks
+        lean = (1 - 2 * share) * (experts - 2 * chosen) / max(experts - 2, 1) / math.sqrt(1 - share)
+        rows = n * chosen * share + excess(spread, spread * lean, ranks)
+        return whole(between(xp.minimum(n, 1), rows, n * min(chosen, held)))
+
+    def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """How many tokens have an expert on the rank that most have one on, each once; rounded up.
+
+        A token has none of the h experts of a rank with probability C(E−h, k)/C(E, k).
+
+        >>> Chance().reached(8, 8, 4096, 256) / 4096, Chance().reached(64, 8, 4096, 256) / 4096
+        (0.6728515625, 0.132080078125)
+        """
+        if ranks == 1:
+            return tokens
+        held, ways = fullest(experts, ranks), math.comb(experts, chosen)
+        none, neither = (math.comb(max(experts - n * held, 0), chosen) / ways for n in (1, 2))
+        n = 1.0 * tokens
+        spread = none * (1 - none)
+        apart = spread - (neither - none**2)  # of independent ranks
+        lean = (2 * none - 1) * math.sqrt(apart / spread) if spread else 0.0
+        most = n * (1 - none) + excess(n * apart, n * apart * lean, ranks)
+        return whole(between(namespace(n).minimum(n, 1), most, n))
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """held·(1 − (1 − k/E)^n) of all experts; of a part of them, what the rank that touches most does.
+
+        Those touched lie on ranks as if drawn without replacement, and the expected maximum is that of
+        `excess`.
+
+        >>> [round(Chance().distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
+        [8.0, 51.6, 111.8, 128.0, 128.0]
+        >>> [round(Chance().distinct(16, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
+        [2.6, 9.3, 15.7, 16, 16]
+        """
+        if chosen >= experts:
+            return held * (tokens > 0)
+        miss, xp = math.log1p(-chosen / experts), namespace(tokens)
+        if held == experts:
+            return -held * xp.expm1(tokens * miss)
+        share = -xp.expm1(tokens * miss)
+        variance = held * share * (1 - share)
+        touched = held * share + excess(variance, variance * (1 - 2 * share), fullest(experts, held))
+        return between(xp.minimum(tokens, 1), touched, xp.minimum(held, tokens * min(chosen, held)))
+
+
+MAX_EXPONENT = 10.0  # past this, loads are alike: the least that there is
+MAX_SKEW = 10.0  # past this, all tokens choose the same experts
+NARROWEST = 200.0  # the busiest expert's load to the idlest's where there is less than a row for each
+WIDEST = 0.8  # share of the tokens that the busiest expert may get
+
+
+@dataclass(frozen=True)
+class PowerLaw(Law):
+    """Loads of density ∝ load^-exponent, of the busiest rank.
+
+    The widest loads are 0.8·tokens of the least, 200 where there is less than a row for each expert, as in
+    the published generators; for the busiest rank 200 at least, so that its rows never fall with more
+    tokens. Loads of the experts of a rank add up to nearly a gamma distribution, whose largest of so many is
+    by Wilson and Hilferty (1931) at Blom's score (1958); no rank has more than a row of each token and
+    expert. Less than half a row is none, and rows that are lost by that go to experts without any.
+
+    >>> law = PowerLaw(1.01)  # of 60 draws 6828 and 16 on average
+    >>> law.busiest(8, 8, 4096, 128), int(law.distinct(16, 8, 4096, 128))
+    (6914, 16)
+    """
+
+    word: ClassVar[str] = "power_law"
+
+    exponent: float
+
+    def __post_init__(self) -> None:
+        parameter(self, "exponent", self.exponent, MAX_EXPONENT)
+        object.__setattr__(self, "exponent", float(self.exponent))
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return f"loads of experts have a density that falls as load^-{self.exponent:g}"
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """The expected largest of so many sums of loads."""
+        return whole(self._rows(ranks, chosen, tokens, experts))
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """Those whose load is half a row or more, and others that get what was rounded away."""
+        xp = namespace(tokens)
+        rows = self._rows(fullest(experts, held), chosen, tokens, experts)
+        widest = xp.where(tokens * chosen > experts, xp.maximum(WIDEST * tokens, 1 + 1e-6), NARROWEST)
+        mean = self._moment(widest, 1) / self._moment(widest, 0)
+        half = between(1, 0.5 * held * mean / xp.maximum(rows, 1), widest)  # in loads of the least
+        few, lost = (self._moment(half, n) / self._moment(widest, n) for n in (0, 1))
+        return between(xp.minimum(rows, 1), (1 - few) * held + lost * rows, rows)
+
+    def _rows(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        held = fullest(experts, ranks)
+        share, xp = tokens * chosen * held / experts, namespace(tokens)
+        if ranks == 1:
+            return share
+        variance = self._variance(xp.maximum(WIDEST * tokens, NARROWEST))
+        part = xp.minimum(variance / held / 9, (_score(ranks) / 2) ** 2)  # beyond, their formula falls again
+        above = xp.maximum(1 - part + _score(ranks) * xp.sqrt(part), 0)
+        rows = xp.minimum(above**3 * share, tokens * min(chosen, held))
+        return xp.maximum(rows, xp.minimum(tokens, 1))
+
+    def _variance(self, most: Number) -> Number:
+        """Of a load between 1 and `most`, in squares of its mean."""
+        zeroth, first, second = (self._moment(most, n) for n in range(3))
+        return zeroth * second / (first * first) - 1
+
+    def _moment(self, most: Number, n: int) -> Number:
+        """∫ load^(n - exponent) from 1 to `most`."""
+        power = n + 1 - self.exponent
+        power = power if abs(power) >= 1e-6 else 1e-6
+        return (most**power - 1) / power
+
+
+def _score(ranks: int) -> float:
+    """Standard deviations by which the largest of so many normal values exceeds their mean, on average.
+
+    Blom's (n - 3/8)/(n + 1/4) by Tukey's approximation of the normal distribution's quantile.
+    """
+    below = (ranks - 0.375) / (ranks + 0.25)
+    return float((below**0.135 - (1 - below) ** 0.135) / 0.1975)
+
+
+def copies(loads: Sequence[float], places: int) -> list[int]:
+    """In how many of the places each expert lies.
+
+    >>> copies([90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86], 16)
+    [1, 2, 1, 1, 2, 2, 1, 1, 1, 1, 2, 1]
+    """
+    found = [1] * len(loads)
+    heaviest = [(-load, expert) for expert, load in enumerate(loads)]
+    heapq.heapify(heaviest)
+    for _ in range(places - len(loads)):
+        _, expert = heaviest[0]
+        found[expert] += 1
+        heapq.heapreplace(heaviest, (-loads[expert] / found[expert], expert))
+    return found
+
+
+def packed(loads: Sequence[float], ranks: int) -> list[list[float]]:
+    """Loads on ranks that each have room for as many of them, by rank.
+
+    >>> packed([9, 7, 6, 5, 4, 3], 3)
+    [[9, 3], [7, 4], [6, 5]]
+    """
+    room = -(-len(loads) // ranks)
+    found: list[list[float]] = [[] for _ in range(ranks)]
+    idlest = [(0.0, rank) for rank in range(ranks)]
+    for load in sorted(loads, reverse=True):
+        least, rank = heapq.heappop(idlest)
+        found[rank].append(load)
+        if len(found[rank]) < room:
+            heapq.heappush(idlest, (least + load, rank))
+    return found
+
+
+@dataclass(frozen=True)
+class Replicas(Law):
+    """Another law's experts in `count` places; work is that of the rank that has most.
+
+    >>> from .law import law
+    >>> laws = law("zipf:0.5"), law("replicas(288, zipf(0.5))"), law("chance")
+    >>> [by.busiest(32, 8, 4096, 256) for by in laws]
+    [1839, 1090, 1090]
+    """
+
+    word: ClassVar[str] = "replicas"
+
+    count: int
+    law: Law
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise VerifyError(f"{self.word}: count is {self.count}, expected an integer from 1 up")
+        if not isinstance(self.law, Law):
+            raise VerifyError(f"{self.word}: expected a law for all experts, got {self.law}")
+        self.law.popularity(1, 1)
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return f"{self.law.about}, in {self.count} places"
+
+    def places(self, experts: int) -> int:
+        """All of them."""
+        if self.count < experts:
+            raise VerifyError(f"{self.word}: {experts} experts do not lie in {self.count} places")
+        return self.count
+
+    def instead(self, by: Law) -> Law:
+        """The same places by another law."""
+        return Replicas(self.count, by)
+
+    def short(self, lengths: dict[int, int]) -> Law:
+        """As many places as that says."""
+        return Replicas(lengths.get(self.count, self.count), self.law)
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """The most of any number of ranks that have most by load, with what chance adds among so many.
+
+        Each is at most what is expected of all ranks, and the one of the heaviest is that where tokens are
+        many, that of all where ranks are alike.
+        """
+        if ranks == 1:
+            return tokens * chosen
+        chances = _laid(self.law, ranks, chosen, experts, self.places(experts))
+        noise = self.law.noise(chances)
+        moments = [m.sum(1) for m in (chances, noise, noise * (1 - 2 * chances))]
+        n, xp = 1.0 * tokens, namespace(tokens)
+        rows: Number = xp.minimum(n, 1)
+        for count in (*(1 << i for i in range(ranks.bit_length()) if 1 << i < ranks), ranks):
+            mean, second, third = (float(m[:count].mean()) for m in moments)
+            rows = xp.maximum(rows, n * mean + excess(n * second, n * third, count))
+        return whole(xp.minimum(rows, n * min(chosen, chances.shape[1])))
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """What the rank that touches most is expected to touch; where one has all places, all that are."""
+        count = self.places(experts)
+        ranks = fullest(count, held)
+        touched: Number = 0.0
+        for chance, times in levels(_laid(self.law, ranks, chosen, experts, count)):
+            touched = touched + times * self.law.touched(chance, tokens)
+        mean = touched * held / count
+        if ranks > 1:
+            share = touched / count
+            variance = held * share * (1 - share)
+            mean = mean + excess(variance, variance * (1 - 2 * share), ranks)
+            xp = namespace(tokens)
+            mean = between(xp.minimum(tokens, 1), mean, xp.minimum(held, tokens * min(chosen, held)))
+        return mean
+
+
+@lru_cache(maxsize=256)
+def _laid(by: Law, ranks: int, chosen: int, experts: int, places: int) -> Array:
+    """The probability that a token chooses a copy, by rank and place there; ranks of most load first."""
+    loads = by.popularity(chosen, experts)
+    each = [
+        load / count
+        for load, count in zip(loads.tolist(), copies(loads.tolist(), places), strict=True)
+        for _ in range(count)
+    ]
+    room = -(-places // ranks)
+    found = np.array([rank + [0.0] * (room - len(rank)) for rank in packed(each, ranks)])
+    return read_only(found[np.argsort(-found.sum(1), kind="stable")])
+
+
+@dataclass(frozen=True)
+class Zipf(Law):
+    """Popularity falls as rank^-skew; work is that of the rank that has most.
+
+    >>> [Zipf(s).busiest(8, 8, 4096, 128) for s in (0.1, 0.5, 1.0)], 8 * 4096 // 8
+    ([4272, 5187, 6975], 4096)
+    """
+
+    word: ClassVar[str] = "zipf"
+
+    skew: float
+
+    def __post_init__(self) -> None:
+        parameter(self, "skew", self.skew, MAX_SKEW)
+        object.__setattr__(self, "skew", float(self.skew))
+
+    @property
+    def about(self) -> str:
+        """As a report says it."""
+        return f"experts' popularity falls as rank^-{self.skew:g}"
+
+    def popularity(self, chosen: int, experts: int) -> Array:
+        """The most popular first."""
+        return popularity(experts, chosen, self.skew)
+
+    def busiest(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """How many rows the busiest of `ranks` is expected to have, of tokens·chosen in all; rounded up.
+
+        A rank's rows are the sum over its experts of how many tokens chose each. Second and third cumulants
+        of that sum, over what tokens choose and where experts lie, give the expected maximum (`excess`); it
+        is at least what the rank of the most popular expert expects.
+        """
+        if ranks == 1:
+            return tokens * chosen
+        p = popularity(experts, chosen, self.skew)
+        held = fullest(experts, ranks)
+        share = held / experts
+        off, noise = p - chosen / experts, p * (1 - p)
+        n, xp = 1.0 * tokens, namespace(tokens)
+        spread, skew, mixed = (float(x.sum()) for x in (noise, noise * (1 - 2 * p), noise * off))
+        second = n * spread + n**2 * float((off**2).sum())
+        third = n * skew + 3 * n**2 * mixed + n**3 * float((off**3).sum())
+        first = float(p[0])
+        hottest = first + (chosen - first) * (held - 1) / max(experts - 1, 1)
+        rows = n * chosen * share + excess(second * share, third * share, ranks)
+        rows = xp.minimum(xp.maximum(rows, n * hottest), n * min(chosen, held))
+        return whole(xp.maximum(rows, n * chosen * share))
+
+    def reached(self, ranks: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """Its rows are those of the most popular expert, a token each, and chances of a token for others."""
+        others, xp = min(chosen, fullest(experts, ranks)) - 1, namespace(tokens)
+        if ranks == 1 or others == 0:
+            return whole(xp.minimum(self.busiest(ranks, chosen, tokens, experts), tokens))
+        share = self.busiest(ranks, chosen, tokens, experts) / xp.maximum(tokens, 1)
+        first = xp.minimum(float(popularity(experts, chosen, self.skew)[0]), share)
+        missed = (1 - first) * (1 - xp.minimum((share - first) / others, 1)) ** others
+        return whole(tokens * (1 - missed))
+
+    def distinct(self, held: int, chosen: int, tokens: Number, experts: int) -> Number:
+        """What the rank that touches most is expected to touch; of all experts, Σ 1−(1−p)^n.
+
+        Experts that are touched are spread over ranks as if drawn without replacement, and the expected
+        maximum is that of `excess`.
+
+        >>> [round(Zipf(1.0).distinct(128, 8, n, 128), 1) for n in (1, 8, 32, 128, 512)]
+        [8.0, 38.1, 82.4, 121.8, 128.0]
+        """
+        touched: Number = 0.0
+        xp = namespace(tokens)
+        for p, count in _levels(experts, chosen, self.skew):
+            touched = touched + count * self.touched(p, tokens)
+        mean = touched * held / experts
+        if held < experts:
+            share = touched / experts
+            variance = held * share * (1 - share)
+            mean = mean + excess(variance, variance * (1 - 2 * share), fullest(experts, held))
+            mean = xp.minimum(mean, xp.minimum(held, tokens * min(chosen, held)))
+        return mean
+
+
+@lru_cache(maxsize=256)
+def popularity(experts: int, chosen: int, skew: float) -> Array:
+    """The probability that a token chooses each expert, the most popular first; they sum to `chosen`.
+
+    >>> popularity(4, 2, 0.0).tolist(), popularity(4, 2, 1.0).round(2).tolist()
+    ([0.5, 0.5, 0.5, 0.5], [0.77, 0.52, 0.39, 0.31])
+    """
+    if skew == 0 or chosen >= experts:
+        return read_only(np.full(experts, min(chosen / experts, 1.0)))
+    weights = -skew * np.log(np.arange(1, experts + 1))
+
+    def chosen_by(log_time: float) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(-np.expm1(-np.exp(log_time + weights)))
+
+    low, high = -50.0, 50.0 - float(weights[-1])
+    for _ in range(80):  # halves: to the last bit
+        middle = (low + high) / 2
+        low, high = (middle, high) if chosen_by(middle).sum() < chosen else (low, middle)
+    return read_only(chosen_by(high))
+
+
+@lru_cache(maxsize=256)
+def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], ...]:
+    return levels(popularity(experts, chosen, skew))
+
+
+CHANCE = Chance()  # of a program that says nothing
+
+__all__ = [
+    "CHANCE",
+    "Arrived",
+    "Chance",
+    "Even",
+    "Groups",
+    "Law",
+    "PowerLaw",
+    "Replicas",
+    "Zipf",
+    "law",
+]

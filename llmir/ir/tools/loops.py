@@ -1,22 +1,124 @@
-"""Layers in pieces: one iteration of a loop written out, and an entry cut into pipeline stages."""
+"""Layers in pieces: one iteration of a loop written out, and an entry cut into pipeline stages.
+
+Graphs that repeat others, rewritten after them: what a body gives is what a `repeat` hands out.
+
+What several ranks hold crosses to the next stage in slices, one from each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.layers import Layers
+from llmir.ir.core.mesh import Mesh
 from llmir.ir.core.op import Loop
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Placement, Tensor
 
 from .build import Builder
-from .slices import copied, in_slices
+
+T = TypeVar("T")
+
+
+def inner_first(program: Program, change: Callable[[Graph], Graph]) -> dict[str, Graph]:
+    """Each graph as `change` has it, bodies first; it is given graphs that hand out what those then give."""
+    done: dict[str, Graph] = {}
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        graph = program[name]
+        for body in {loop.body for loop in graph.loops.values()} - done.keys() - {*path, name}:
+            walk(body, (*path, name))
+        done[name] = change(_handing(graph, done))
+
+    for name in program.graphs:
+        if name not in done:
+            walk(name, ())
+    return {name: done[name] for name in program.graphs}
+
+
+def ending(
+    program: Program, last: Callable[[Program, str, set[str]], T | None], left: set[str]
+) -> dict[str, T]:
+    """What `last` finds at the end of each graph, but for those that are left out."""
+    return {name: found for name in program.graphs if (found := last(program, name, left)) is not None}
+
+
+def consistent(
+    find: Callable[[set[str]], dict[str, T]], against: Callable[[dict[str, T]], set[str]]
+) -> dict[str, T]:
+    """What `find` says of bodies, when it is told which to leave out, with none that `against` objects to."""
+    left: set[str] = set()
+    while True:
+        found = find(left)
+        if not (more := against(found)):
+            return found
+        left |= more
+
+
+def _handing(graph: Graph, bodies: Mapping[str, Graph]) -> Graph:
+    """`graph`, with the types that its repeats hand out as the bodies have them."""
+    nodes = [_handed(node, bodies) for node in graph.nodes]
+    same = all(new is old for new, old in zip(nodes, graph.nodes, strict=True))
+    return graph if same else Graph(graph.name, nodes, graph.outputs)
+
+
+def _handed(node: Node, bodies: Mapping[str, Graph]) -> Node:
+    loop = node.op.loop
+    if not loop or not loop.gives or loop.body not in bodies:
+        return node
+    body = bodies[loop.body]
+    gives = tuple(map(body.type, body.outputs[loop.carried :]))
+    if gives == loop.gives:
+        return node
+    op: Any = node.op
+    results = (*node.results[: loop.carried], *gives)
+    return Node(node.name, replace(op, gives=gives), node.operands, results)
+
+
+def copied(type: Tensor, mesh: Mesh) -> Placement:
+    """The axes of tp over which a value is copied, if they can split its last dimension."""
+    over = tuple(axis for axis in mesh.atoms("tp") if axis not in type.spread)
+    size = type.shape[-1]
+    parts = mesh.size((*type.placements[-1], *over))
+    return over if isinstance(size, int) and size % parts == 0 else ()
+
+
+def in_slices(graph: Graph, received: Mapping[int, Placement], sent: Mapping[int, Placement]) -> Graph:
+    """A stage that takes and gives slices: by the number of an input or output, the axes they are over."""
+    b = Builder(graph.name)
+    new: dict[Value, Value] = {}
+    pieces = {graph.inputs[i].values[0]: over for i, over in received.items()}
+    ends = {graph.outputs[i].node: over for i, over in sent.items()}
+    for node in graph.nodes:
+        operands = tuple(new[v] for v in node.operands)
+        values = node.values
+        if values[0] in pieces:
+            op: Any = node.op
+            placements = op.type.placements
+            split = (*placements[:-1], (*placements[-1], *pieces[values[0]]))
+            type = op.type.laid(split, op.type.partial, op.type.tokens)
+            made = b.insert(Node(node.name, replace(op, type=type), (), (type,)))
+        elif node.operands and node.operands[0] in pieces:
+            made = b.apply(node.op, *operands, name=node.name)
+            how: dict[str, Any] = {"over": pieces[node.operands[0]], "block": node.op.block}
+            last = len(node.results[0].shape) - 1
+            made = (b.all_gather(made[0], dim=last, name=f"all_gather_{node.name}", **how),)
+        elif node.name in ends:
+            how = {"over": ends[node.name], "block": node.op.block}
+            last = len(node.results[0].shape) - 1
+            piece = b.slice(operands[0], dim=last, name=f"slice_{node.name}", **how)
+            made = b.apply(node.op, piece, name=node.name)
+        else:
+            made = b.insert(Node(node.name, node.op, operands, node.results))
+        new |= zip(values, made, strict=True)
+    b.output(*(new[v] for v in graph.outputs))
+    return b.graph()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 from llmir.base.arguments import refuse
 from llmir.base.errors import LlmirError, ParseError, UnreadableError
 from llmir.base.formats import exporter
-from llmir.base.reading import Budget, check_digits, contents, decoded
+from llmir.base.readers import Budget, check_digits, contents, decoded
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.mesh import ONE_DEVICE, Mesh
 from llmir.ir.core.op import OPS, Op
