@@ -1,12 +1,20 @@
-"""Pictures: what they say is what the report says, and their text stays inside its box."""
+"""Pictures: what they say is what the report says, and their text stays inside its box.
+
+Tests of positions run with each of the font sets in `data/fonts`, since Graphviz measures text in the font
+that it finds.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -27,7 +35,14 @@ from llmir.ir.tools.build import Builder
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
 
+FONT_SETS = {
+    "dejavu": "fonts-dejavu-core",
+    "liberation": "fonts-liberation",
+    "none": "",
+}  # and their packages
 LEVELS = ("overview", "layer", "full")
+# Every font set with every level, but one with `full`, which has the same tiles hundreds of times over.
+VIEWS = [(fonts, level) for fonts in FONT_SETS for level in LEVELS if level != "full" or fonts == "none"]
 MODELS = ("llama3.1-8b", "qwen3-30b-a3b")
 # Advance widths of DejaVu Sans, regular and bold, of the characters from space to ~, in thousandths.
 REGULAR = """
@@ -51,12 +66,26 @@ WIDER = 1.15
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@pytest.fixture(params=FONT_SETS)
+def fonts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of the font set that Graphviz finds, which has a fontconfig file."""
+    name: str = request.param
+    config = Path(__file__).parent / "data" / "fonts" / f"{name}.conf"
+    folder = ElementTree.parse(config).findtext("dir")
+    if folder and not os.path.isdir(folder):
+        pytest.skip(f"{folder} is not there: apt-get install {FONT_SETS[name]}")
+    monkeypatch.setenv("FONTCONFIG_FILE", str(config))
+    return name
+
+
 @dataclass(frozen=True)
 class Text:
     words: str
     start: float
     end: float
     line: float
+    anchor: str
+    x: float
 
 
 @dataclass(frozen=True)
@@ -81,13 +110,14 @@ def text_of(element: ElementTree.Element) -> Text:
     size = float(element.get("font-size", "14"))
     long = WIDER * size * sum(table[c] for c in words) / 1000
     x = float(element.get("x", "0"))
-    start = {"start": x, "middle": x - long / 2, "end": x - long}[element.get("text-anchor", "start")]
-    return Text(words, start, start + long, float(element.get("y", "0")))
+    anchor = element.get("text-anchor", "start")
+    start = {"start": x, "middle": x - long / 2, "end": x - long}[anchor]
+    return Text(words, start, start + long, float(element.get("y", "0")), anchor, x)
 
 
-def shapes(path: Path, kind: str) -> list[Shape]:
+def shapes(picture: Path | BytesIO, kind: str) -> list[Shape]:
     found = []
-    for group in ElementTree.parse(path).iter(f"{SVG}g"):
+    for group in ElementTree.parse(picture).iter(f"{SVG}g"):
         if group.get("class") == kind:
             frame = next((e for e in group.iter() if e.tag in (f"{SVG}path", f"{SVG}polygon")), None)
             if frame is None:
@@ -107,6 +137,7 @@ def ops(path: Path) -> list[Shape]:
     return [s for s in shapes(path, "node") if re.fullmatch(r"p\d+_\d+", s.name)]
 
 
+@lru_cache(maxsize=8)
 def job(model: str, pipeline: str = llmir.DEFAULT_PIPELINE, **changes: int) -> Workload:
     program = llmir.run(llmir.load(model), pipeline)
     return llmir.workload(program, "h100-sxm", **{"batch": 4, "prompt": 512, "generate": 8, **changes})
@@ -134,19 +165,24 @@ def rows_that_run(report: Report) -> Iterator[tuple[str, str]]:
 
 @needs_dot
 @pytest.mark.parametrize("pipeline", [llmir.DEFAULT_PIPELINE, "dce"], ids=["fused", "eager"])
-@pytest.mark.parametrize("phase", ["prefill", "decode", "both"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("fonts", "level", "phase"),
+    [
+        (*view, phase)
+        for view in VIEWS
+        for phase in (("decode",) if "full" in view else ("prefill", "decode", "both"))
+    ],
+    indirect=["fonts"],
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_text_stays_in_its_box_in_a_font_15_percent_wider(
-    tmp_path: Path, model: str, level: str, phase: str, pipeline: str
+    tmp_path: Path, fonts: str, model: str, level: str, phase: str, pipeline: str
 ) -> None:
-    if level == "full" and phase != "decode":
-        pytest.skip("the same tiles hundreds of times over")
     stays_inside(llmir.draw(job(model, pipeline), tmp_path / "x.svg", level=level, phase=phase))
 
 
 @needs_dot
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("fonts", "level"), VIEWS, indirect=["fonts"])
 @pytest.mark.parametrize(
     ("model", "how"),
     [
@@ -154,13 +190,56 @@ def test_text_stays_in_its_box_in_a_font_15_percent_wider(
         ("qwen3-30b-a3b", "stages{pp=3},shard{tp=2, dp=2, ep=4},quantize{collectives=fp8}"),
     ],
 )
-def test_ranks_and_stages_are_drawn(tmp_path: Path, model: str, how: str, level: str) -> None:
+def test_ranks_and_stages_are_drawn(tmp_path: Path, fonts: str, model: str, how: str, level: str) -> None:
     stays_inside(llmir.draw(job(model, f"{llmir.DEFAULT_PIPELINE},{how}"), tmp_path / "x.svg", level=level))
+
+
+@needs_dot
+def test_the_text_of_a_difference_stays_in_its_box(tmp_path: Path, fonts: str) -> None:
+    eager = llmir.load("llama3.1-8b")
+    programs = [llmir.run(eager, how) for how in ("dce", llmir.DEFAULT_PIPELINE)]
+    diff = llmir.diff(*programs, "h100-sxm", prompt=256, generate=4, batch=2)
+    stays_inside(llmir.draw(diff, tmp_path / "x.svg"))
+
+
+@needs_dot
+def test_an_svg_is_the_same_with_any_fonts(
+    tmp_path: Path, fonts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = llmir.draw(job("llama3.1-8b"), tmp_path / "x.svg").read_bytes()
+    monkeypatch.delenv("FONTCONFIG_FILE")
+    assert llmir.draw(job("llama3.1-8b"), tmp_path / "y.svg").read_bytes() == picture
+
+
+@needs_dot
+@pytest.mark.parametrize("level", ["overview", "layer"])
+def test_graphviz_aligns_the_same_text_at_the_same_place(tmp_path: Path, fonts: str, level: str) -> None:
+    """As PNG and PDF show it, where each text lies as Graphviz measures it; and in the SVG, by its anchor."""
+    work = job("llama3.1-8b")
+    text = llmir.draw(work, tmp_path / "x.dot", level=level)
+    found = json.loads(subprocess.run(["dot", "-Tjson", text], capture_output=True, check=True).stdout)
+    nodes = {s.name: s for s in shapes(llmir.draw(work, tmp_path / "x.svg", level=level), "node")}
+    checked = {"start": 0, "end": 0}
+    for node in (o for o in found["objects"] if o["name"] in nodes):
+        drawn, middle = nodes[node["name"]], float(node["pos"].split(",")[0])
+        runs = [run for run in node["_ldraw_"] if run["op"] == "T"]
+        assert [run["text"].replace("\u00a0", " ") for run in runs] == drawn.words
+        for run, words in zip(runs, drawn.texts, strict=True):
+            x = run["pt"][0] + (run["width"] if words.anchor == "end" else 0)
+            assert x - middle == pytest.approx(words.x - (drawn.left + drawn.right) / 2, abs=1)
+            checked[words.anchor] += 1
+    assert min(checked.values()) > 20
 
 
 def stays_inside(path: Path) -> None:
     """Every text lies in its box, and over no other."""
-    found = [s for kind in ("node", "cluster") for s in shapes(path, kind)]
+    check_inside(path.read_bytes())
+
+
+@lru_cache(maxsize=128)
+def check_inside(svg: bytes) -> None:
+    """Once for each picture: most font sets give the same."""
+    found = [s for kind in ("node", "cluster") for s in shapes(BytesIO(svg), kind)]
     assert sum(len(s.texts) for s in found) > 10
     for shape in found:
         for text in shape.texts:

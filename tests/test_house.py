@@ -208,11 +208,6 @@ def test_the_methods_of_a_builder_are_those_of_the_ops() -> None:
     assert (ROOT / WRITTEN).read_text("utf-8") == written, "run `python scripts/opmethods.py`"
 
 
-def test_no_file_holds_two_ideas() -> None:
-    lines = {name(f): len(f.read_bytes().splitlines()) for f in (*SOURCES, *OTHERS) if f.suffix == ".py"}
-    assert {file: n for file, n in lines.items() if n > 400 and file != WRITTEN} == {}
-
-
 def test_no_file_names_one_machine_or_leaves_something_to_do() -> None:
     wrong = re.compile(r"/(?:home|root|work|Users)/\w+|\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
     texts = [f for f in (*walk("llmir"), *OTHERS, *LOOSE) if f.suffix in TEXT]

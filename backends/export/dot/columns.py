@@ -37,6 +37,7 @@ from .labels import (
     Paint,
     Point,
     Tile,
+    across,
     bar,
     fit,
     font,
@@ -204,13 +205,13 @@ def block(
     large = TITLES[limit > NARROW]
     words = [fit(word, large, limit, bold=True) for word in title.split()]
     named = lines_of(words, large, limit, bold=True)
-    lines = [(large + 8.0, one(font(line, large, bold=True), limit)) for line in named]
+    lines = [one(large + 8.0, font(line, large, bold=True), limit) for line in named]
     for size, said, color in facts:
         apart = " · " if " · " in said else " "
         for line in lines_of(said.split(apart), size, limit, apart):
-            lines.append((size + 5, one(font(line, size, color), limit)))
-    lines += [(20.0, f'<TD COLSPAN="2" ALIGN="LEFT">{row}</TD>') for row in _legend(set(bounds), limit)]
-    lines += [(12.0, one(font(line, 9, MUTED), limit)) for line in lines_of(key.split(), 9, limit)]
+            lines.append(one(size + 5, font(line, size, color), limit))
+    lines += [across(20.0, row, 'ALIGN="LEFT"') for row in _legend(set(bounds), limit)]
+    lines += [one(12.0, font(line, 9, MUTED), limit) for line in lines_of(key.split(), 9, limit)]
     tile = tile_of("head", lines, limit, BARE, title)
     canvas.tile(tile, tile.wide / 2 - 8, tile.high + 4)
 
@@ -231,16 +232,15 @@ def band(
     """The head of a frame: title left, figure right, lines below; wires pass behind it."""
     second = width(figure, size - 2, bold=True) if figure else -8.0
     name, *more = wrapped(title, size, inner - second - 8, inner, bold=True)
-    first = one(font(name, size, bold=True), inner)
+    high, words = size + 4, font(name, size, bold=True)
+    first = one(high, words, inner)
     if figure:
-        first = two(font(name, size, bold=True), font(figure, size - 2, INK, bold=True), inner, second)
-    lines = [(size + 4, first), *((size + 4, one(font(line, size, bold=True), inner)) for line in more)]
-    for words in below:
-        lines += [
-            (LINE - 2, one(font(line, 9, MUTED), inner)) for line in lines_of(words.split(" "), 9, inner)
-        ]
+        first = two(high, words, font(figure, size - 2, INK, bold=True), inner, second)
+    lines = [first, *(one(high, font(line, size, bold=True), inner) for line in more)]
+    for text in below:
+        lines += [one(LINE - 2, font(line, 9, MUTED), inner) for line in lines_of(text.split(" "), 9, inner)]
     tile = tile_of(id, lines, inner, Paint(fill, fill, INK, "filled"), said or title)
-    return Tile(id, tile.rows[1:-1], tile.wide, tile.high - 10, tile.paint, tile.tip)
+    return replace(tile, rows=tile.rows[1:-1], high=tile.high - 10)
 
 
 def panel_head(outline: Outline, id: str, inner: float, note: str = "") -> Tile:
@@ -319,26 +319,26 @@ def lines_of(
 def _legend(present: set[str], limit: float) -> Iterator[str]:
     """Lines of swatches, one for each bound that occurs, with its letter."""
     cells: list[str] = []
-    across = 0.0
+    total = 0.0
     for bound in (b for b in PAINT if b in present):
         paint, words = PAINT[bound], LEGEND.get(bound, f"{bound}-bound")
         wide = round(width(words, 10)) + 10
-        if cells and across + 24 + wide > limit:
-            yield _swatches(cells, across)
-            cells, across = [], 0.0
+        if cells and total + 24 + wide > limit:
+            yield _swatches(cells, total)
+            cells, total = [], 0.0
         swatch = (
             f'<TABLE BORDER="1" CELLBORDER="0" CELLSPACING="0" COLOR="{paint.line}" BGCOLOR="{paint.fill}" '
             'FIXEDSIZE="TRUE" WIDTH="18" HEIGHT="12"><TR><TD></TD></TR></TABLE>'
         )
         cells.append(f'<TD FIXEDSIZE="TRUE" WIDTH="18" HEIGHT="16">{swatch}</TD><TD WIDTH="6"></TD>')
-        cells.append(left(font(words, 10), f'WIDTH="{wide}"'))
-        across += 24 + wide
+        cells.append(left(font(words, 10), wide, 16))
+        total += 24 + wide
     if cells:
-        yield _swatches(cells, across)
+        yield _swatches(cells, total)
 
 
-def _swatches(cells: Iterable[str], across: float) -> str:
-    return table(["".join(cells)], f'FIXEDSIZE="TRUE" ALIGN="LEFT" WIDTH="{across:.0f}" HEIGHT="18"')
+def _swatches(cells: Iterable[str], total: float) -> str:
+    return table(["".join(cells)], f'FIXEDSIZE="TRUE" ALIGN="LEFT" WIDTH="{total:.0f}" HEIGHT="18"')
 
 
 _WORDS = 8.0
@@ -369,7 +369,7 @@ def draw_wires(canvas: Canvas, lanes: Lanes, wires: Sequence[Wire], edges: tuple
         top = spot.bottom - 2
         middle = (edges[0] + edges[1]) / 2
         middle += -(wide / 2 + 5) if side == "left" else wide / 2 + 5
-        cell = left(font(words, _WORDS, MUTED), f'WIDTH="{wide:.0f}" HEIGHT="11"')
+        cell = left(font(words, _WORDS, MUTED), wide, 11)
         canvas.words(f"{wire.tail}_{side}_{number}", cell, wide, 11, middle, top)
 
 
@@ -384,8 +384,8 @@ FULL = (
 _GAP = {False: 15.0, True: 19.0}  # between tiles; in `full` edges have words
 
 
-def draw_column(job: Report | Workload, panels: Sequence[Outline], *, full: bool = False) -> Any:
-    """The picture as a `graphviz.Digraph`."""
+def draw_column(job: Report | Workload, panels: Sequence[Outline], *, full: bool = False) -> Canvas:
+    """The picture."""
     inner = max(inner_width(o, full=full) for o in panels)
     return draw_columns(
         job, panels, partial(Column, full=full), inner, FULL if full else COLUMN_KEY, _GAP[full]
@@ -399,7 +399,7 @@ def draw_columns(
     inner: float,
     key: str,
     gap: float,
-) -> Any:
+) -> Canvas:
     """The picture of some steps, each a column of tiles with text `inner` points wide."""
     canvas = new_canvas(f"{job.program.name} on {where(job)}")
     capacity = float(job.capacity_bytes if isinstance(job, Workload) else job.device.capacity_bytes)
@@ -420,7 +420,7 @@ def draw_columns(
 
     across, _ = side_by_side(canvas, len(panels), panel)
     head(canvas, job, panels, across, key)
-    return canvas.graph
+    return canvas
 
 
 @dataclass(eq=False)
@@ -535,18 +535,9 @@ class Column:
         time, share = units.time(section.total_s), units.percent(self.outline.share(section.total_s))
         second = max(width(time, 12, bold=True), width(share, 9))
         title = f"{section.title} {section.count}"
-        lines = [
-            (18.0, two(font(title, 12, bold=True), font(time, 12, paint.ink, bold=True), self.inner, second)),
-            (
-                13.0,
-                two(
-                    font(f"as in {stage_name(stage)}, {each} each", 9, MUTED),
-                    font(share, 9, MUTED),
-                    self.inner,
-                    second,
-                ),
-            ),
-        ]
+        first = font(title, 12, bold=True), font(time, 12, paint.ink, bold=True)
+        below = font(f"as in {stage_name(stage)}, {each} each", 9, MUTED), font(share, 9, MUTED)
+        lines = [two(18.0, *first, self.inner, second), two(13.0, *below, self.inner, second)]
         return tile_of(id, lines, self.inner, paint, f"{title}: as in {stage_name(stage)}")
 
     def _section_head(self, section: Section) -> Tile:
@@ -595,11 +586,15 @@ class Column:
             sent = float(box.cost.comm_bytes)
             words = [f"{units.bytes(sent)} sent", units.time(float(box.cost.time_s))] if sent else []
             shapes = [shape_words(outline, type) for _, type in link.values]
-            lines += [(14.0, one(font(shape, 10, PAINT["network"].ink, bold=True), 220)) for shape in shapes]
-            lines += [(12.0, one(font(" · ".join([*words, "each micro-batch"]), 9, MUTED), 220))]
+            lines += [one(14.0, font(shape, 10, PAINT["network"].ink, bold=True), 220) for shape in shapes]
+            lines += [one(12.0, font(" · ".join([*words, "each micro-batch"]), 9, MUTED), 220)]
             said += [*shapes, *words]
         return tile_of(
-            id, lines or [(12.0, one("nothing", 220))], 220, PLAIN.tinted(PAINT["network"]), "\n".join(said)
+            id,
+            lines or [one(12.0, font("nothing", 9), 220)],
+            220,
+            PLAIN.tinted(PAINT["network"]),
+            "\n".join(said),
         )
 
     def wires(self) -> Iterator[Wire]:
@@ -644,8 +639,8 @@ _TOP, _NAME, _BAR, _TIME = 3, 126, 68, 56
 _WIDE = float(_NAME + _BAR + _TIME)
 
 
-def draw_overview(job: Report | Workload, panels: Sequence[Any]) -> Any:
-    """The picture as a `graphviz.Digraph`."""
+def draw_overview(job: Report | Workload, panels: Sequence[Any]) -> Canvas:
+    """The picture."""
     return draw_columns(job, panels, Parts, _WIDE, OVERVIEW_KEY, gap=16.0)
 
 
@@ -685,30 +680,25 @@ class Parts(Column):
         paint = PAINT[str(first.cost.bound)]
         second = max(width(time, 12, bold=True), width(share, 9))
         named, *more = wrapped(title, 12, _WIDE - second - 8, _WIDE, bold=True)
-        lines = [
-            (18.0, two(font(named, 12, INK, bold=True), font(time, 12, paint.ink, bold=True), _WIDE, second))
-        ]
-        lines += [(15.0, _line(font(words, 12, INK, bold=True))) for words in more]
+        heading = font(named, 12, INK, bold=True), font(time, 12, paint.ink, bold=True)
+        lines = [two(18.0, *heading, _WIDE, second)]
+        lines += [one(15.0, font(words, 12, INK, bold=True), _WIDE) for words in more]
         kind = f"mostly {first.cost.bound}" if len(boxes) > 1 else str(first.cost.bound)
-        lines.append((13.0, two(font(kind, 9, MUTED), font(share, 9, MUTED), _WIDE, second)))
+        lines.append(two(13.0, font(kind, 9, MUTED), font(share, 9, MUTED), _WIDE, second))
         if whole:
-            lines += [(15.0, self._bar(box)) for box in longest[:_TOP]]
+            lines += [across(15.0, self._bar(box, 15.0)) for box in longest[:_TOP]]
         if rest := longest[_TOP:]:
             after = f"{len(rest)} more op{'s' if len(rest) > 1 else ''}"
             said = f"+ {after}, {units.time(sum(b.total_s for b in rest))}"
-            lines.append((13.0, _line(font(said, 9, MUTED))))
+            lines.append(one(13.0, font(said, 9, MUTED), _WIDE))
         for note in list(dict.fromkeys(b.note for b in boxes if b.note))[:1]:
-            lines.append((12.0, _line(font(fit(note, 9, _WIDE), 9, MUTED))))
+            lines.append(one(12.0, font(fit(note, 9, _WIDE), 9, MUTED), _WIDE))
         said = "\n\n".join(f"{box.path}\n{tip(self.outline, box)}" for box in boxes)
         self.parts[first.id] = title
         return self._known(tile_of(first.id, lines, _WIDE, paint, said))
 
-    def _bar(self, box: Box) -> str:
-        name = left(font(fit(box.name, 10, _NAME - 6), 10), f'WIDTH="{_NAME}"')
+    def _bar(self, box: Box, high: float) -> str:
+        name = left(font(fit(box.name, 10, _NAME - 6), 10), _NAME, high)
         drawn = bar(box.total_s / (self.outline.longest_s or 1), _BAR, PAINT[str(box.cost.bound)].line, 7)
-        time = right(font(units.time(box.total_s), 10), f'WIDTH="{_TIME}"')
-        return f'<TD COLSPAN="2">{table([f"{name}<TD>{drawn}</TD>{time}"])}</TD>'
-
-
-def _line(content: str) -> str:
-    return left(content, f'COLSPAN="2" WIDTH="{_WIDE:.0f}"')
+        time = right(font(units.time(box.total_s), 10), _TIME, high)
+        return table([f"{name}<TD>{drawn}</TD>{time}"])

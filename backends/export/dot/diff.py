@@ -23,7 +23,9 @@ from .labels import (
     Canvas,
     Paint,
     Tile,
+    across,
     bar,
+    centered,
     font,
     left,
     one,
@@ -56,8 +58,8 @@ class Item:
     same: bool = False
 
 
-def draw(diff: StepDiff | WorkloadDiff, phase: str) -> Any:
-    """The picture as a `graphviz.Digraph`."""
+def draw(diff: StepDiff | WorkloadDiff, phase: str) -> Canvas:
+    """The picture."""
     steps = _steps(diff, phase)
     title = " → ".join(dict.fromkeys(wording.subject(s) for s in (diff.before, diff.after)))
     title += "" if "→" in title else ": before → after"
@@ -72,7 +74,7 @@ def draw(diff: StepDiff | WorkloadDiff, phase: str) -> Any:
         said = [(10.0, wording.plain(words), INK) for words in diff.basis.words()]
     bounds = {str(p.bound) for _, s in steps for c in s.changes for p in c.after}
     block(canvas, title, said, bounds, KEY, _ACROSS)
-    return canvas.graph
+    return canvas
 
 
 def _steps(diff: StepDiff | WorkloadDiff, phase: str) -> list[tuple[str, StepDiff]]:
@@ -197,8 +199,8 @@ class _Panel:
         second = max(width(time, 10, bold=True), 60.0)
         words = lines_of(f"as is: {diffview.names(tuple(parts))}".split(" "), 9, inner - second)
         first, *more = (font(line, 9, MUTED) for line in words)
-        rows = [(14.0, two(first, font(time, 10, MUTED, bold=True), inner, second))]
-        rows += [(12.0, one(line, inner)) for line in more]
+        rows = [two(14.0, first, font(time, 10, MUTED, bold=True), inner, second)]
+        rows += [one(12.0, line, inner) for line in more]
         paint = Paint("#ffffff", "#b6c2d2", MUTED, "rounded,filled,dotted")
         return tile_of(self._id("same"), rows, inner, paint, f"as before, {time}")
 
@@ -211,7 +213,7 @@ class _Panel:
             word = "gone" if old else "new"
             empty = Paint("#ffffff", "#b6c2d2", MUTED, "rounded,filled,dotted")
             inner = RIGHT if old else LEFT
-            tile = tile_of(self._id("none"), [(14.0, one(font(word, 10, MUTED), inner))], inner, empty, word)
+            tile = tile_of(self._id("none"), [one(14.0, font(word, 10, MUTED), inner)], inner, empty, word)
             old, new = (old or [tile]), (new or [tile])
         heights = [sum(t.high for t in side) + _STACK * (len(side) - 1) for side in (old, new)]
         high = max(*heights, 44.0)
@@ -260,7 +262,7 @@ class _Panel:
         self, words: str, size: float, color: str, top: float, into: Any, *, bold: bool = False
     ) -> None:
         wide = width(words, size, bold=bold)
-        cell = f'<TD WIDTH="{wide:.0f}" HEIGHT="{size + 3:g}">{font(words, size, color, bold=bold)}</TD>'
+        cell = centered(font(words, size, color, bold=bold), wide, size + 3)
         middle = LEFT + 2 * INSET + MIDDLE / 2
         self.canvas.tile(Tile(self._id("saved"), (cell,), wide, size + 3, BARE, words), middle, top, into)
 
@@ -277,18 +279,16 @@ class _Panel:
         line = bar(share, long, drawn.line if paint else of.line, 5)
         room = inner - second - long - 12
         name, *more = wrapped(short, 10, room, inner, bold=True)
-        cells = left(font(name, 10, drawn.ink if paint else INK, bold=True), f'WIDTH="{room:.0f}"')
+        cells = left(font(name, 10, drawn.ink if paint else INK, bold=True), room, 15)
         cells += f'<TD WIDTH="{long:.0f}">{line}</TD><TD WIDTH="{inner - room - long - second:.0f}"></TD>'
-        cells += right(font(time, 10, drawn.ink, bold=True), f'WIDTH="{second:.0f}"')
-        rows = [(15.0, f'<TD COLSPAN="2">{table([cells])}</TD>')]
-        rows += [
-            (14.0, one(font(words, 10, drawn.ink if paint else INK, bold=True), inner)) for words in more
-        ]
+        cells += right(font(time, 10, drawn.ink, bold=True), second, 15)
+        rows = [across(15.0, table([cells]))]
+        rows += [one(14.0, font(words, 10, drawn.ink if paint else INK, bold=True), inner) for words in more]
         if paint is None:
             figures = [str(part.bound), units.flops(float(part.flops)) if part.flops else ""]
             moved = float(part.read_bytes + part.write_bytes)
             figures += [units.bytes(moved) if moved else ""]
-            rows.append((12.0, one(font(" · ".join(filter(None, figures)), 9, MUTED), inner)))
+            rows.append(one(12.0, font(" · ".join(filter(None, figures)), 9, MUTED), inner))
         return tile_of(self._id("op"), rows, inner, drawn, tip_of(part))
 
     def _sum(self) -> Tile:
@@ -320,7 +320,7 @@ class _Panel:
         for i, text in enumerate(texts):
             size, bold = (11.0, True) if not i else (9.0, False)
             for line in lines_of(text.split(" "), size, inner, bold=bold):
-                rows.append((size + 4, one(font(line, size, INK if i < 2 else MUTED, bold=bold), inner)))
+                rows.append(one(size + 4, font(line, size, INK if i < 2 else MUTED, bold=bold), inner))
         return tile_of(self._id("sum"), rows, inner, PLAIN, "\n".join(texts))
 
 
@@ -336,12 +336,15 @@ def _share(pair: Pair) -> str:
 
 def _answers(canvas: Canvas, diff: WorkloadDiff, top: float) -> None:
     """What a user sees of both, in a strip."""
-    cell = partial(_answer, inner=(_ACROSS - 2 * INSET) / 3)
+    inner = (_ACROSS - 2 * INSET) / 3
+    cell = partial(_answer, inner=inner)
     answers = [row for row in diffview.answers(diff) if row[1] != "–" or row[2] != "–"]
     rows = []
     for start in range(0, len(answers), 3):
-        cells = "".join(f"<TD>{cell(row)}</TD>" for row in answers[start : start + 3])
-        rows.append((44.0, f'<TD COLSPAN="2" ALIGN="LEFT">{table([cells])}</TD>'))
+        shown = answers[start : start + 3]
+        cells = "".join(f"<TD>{cell(row)}</TD>" for row in shown)
+        cells += f'<TD WIDTH="{inner:.0f}"></TD>' * (3 - len(shown))
+        rows.append(across(44.0, table([cells]), 'ALIGN="LEFT"'))
     canvas.tile(tile_of("answers", rows, _ACROSS - 2 * INSET, PLAIN, "what a user sees"), _ACROSS / 2, top)
 
 
@@ -350,8 +353,8 @@ def _answer(row: tuple[str, ...], inner: float) -> str:
     values = before if before == after else f"{before} → {after}"
     return table(
         [
-            left(font(name, 9, MUTED), f'WIDTH="{inner:.0f}" HEIGHT="12"'),
-            left(font(values, 11, INK, bold=True), f'WIDTH="{inner:.0f}" HEIGHT="15"'),
-            left(font(share if share != "=" else "as before", 9, MUTED), f'WIDTH="{inner:.0f}" HEIGHT="13"'),
+            left(font(name, 9, MUTED), inner, 12),
+            left(font(values, 11, INK, bold=True), inner, 15),
+            left(font(share if share != "=" else "as before", 9, MUTED), inner, 13),
         ]
     )

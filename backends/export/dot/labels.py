@@ -1,6 +1,9 @@
 """The tile of one op, and the pill of a value that enters a layer or the program.
 
-HTML-like labels: escaped, with cells wide enough for any usual font.
+HTML-like labels: escaped, in cells of fixed sizes, wide enough for any usual font.
+
+Graphviz measures text in the font that it finds, which is another one on another machine, or none. Cells of
+fixed sizes keep everything in its place; `anchors` says at which end each text is held there.
 
 Tiles in frames, placed here: Graphviz's engine `nop2` only draws. Points, y upwards; the top is y = 0.
 
@@ -10,6 +13,7 @@ What a total is the sum of: a tile of bars that follow one another, to scale.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
@@ -122,17 +126,34 @@ def wrapped(text: str, size: float, first: float, limit: float, *, bold: bool = 
     return [text[: cuts[-1]], fit(text[cuts[-1] :], size, limit, bold=bold)]
 
 
-def left(content: str, attributes: str = "") -> str:
-    """A cell whose text starts at its left edge."""
-    return f'<TD ALIGN="TEXT" {attributes}>{content}<BR ALIGN="LEFT"/></TD>'
+def left(content: str, wide: float, high: float, *, span: int = 1) -> str:
+    """A cell of a fixed size whose text starts at its left edge."""
+    return _cell(f'{content}<BR ALIGN="LEFT"/>', wide, high, span)
 
 
-def right(content: str, attributes: str = "") -> str:
-    """A cell whose text ends at its right edge, in the font that Graphviz measures.
+def right(content: str, wide: float, high: float) -> str:
+    """A cell of a fixed size whose text ends at its right edge: the last of its row."""
+    return _cell(f'{content}<BR ALIGN="RIGHT"/>', wide, high)
 
-    Graphviz writes where such a text starts; in a wider font it ends further right. So leave a margin.
-    """
-    return f'<TD ALIGN="TEXT" {attributes}>{content}<BR ALIGN="RIGHT"/></TD>'
+
+def centered(content: str, wide: float, high: float) -> str:
+    """A cell of a fixed size with its text in the middle: the only one of its tile."""
+    return _cell(content, wide, high)
+
+
+def _cell(content: str, wide: float, high: float, span: int = 1) -> str:
+    over = f'COLSPAN="{span}" ' if span > 1 else ""
+    size = f'FIXEDSIZE="TRUE" WIDTH="{wide:.0f}" HEIGHT="{high:g}"'
+    return f'<TD ALIGN="TEXT" {over}{size}>{content}</TD>'
+
+
+_ANCHORS = {"LEFT": "start", "RIGHT": "end", "": "middle"}
+_RUN = re.compile(r'</FONT>(?:<BR ALIGN="(LEFT|RIGHT)"/>)?')
+
+
+def anchors(rows: Sequence[str]) -> list[str]:
+    """The SVG anchor of each text in some rows, in the order in which Graphviz writes them."""
+    return [_ANCHORS[found[1] or ""] for row in rows for found in _RUN.finditer(row)]
 
 
 def bar(share: float, length: float, color: str, height: float = 5) -> str:
@@ -172,6 +193,7 @@ class Tile:
     high: float
     paint: Paint
     tip: str = ""
+    inset: float = 0.0  # between its right edge and the end of text that is aligned there
 
     @property
     def content(self) -> str:
@@ -218,11 +240,13 @@ class Canvas:
 
     graph: Any
     spots: dict[str, Area] = field(default_factory=dict)
+    tiles: dict[str, Tile] = field(default_factory=dict)
 
     def tile(self, tile: Tile, middle: float, top: float, into: Any = None) -> Area:
         """Draw a tile, its upper edge at `top`."""
         at = Area(middle - tile.wide / 2, top, middle + tile.wide / 2, top - tile.high)
         self.spots[tile.id] = at
+        self.tiles[tile.id] = tile
         (self.graph if into is None else into).node(
             tile.id,
             tile.content,
@@ -335,40 +359,50 @@ def op_tile(outline: Outline, box: Box, inner: float, *, full: bool = False) -> 
     second = max(width(time, _NAME, bold=True), width(percent, _SMALL))
     name, *more = wrapped(box.name, _NAME, inner - _GAP - second, inner, bold=True)
     share = box.total_s / (outline.longest_s or 1)
+    first = font(name, _NAME, INK, bold=True), font(time, _NAME, paint.ink, bold=True)
+    below = font(kind(box), _SMALL, MUTED), font(percent, _SMALL, MUTED)
     lines = [
-        (18, two(font(name, _NAME, INK, bold=True), font(time, _NAME, paint.ink, bold=True), inner, second)),
-        *((15, one(font(line, _NAME, INK, bold=True), inner)) for line in more),
-        (13, two(font(kind(box), _SMALL, MUTED), font(percent, _SMALL, MUTED), inner, second)),
-        *([] if full else [(10, f'<TD COLSPAN="2">{bar(share, inner, paint.line)}</TD>')]),
-        *((12, one(font(line, _SMALL, _DETAIL), inner)) for line in details(box)),
+        two(18, *first, inner, second),
+        *(one(15, font(line, _NAME, INK, bold=True), inner) for line in more),
+        two(13, *below, inner, second),
+        *([] if full else [across(10, bar(share, inner, paint.line))]),
+        *(one(12, font(line, _SMALL, _DETAIL), inner) for line in details(box)),
         *(
-            (12, one(font(line, _SMALL, _DETAIL), inner))
+            one(12, font(line, _SMALL, _DETAIL), inner)
             for line in (_held(outline, box, inner) if full else ())
         ),
     ]
     return tile_of(box.id, lines, inner, paint, tip(outline, box))
 
 
-def tile_of(id: str, lines: Sequence[tuple[float, str]], inner: float, paint: Paint, said: str = "") -> Tile:
-    """A tile of lines, each so high, and cells of two columns over `inner` points."""
-    inset = f'<TD WIDTH="{INSET}"></TD>'
-    rows = [
-        f"{inset}{cells.replace('<TD', f'<TD HEIGHT={chr(34)}{high:g}{chr(34)}', 1)}{inset}"
-        for high, cells in lines
-    ]
+Line = tuple[float, str]  # of a tile: its height, and its cells in two columns
+
+
+def tile_of(id: str, lines: Sequence[Line], inner: float, paint: Paint, said: str = "") -> Tile:
+    """A tile of lines over `inner` points."""
+    rows = []
+    for high, cells in lines:
+        inset = f'<TD FIXEDSIZE="TRUE" WIDTH="{INSET}" HEIGHT="{high:g}"></TD>'
+        rows.append(f"{inset}{cells}{inset}")
     space = '<TD HEIGHT="5"></TD>'
     high = sum(n for n, _ in lines) + 10
-    return Tile(id, (space, *rows, space), inner + 2 * INSET, high, paint, said)
+    return Tile(id, (space, *rows, space), inner + 2 * INSET, high, paint, said, INSET)
 
 
-def two(first: str, last: str, inner: float, second: float) -> str:
-    """Cells of a line: what begins at its left edge, and what ends at its right in `second` points."""
-    return left(first, f'WIDTH="{inner - second:.0f}"') + right(last, f'WIDTH="{second:.0f}"')
+def two(high: float, first: str, last: str, inner: float, second: float) -> Line:
+    """A line: what begins at its left edge, and what ends at its right in `second` points."""
+    wide = round(second)
+    return high, left(first, round(inner) - wide, high) + right(last, wide, high)
 
 
-def one(content: str, inner: float) -> str:
-    """The cell of a line of its own."""
-    return left(content, f'COLSPAN="2" WIDTH="{inner:.0f}"')
+def one(high: float, content: str, inner: float) -> Line:
+    """A line of one text."""
+    return high, left(content, inner, high, span=2)
+
+
+def across(high: float, content: str, attributes: str = "") -> Line:
+    """A line of a table over both columns."""
+    return high, f'<TD COLSPAN="2" {attributes}>{content}</TD>'
 
 
 def inlet_tile(outline: Outline, inlet: Inlet) -> Tile:
@@ -380,8 +414,8 @@ def inlet_tile(outline: Outline, inlet: Inlet) -> Tile:
             width(name, 10, bold=True), *(width(m, 10, bold=True) for m in more or [""]), width(shape, _SMALL)
         )
     )
-    lines = [(13, one(font(line, 10, bold=True), wide)) for line in (name, *more)]
-    lines.append((12, one(font(shape, _SMALL, MUTED), wide)))
+    lines = [one(13, font(line, 10, bold=True), wide) for line in (name, *more)]
+    lines.append(one(12, font(shape, _SMALL, MUTED), wide))
     return tile_of(inlet.id, lines, wide, PLAIN, f"{inlet.name}: {shape}")
 
 
@@ -490,21 +524,22 @@ def sum_tile(
     below: Sequence[str] = (),
 ) -> Tile:
     """A line for each term, its bar where those before it end; the bars' scale is `whole`."""
-    second = max((width(unit(t.value), 9) for t in terms), default=0.0)
+    second = round(max((width(unit(t.value), 9) for t in terms), default=0.0))
     long = round(_SHARE * inner)
-    first = inner - long - second - 14
-    lines = [(16.0, one(font(fit(title, 11, inner, bold=True), 11, bold=True), inner))]
+    first = round(inner) - long - second - 14
+    lines = [one(16.0, font(fit(title, 11, inner, bold=True), 11, bold=True), inner)]
     start = 0.0
     for term in terms:
         cells = (
-            left(font(fit(term.words, 9, first), 9), f'WIDTH="{first:.0f}"')
+            left(font(fit(term.words, 9, first), 9), first, 13)
+            + '<TD WIDTH="4"></TD>'
             + f'<TD WIDTH="{long}">{_bar(start, term.value, whole, long, term.paint.line)}</TD>'
             + '<TD WIDTH="10"></TD>'
-            + right(font(unit(term.value), 9, term.paint.ink), f'WIDTH="{second:.0f}"')
+            + right(font(unit(term.value), 9, term.paint.ink), second, 13)
         )
-        lines.append((13.0, f'<TD COLSPAN="2">{table([cells])}</TD>'))
+        lines.append(across(13.0, table([cells])))
         start += term.value
-    lines += [(12.0, one(font(fit(words, 9, inner), 9, MUTED), inner)) for words in below]
+    lines += [one(12.0, font(fit(words, 9, inner), 9, MUTED), inner) for words in below]
     said = "\n".join([title, *(f"{unit(t.value)} {t.words}" for t in terms), *below])
     return tile_of(id, lines, inner, PLAIN, said)
 

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from llmir.base.formats import exported, exporter, format_of, suffixes
 from llmir.base.names import plain
 
 from . import columns, diff
+from .labels import Canvas, Tile, anchors
 from .outline import Outline, outline
 
 PHASES = ("encode", "prefill", "decode", "draft", "both")
-LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Any]] = {
+LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Canvas]] = {
     "overview": columns.draw_overview,
     "layer": columns.draw_column,
     "full": partial(columns.draw_column, full=True),
@@ -65,7 +66,7 @@ def draw(job: Job, path: str | os.PathLike[str], *, level: str = "layer", phase:
     return target
 
 
-def _graph(job: Job, level: str, phase: str) -> Any:
+def _canvas(job: Job, level: str, phase: str) -> Canvas:
     level = choice("level", level, tuple(LEVELS))
     if isinstance(job, (StepDiff, WorkloadDiff)):
         if level != "layer":
@@ -84,7 +85,7 @@ def _graph(job: Job, level: str, phase: str) -> Any:
 @exporter("dot", ".dot", ".gv", of=WorkloadDiff, picture=True)
 def source(job: Job, *, level: str = "layer", phase: str = "both") -> str:
     """What Graphviz draws."""
-    return str(_graph(job, level, phase).source)
+    return str(_canvas(job, level, phase).graph.source)
 
 
 @exporter("svg", ".svg", of=Report, picture=True)
@@ -93,7 +94,8 @@ def source(job: Job, *, level: str = "layer", phase: str = "both") -> str:
 @exporter("svg", ".svg", of=WorkloadDiff, picture=True)
 def svg(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
     """A picture that scales."""
-    return titled(_render(_graph(job, level, phase), "svg"))
+    canvas = _canvas(job, level, phase)
+    return anchored(titled(_render(canvas.graph, "svg")), canvas.tiles)
 
 
 @exporter("pdf", ".pdf", of=Report, picture=True)
@@ -102,7 +104,7 @@ def svg(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
 @exporter("pdf", ".pdf", of=WorkloadDiff, picture=True)
 def pdf(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
     """A page as large as the picture."""
-    return _render(_graph(job, level, phase), "pdf")
+    return _render(_canvas(job, level, phase).graph, "pdf")
 
 
 @exporter("png", ".png", of=Report, picture=True)
@@ -111,7 +113,7 @@ def pdf(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
 @exporter("png", ".png", of=WorkloadDiff, picture=True)
 def png(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
     """A picture of pixels, 144 an inch but where all layers are written out."""
-    graph = _graph(job, level, phase)
+    graph = _canvas(job, level, phase).graph
     if level != "full":
         graph.attr(dpi="144")
     return _render(graph, "png")
@@ -135,6 +137,40 @@ def titled(svg: bytes) -> bytes:
         return f'<g id="{name}" class="{kind}"{more}>\n<title>{said}</title>\n{link or ""}'
 
     return _GROUP.sub(title, svg.decode("utf-8")).encode("utf-8")
+
+
+_MARK = re.compile(
+    r'^<(?:g id="(?P<node>[^"]*)" class="node"'
+    r'|(?:path|polygon) [^>]*\b(?:d|points)="(?P<outline>[^"]*)"'
+    r'|text text-anchor="start" x="(?P<start>[^"]*)")',
+    re.MULTILINE,
+)
+
+
+def anchored(svg: bytes, tiles: Mapping[str, Tile]) -> bytes:
+    """A titled SVG in which text that is aligned right, or centered, is so in the font that shows it.
+
+    Graphviz writes where each text starts in the font that it measures, which is not that of the reader.
+    """
+    tile: Tile | None = None
+    edges: tuple[float, float] | None = None  # of the node's outline, the first thing drawn in it
+    following: Iterator[str] = iter(())
+
+    def mark(found: re.Match[str]) -> str:
+        nonlocal tile, edges, following
+        if found["node"] is not None:
+            tile, edges = tiles.get(found["node"]), None
+            following = iter(anchors(tile.rows) if tile else ())
+        elif found["outline"] is not None:
+            if edges is None:
+                xs = [float(x) for x in re.findall(r"(-?[\d.]+),", found["outline"])]
+                edges = min(xs), max(xs)
+        elif tile and edges and (anchor := next(following, "start")) != "start":
+            x = edges[1] - tile.inset if anchor == "end" else sum(edges) / 2
+            return f'<text text-anchor="{anchor}" x="{x:g}"'
+        return found[0]
+
+    return _MARK.sub(mark, svg.decode("utf-8")).encode("utf-8")
 
 
 def _steps(job: Report | Workload, phase: str) -> list[Report]:
