@@ -46,15 +46,15 @@ def report(code: Any, prices: Any, what: str, points: dict[str, tuple[Callable[[
 
 
 def making(figures: Any, new: int | None, what: str) -> None:
-    from llmir.backends.step.functions import Code, Parts
+    from llmir.backends.step.functions import FunctionParts, StepFunction
 
     def compiled(kind: str, parts: tuple[str, ...], printer: str) -> None:
-        made: Parts = getattr(Code(figures, new), kind)
+        made: FunctionParts = getattr(StepFunction(figures, new), kind)
         for part in parts:
             made.run(part, printer)
 
     two, four = ("early", "late"), ("of_new", "of_batch", "of_context", "last")
-    print(f"{what + ', recorded':58}{timed(lambda: Code(figures, new), 3):10.1f}")
+    print(f"{what + ', recorded':58}{timed(lambda: StepFunction(figures, new), 3):10.1f}")
     for kind, parts, printer in (
         ("called", two, "python"),
         ("short", two, "python"),
@@ -66,7 +66,7 @@ def making(figures: Any, new: int | None, what: str) -> None:
 
 def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:
     """A grid by numba, and what a process waits for its loop: where no folder has it, and where one does."""
-    from llmir.backends.step.functions import Code
+    from llmir.backends.step.functions import StepFunction
     from llmir.backends.tape import numba
 
     if not numba.available():
@@ -79,7 +79,7 @@ def loops(figures: Any, new: int | None, what: str, grid: Any) -> None:
         os.environ["LLMIR_CACHE"] = folder
         for _ in range(2):
             numba._machine.cache_clear()
-            code = Code(figures, new, by="numba")
+            code = StepFunction(figures, new, by="numba")
             start = time.process_time()
             code(grid)
             waited.append(time.process_time() - start)
@@ -121,26 +121,26 @@ def fits(device: str) -> None:
     import numpy as np
 
     from llmir.backends.kernels.base import Call
-    from llmir.backends.kernels.gemm import Gemm, GemmShape, LowGemm
-    from llmir.backends.silicon.calibrate.cases import Clock, Compiled, Term
+    from llmir.backends.kernels.gemm import GemmKernel, GemmShape, SmallTileGemm
+    from llmir.backends.silicon.calibrate.cases import CompiledRowTimes, RowTimes, RowTimeTerm
     from llmir.hw import library
 
     random, count = np.random.default_rng(0), 35_000
     sizes = (np.floor(2 ** random.uniform(*ends, count)) for ends in ((0, 14), (9, 15), (9, 15)))
     call = Call(("gemm",), GemmShape(*sizes).spread(count))
-    term = Term("gemm", call, np.zeros(count), np.arange(count))
-    clock = Clock(library.load(device), (term,), count)
-    for kind in (Gemm, LowGemm):
+    term = RowTimeTerm("gemm", call, np.zeros(count), np.arange(count))
+    clock = RowTimes(library.load(device), (term,), count)
+    for kind in (GemmKernel, SmallTileGemm):
         name = f"a fit's 35,000 rows, {kind.__name__}"
         points: dict[str, tuple[Callable[[], Any], int]] = {name: (lambda kind=kind: {"gemm": kind()}, 1)}
-        report(Compiled(clock), clock.seconds, "kernels", points)
+        report(CompiledRowTimes(clock), clock.seconds, "kernels", points)
 
 
 def main() -> None:
     import numpy as np
 
     import llmir
-    from llmir.backends.step.functions import Code
+    from llmir.backends.step.functions import StepFunction
     from llmir.ir.sizes.binding import Binding
 
     parser = argparse.ArgumentParser(description="What code saves.")
@@ -168,7 +168,7 @@ def main() -> None:
         }
         if new is None:
             points["a million points, all different"] = lambda: Binding(**million), 1
-        report(Code(figures, new), figures, what, points)
+        report(StepFunction(figures, new), figures, what, points)
         loops(figures, new, what, grid)
         making(figures, new, what)
     surfaces(program, asked.device)

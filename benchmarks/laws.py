@@ -22,7 +22,7 @@ import llmir
 from benchmarks.smooth import ENGINES, EQUAL, MODELS, PRECISIONS, SHARDS
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.hw.link import Link, Node
+from llmir.hw.link import Link, MachineNode
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,7 +68,7 @@ def faster(device: Device, by: float) -> Iterator[tuple[str, Device]]:
 
 
 def _in_nodes(device: Device, devices: int) -> Device:
-    return replace(device, node=Node(f"box of {devices}", devices, NETWORK))
+    return replace(device, node=MachineNode(f"box of {devices}", devices, NETWORK))
 
 
 def faults(device: str, engine: str, model: str, by: float = RAISED) -> Iterator[tuple[str, float, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import llmir
 from llmir.backends.silicon.measure import engine_cpu
-from llmir.backends.silicon.measure.kernels import Eager
+from llmir.backends.silicon.measure.kernels import EagerMachine
 
 SIZES: tuple[dict[str, Any], ...] = (
     {"layers": 4, "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8},
@@ -24,7 +24,7 @@ LINE = "{:<28} {:<8} {:>5} {:>6} {:>9} {:>9} {:>7} {:>9}"
 
 
 def main(device: str) -> None:
-    machine = Eager(each_s=1.0)
+    machine = EagerMachine(each_s=1.0)
     print(LINE.format("model", "phase", "batch", "tokens", "measured", "predicted", "error", "roofline"))
     errors = []
     for size in SIZES:

@@ -23,9 +23,9 @@ import numpy as np
 
 from llmir.api.measure import _built
 from llmir.backends.memory.kv_capacity import FORWARD, SAMPLER
-from llmir.backends.silicon.rows import Machines
+from llmir.backends.silicon.rows import DeviceLookup
 from llmir.backends.silicon.tables.table import load
-from llmir.backends.silicon.validate.memory import GIB, Start, start
+from llmir.backends.silicon.validate.memory import GIB, EngineStart, start
 from llmir.base.errors import LlmirError
 from llmir.hw.engine_sections import EngineMemory
 
@@ -33,7 +33,7 @@ UNITS = {"states": 1.0, "sampler": 1.0, "experts": 1.0, "kept_bytes": float(GIB)
 MOMENTS = {SAMPLER: ("sampler", "experts", "kept_bytes"), FORWARD: ("states",)}
 
 
-def activations(of: Start) -> float:
+def activations(of: EngineStart) -> float:
     """What the log leaves for them: of old versions it names a part alone. Of stages it speaks of several."""
     said, pool = of.said, of.pool
     if pool.program.parallelism.pp > 1:
@@ -42,12 +42,12 @@ def activations(of: Start) -> float:
     return said["activations"] if math.isnan(left) else left
 
 
-def under(of: Start, rule: EngineMemory) -> Start:
+def under(of: EngineStart, rule: EngineMemory) -> EngineStart:
     """The start as another rule has it."""
     return of._replace(pool=replace(of.pool, rule=rule))
 
 
-def fitted(rule: EngineMemory, rows: Sequence[Start]) -> EngineMemory:
+def fitted(rule: EngineMemory, rows: Sequence[EngineStart]) -> EngineMemory:
     """The rule with parameters fitted to rows: those that any of them tells."""
     alone = [of for of in rows if of.pool.program.parallelism.pp == 1]
     for tp in {of.pool.program.parallelism.tp for of in alone}:
@@ -61,7 +61,7 @@ def fitted(rule: EngineMemory, rows: Sequence[Start]) -> EngineMemory:
     return rule
 
 
-def least_squares(rule: EngineMemory, rows: Sequence[Start], names: Sequence[str]) -> dict[str, float]:
+def least_squares(rule: EngineMemory, rows: Sequence[EngineStart], names: Sequence[str]) -> dict[str, float]:
     """Parameters by which activations are nearest to those of the rows."""
     at = np.array([under(of, rule).room.activations for of in rows])
     short = np.array([activations(of) for of in rows]) - at
@@ -75,7 +75,7 @@ def least_squares(rule: EngineMemory, rows: Sequence[Start], names: Sequence[str
     return {name: max(0.0, float(getattr(rule, name) + step * UNITS[name])) for name, step in found}
 
 
-def tokens(of: Start) -> float:
+def tokens(of: EngineStart) -> float:
     """What the log says, or what lies in its bytes."""
     if not math.isnan(of.said["tokens"]):
         return of.said["tokens"]
@@ -91,8 +91,8 @@ def shown(rule: EngineMemory) -> str:
 
 def main(path: Path) -> None:
     _, table = load(path)
-    machines, build = Machines(path.parent), cache(_built)
-    releases: dict[EngineMemory, list[tuple[str, Start]]] = {}
+    machines, build = DeviceLookup(path.parent), cache(_built)
+    releases: dict[EngineMemory, list[tuple[str, EngineStart]]] = {}
     for i in range(len(table)):
         try:
             of = start(table, i, machines(table["gpu"][i]), build)
@@ -120,7 +120,7 @@ def main(path: Path) -> None:
             print(f"  {how}: mean {100 * mean:.2f}%, worst {100 * worst:+.2f}% of {len(found)}")
 
 
-def words(of: Start) -> str:
+def words(of: EngineStart) -> str:
     """Whose start it is, in words."""
     parallel = of.pool.program.parallelism
     return f"{of.engine.removeprefix('vllm@')} {of.pool.device.name} tp {parallel.tp} pp {parallel.pp}"

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import llmir
-from llmir.backends.cost.calibrated import Measured
-from llmir.backends.kernels.gemm import Gemm
+from llmir.backends.cost.calibrated import KernelTime
+from llmir.backends.kernels.gemm import GemmKernel
 from llmir.backends.work.rows import Row
 from llmir.hw import library
 from llmir.hw.device import Device
@@ -78,9 +78,9 @@ def wave(row: Row, price: Any, device: Device, at: Binding) -> Any:
     deep = sum((g.k for g in row.work.gemms[:1]), start=0)
     if row.kind == "attention":
         deep = sum((g.n for g in row.work.gemms), start=0)
-    kernel = price.fit.kernel if isinstance(price, Measured) else None
+    kernel = price.fit.kernel if isinstance(price, KernelTime) else None
     (tall, wide), rate = (TILE, TILE), device.matrix_peak(row.work.dtype.name)[0]
-    if isinstance(kernel, Gemm):
+    if isinstance(kernel, GemmKernel):
         (tall, wide), rate = kernel.tiles[-1], rate * kernel.rate * kernel.sustained
     return 2 * tall * wide * at(deep) * device.multiprocessors / rate
 

@@ -16,15 +16,20 @@ from pathlib import Path
 
 import numpy as np
 
-from llmir.backends.silicon.calibrate.cases import cases
-from llmir.backends.silicon.calibrate.transfer import Loan, bands, covered, loans
-from llmir.backends.silicon.rows import Machines
+from llmir.backends.silicon.calibrate.cases import calibration_cases
+from llmir.backends.silicon.calibrate.transfer import (
+    TransferCase,
+    band_coverage,
+    relation_bands,
+    transfer_cases,
+)
+from llmir.backends.silicon.rows import DeviceLookup
 from llmir.backends.silicon.tables.table import load_all
 from llmir.hw import library, transfer
 from llmir.hw.device import Device
 
 
-def matrix(found: Sequence[Loan], known: Sequence[Device]) -> None:
+def matrix(found: Sequence[TransferCase], known: Sequence[Device]) -> None:
     """A line for each case that another GPU's kernels were tried on."""
     print(f"{'family':24}{'device':14}{'engine':24}{'rows':>6}" + "".join(f"{d.name:>13}" for d in known))
     for case in dict.fromkeys(loan.case for loan in found):
@@ -39,7 +44,7 @@ def matrix(found: Sequence[Loan], known: Sequence[Device]) -> None:
         print(line + "".join(f"{s:>13}" for s in shown))
 
 
-def means(found: Sequence[Loan], table: dict[str, dict[str, float]]) -> None:
+def means(found: Sequence[TransferCase], table: dict[str, dict[str, float]]) -> None:
     """A line for each relation, a column for each group."""
     groups = sorted({loan.group for loan in found})
     for title, of in (
@@ -54,23 +59,25 @@ def means(found: Sequence[Loan], table: dict[str, dict[str, float]]) -> None:
             print(f"{relation:16}" + "".join(f"{c:>13}" for c in cells))
 
 
-def _median(some: Sequence[Loan]) -> float:
+def _median(some: Sequence[TransferCase]) -> float:
     return 100 * float(np.median([loan.mean for loan in some]))
 
 
-def _shares(some: Sequence[Loan], table: dict[str, dict[str, float]]) -> str:
-    one, two = covered(some, table)
+def _shares(some: Sequence[TransferCase], table: dict[str, dict[str, float]]) -> str:
+    one, two = band_coverage(some, table)
     return f"{100 * one:.0f}, {100 * two:.0f}"
 
 
 def main(folder: Path, target: Path | None) -> None:
     """The matrix, its means, and the bands."""
-    known = [library.load(n) for n in library.measured()]
-    machines = Machines(folder)
+    known = [library.load(n) for n in library.calibrated_devices()]
+    machines = DeviceLookup(folder)
     tables = load_all(folder, lambda problem: None)
-    every = [case for file, format, rows in tables for case in cases(file, format, rows, machines)]
-    found = list(loans(every, known))
-    table = bands(found)
+    every = [
+        case for file, format, rows in tables for case in calibration_cases(file, format, rows, machines)
+    ]
+    found = list(transfer_cases(every, known))
+    table = relation_bands(found)
     matrix(found, known)
     means(found, table)
     text = transfer.to_yaml(table)

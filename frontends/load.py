@@ -9,17 +9,15 @@ from typing import Any
 from llmir.base.arguments import choice, flag
 from llmir.base.errors import InputError, LlmirError, UnsupportedError
 from llmir.base.names import plain, suggest
-from llmir.frontends.config.family import FAMILIES, Family, Model, family
+from llmir.frontends.config.family import FAMILIES, Family, Model
 from llmir.frontends.config.quantization import KEY
 from llmir.frontends.config.reader import INERT, NEUTRAL, TOWERS, Config, read
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.draft import Drafted
-from llmir.frontends.layers.rope import on_axes
+from llmir.frontends.layers.draft import ModelWithDraft
+from llmir.frontends.layers.rope import multimodal_axes
 from llmir.ir.core.program import Program
 
 from .config import quantization
-
-__all__ = ["FAMILIES", "LOGITS", "Family", "family", "load"]
 
 LOGITS = ("last", "all")
 
@@ -50,11 +48,11 @@ def load(model: object, *, logits: str = "last", lenient: bool = False, draft: b
     return program.replace(**own, phases=phases)
 
 
-def _drafted(family: Model, config: Config) -> Drafted:
+def _drafted(family: Model, config: Config) -> ModelWithDraft:
     """The model with its layer that predicts further tokens; `InputError` where there is none."""
     if not isinstance(family, Decoder) or family.draft is None:
         raise InputError(f"draft: {config.name} has no layer that predicts further tokens and is modelled")
-    return Drafted(family, family.draft)
+    return ModelWithDraft(family, family.draft)
 
 
 # What a multimodal config states for its language model too.
@@ -79,7 +77,7 @@ def _text(config: Config) -> Config:
     text = isinstance(config.fields.get("text_config"), Mapping)
     found = config.part("text_config", _SHARED) if text else config
     if others:
-        on_axes(found)
+        multimodal_axes(found)
     return found
 
 

@@ -17,7 +17,7 @@ from .load import load
 
 def rows(part: str = "") -> list[dict[str, Any]]:
     """Those with `part` in their name, Hugging Face id or architecture."""
-    return [bundled(preset) for preset in PRESETS.values() if _matches(preset, part)]
+    return [bundled_row(preset) for preset in PRESETS.values() if _matches(preset, part)]
 
 
 def _matches(preset: Preset, wanted: str) -> bool:
@@ -28,13 +28,13 @@ def _matches(preset: Preset, wanted: str) -> bool:
     return loose or any(wanted.lower() in f.lower() for f in (*fields, *preset.aliases))
 
 
-def bundled(preset: Preset) -> dict[str, Any]:
+def bundled_row(preset: Preset) -> dict[str, Any]:
     """A bundled model's sizes."""
-    return dict(_kept(preset.name))
+    return dict(_cached_row(preset.name))
 
 
 @cache
-def _kept(name: str) -> Mapping[str, Any]:
+def _cached_row(name: str) -> Mapping[str, Any]:
     preset = PRESETS[name]
     return row(load(preset.config), preset.name, preset.hf_id)
 

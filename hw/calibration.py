@@ -22,7 +22,7 @@ DATED = ("vidur", "pytorch")
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted(Record):
+class KernelParameters(Record):
     """The parameters of one family of kernels, fitted to so many `rows`.
 
     `error` is the mean size of the relative error on shapes that were left out of the fit, as a ratio.
@@ -39,7 +39,7 @@ class Calibration(Record):
     """What was fitted for each engine and family; `engine` is the one to take where none is named."""
 
     engine: str
-    engines: Mapping[str, Mapping[str, Fitted]]
+    engines: Mapping[str, Mapping[str, KernelParameters]]
 
     @property
     def partial(self) -> bool:
@@ -65,12 +65,12 @@ def to_yaml(calibration: Calibration) -> str:
     return "\n".join(said) + "\n"
 
 
-def engine_yaml(families: Mapping[str, Fitted]) -> str:
+def engine_yaml(families: Mapping[str, KernelParameters]) -> str:
     """A file of `hw/calibrations/DEVICE/`, which the engine's name names; three digits a parameter."""
     return "".join(f"{line}\n" for family, fitted in families.items() for line in _lines(family, fitted))
 
 
-def _lines(family: str, fitted: Fitted) -> Iterator[str]:
+def _lines(family: str, fitted: KernelParameters) -> Iterator[str]:
     yield f"{family}: {{origin: {json.dumps(fitted.origin)}, rows: {fitted.rows},"
     values = {"error_percent": 100 * fitted.error, **fitted.parameters}
     said = ", ".join(f"{name}:\0{digits(value)}" for name, value in values.items())

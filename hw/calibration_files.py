@@ -10,13 +10,13 @@ from typing import Any
 from llmir.base.values import FrozenDict, Immutable
 
 from . import schema
-from .calibration import Calibration, Fitted, rank
+from .calibration import Calibration, KernelParameters, rank
 from .schema import parse
 
 FOLDER = Path(__file__).parent / "calibrations"
 
 
-class Engines(Immutable, Mapping[str, Mapping[str, Fitted]]):
+class Engines(Immutable, Mapping[str, Mapping[str, KernelParameters]]):
     """What was fitted on a bundled device, by engine and family: a file, read when it is asked for.
 
     Equal to a dictionary of the same, and hashed as a `FrozenDict` of it.
@@ -25,8 +25,8 @@ class Engines(Immutable, Mapping[str, Mapping[str, Fitted]]):
     def __init__(self, device: str) -> None:
         vars(self).update(device=device, _files=files(device), _known={})
 
-    def __getitem__(self, engine: str) -> Mapping[str, Fitted]:
-        known: dict[str, Mapping[str, Fitted]] = vars(self)["_known"]
+    def __getitem__(self, engine: str) -> Mapping[str, KernelParameters]:
+        known: dict[str, Mapping[str, KernelParameters]] = vars(self)["_known"]
         if engine not in known:
             said = parse(vars(self)["_files"][engine])
             where = f"{vars(self)['device']}: calibration.{engine}"
@@ -71,7 +71,7 @@ def document(device: str) -> dict[str, Any]:
 
 
 @functools.cache
-def of(device: str) -> Calibration | None:
+def calibration_of(device: str) -> Calibration | None:
     """The calibration of a bundled device; None if it was not measured."""
     engines = Engines(device) if device else {}
     return Calibration(next(iter(engines)), engines) if engines else None

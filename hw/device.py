@@ -13,7 +13,7 @@ from llmir.ir.core.dtype import WIDER, unit_of
 
 from . import calibration_files
 from .calibration import Calibration
-from .link import Link, Node
+from .link import Link, MachineNode
 from .schema import field_path
 
 
@@ -44,7 +44,7 @@ class Device(Record):
     cores: int | None = None
     l2_bytes: int | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
-    node: Node | None = None
+    node: MachineNode | None = None
     runs_as: Mapping[str, str] = field(default_factory=dict)
     price_per_hour_usd: float | None = None
     board_power_W: float | None = None  # noqa: N815 (W is watts)
@@ -55,7 +55,7 @@ class Device(Record):
     @property
     def calibration(self) -> Calibration | None:
         """What its kernels were measured to take, read when first asked for; None if they were not."""
-        return self.own_calibration or calibration_files.of(self.measured_as)
+        return self.own_calibration or calibration_files.calibration_of(self.measured_as)
 
     @property
     def capacity_bytes(self) -> int:

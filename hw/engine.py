@@ -23,7 +23,7 @@ from llmir.base.registry import Kind
 from llmir.base.values import Record
 
 from . import schema
-from .calibration import Fitted
+from .calibration import KernelParameters
 from .device import Device
 from .schema import Key, merge, parse
 
@@ -50,7 +50,7 @@ KEYS = {
 }
 
 
-def first(known: Sequence[B], device: Device, tp: int) -> B:
+def first_match(known: Sequence[B], device: Device, tp: int) -> B:
     """The first that holds for a device; the last holds for all."""
     return next(each for each in known if each.fits(device, tp))
 
@@ -62,7 +62,7 @@ def options(kind: Callable[..., B], keys: Mapping[str, Key]) -> Callable[[object
     def read(value: object, where: str, unit: float) -> tuple[B, ...]:
         if not isinstance(value, list) or not value:
             raise HardwareError(f"{where} must be a list by device, got {schema.show(value)}")
-        found = tuple(kind(**schema.read(each, f"{where}[{i}]", keys)) for i, each in enumerate(value))
+        found = tuple(kind(**schema.read_fields(each, f"{where}[{i}]", keys)) for i, each in enumerate(value))
         if found[-1].memory_bytes or found[-1].unless or found[-1].tp > 1:
             raise HardwareError(f"{where}: the last must hold for all devices")
         return found
@@ -120,7 +120,7 @@ def records(kind: Callable[..., S], keys: Mapping[str, schema.Key]) -> Callable[
     """What reads a section of releases that are each a record with these keys."""
 
     def read(said: Mapping[Any, Any], where: str) -> S:
-        return kind(**schema.read(said, where, keys))
+        return kind(**schema.read_fields(said, where, keys))
 
     return lambda value, where: releases(value, where, read)
 
@@ -132,7 +132,11 @@ FOLDER = Path(__file__).parent / "engines"
 # returns an immutable value of a class of its own. Each is defined in a module of `hw` of that name.
 SECTIONS: Kind[Callable[[object, str], object]] = Kind("engine section", "llmir.hw.engine_sections")
 section = SECTIONS.register
-HOSTS = ("host", "overlapped_host", "eager_host")  # families of hosts of GPUs, of which a file has one
+ENGINE_CPU_FAMILIES = (
+    "host",
+    "overlapped_host",
+    "eager_host",
+)  # families of hosts of GPUs, of which a file has one
 _GONE = "interference"  # of a host's files until chunks were priced beside decodes; means nothing now
 _OTHERS = "other_versions_percent"
 _ALONE = ("origin", "rows", "error_percent")  # a file that says these on top is of a host alone
@@ -149,7 +153,7 @@ class Engine(Record):
 
     name: str
     versions: tuple[str, ...]
-    host: Fitted
+    host: KernelParameters
     sections: Mapping[str, Any] = field(default_factory=dict)
     kernels: str = ""
     elsewhere: float = 0.0
@@ -168,7 +172,7 @@ class Engine(Record):
 
     def section(self, kind: type[S]) -> S | None:
         """What the file says in the section of that class, at the release; None where it says nothing."""
-        return next((value for value in _said(self) if isinstance(value, kind)), None)
+        return next((value for value in _engine_sections(self) if isinstance(value, kind)), None)
 
     @property
     def range(self) -> str:
@@ -182,7 +186,7 @@ class Engine(Record):
 
 
 @functools.lru_cache(maxsize=256)
-def _said(engine: Engine) -> tuple[Any, ...]:
+def _engine_sections(engine: Engine) -> tuple[Any, ...]:
     """What an engine's sections say at its release."""
     release = engine.release or "".join(engine.versions[-1:])
     return tuple(v.at(release) if isinstance(v, Releases) else v for v in engine.sections.values())
@@ -194,7 +198,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir()))
 
 
-def known(name: str, more: tuple[str, ...] = ()) -> str:
+def check_engine(name: str, more: tuple[str, ...] = ()) -> str:
     """The name, if there is such an engine; HardwareError, which may mean one of `more` too."""
     if name not in names():
         near = suggest(name, (*names(), *more)) or f", known are {', '.join(names())}"
@@ -209,7 +213,7 @@ def ranges(name: str) -> tuple[Engine, ...]:
 
 
 @functools.cache
-def at(name: str, version: str | None = None) -> Engine:
+def engine_at(name: str, version: str | None = None) -> Engine:
     """The bundled engine at this version, by default the newest range; else that of the nearest version.
 
     HardwareError for what is no version.
@@ -218,13 +222,13 @@ def at(name: str, version: str | None = None) -> Engine:
     return engine if version is None else replace(engine, release=version)
 
 
-def read(path: Path) -> Engine:
+def read_engine(path: Path) -> Engine:
     """The engine of a user's file, which may `extend` a bundled one, such as vllm@0.12."""
     doc, kernels = parse(path), ""
     if any(key in doc for key in _ALONE):
         doc = {"host": doc}
     if "extend" in doc:
-        kernels, _ = spelled(schema.text(doc["extend"], f"{path.name}: extend", 1))
+        kernels, _ = engine_spelling(schema.text(doc["extend"], f"{path.name}: extend", 1))
         doc = _laid({}, {"versions": None, **doc}, path.name)
     return _engine(doc, path.name, path.name, kernels)
 
@@ -243,27 +247,27 @@ def _documents(name: str) -> tuple[tuple[str, dict[Any, Any]], ...]:
 def _laid(newer: dict[Any, Any], own: dict[Any, Any], where: str) -> dict[Any, Any]:
     """A file's keys over those of what it extends, or of the next newer versions."""
     if "extend" in own:
-        name, version = spelled(schema.text(own["extend"], f"{where}: extend", 1))
-        newer = _documents(known(name))[_place(name, version)][1]
-    if any(family in own for family in HOSTS):
-        newer = {key: value for key, value in newer.items() if key in own or key not in HOSTS}
+        name, version = engine_spelling(schema.text(own["extend"], f"{where}: extend", 1))
+        newer = _documents(check_engine(name))[_place(name, version)][1]
+    if any(family in own for family in ENGINE_CPU_FAMILIES):
+        newer = {key: value for key, value in newer.items() if key in own or key not in ENGINE_CPU_FAMILIES}
     return merge(newer, {key: value for key, value in own.items() if key != "extend"})
 
 
 def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engine:
     said = dict(doc)
     versions = _versions(said.pop("versions", []), f"{where}: versions")
-    family = next((key for key in HOSTS if key in said), None)
+    family = next((key for key in ENGINE_CPU_FAMILIES if key in said), None)
     if family is None:
         raise HardwareError(f"{where}: missing key host")
     of_host = dict(schema.mapping(said.pop(family), f"{where}: {family}"))
     of_host.pop(_GONE, None)
     others = of_host.pop(_OTHERS, None)
     elsewhere = 0.0 if others is None else schema.number(others, f"{where}: {family}.{_OTHERS}", 0.01)
-    host = schema.fitted(of_host, f"{where}: {family}")
+    host = schema.kernel_parameters(of_host, f"{where}: {family}")
     for key in said:
         if key not in SECTIONS:
-            may = ("versions", "extend", *HOSTS, *SECTIONS)
+            may = ("versions", "extend", *ENGINE_CPU_FAMILIES, *SECTIONS)
             near = suggest(str(key), may) or f", known are {', '.join(may)}"
             raise HardwareError(f"{where}: unknown key {schema.show(key)}{near}")
     sections = {key: SECTIONS[key](value, f"{where}: {key}") for key, value in said.items()}
@@ -287,7 +291,7 @@ def _place(name: str, version: str | None) -> int:
     return distances.index(min(distances))
 
 
-def spelled(engine: str) -> tuple[str, str | None]:
+def engine_spelling(engine: str) -> tuple[str, str | None]:
     """A name and the version asked for.
 
     >>> spelled("vllm@0.12"), spelled("vllm")

@@ -23,7 +23,7 @@ from llmir.ir.core.dispatch_modes import FORMS
 
 from . import engine, schema
 from .device import Device
-from .engine import ByDevice, Releases, first, options, records, releases, section
+from .engine import ByDevice, Releases, first_match, options, records, releases, section
 from .schema import Key, show
 
 # What `utilization` is a share of: vLLM's (`gpu_memory_utilization`) of all physical memory; SGLang's
@@ -33,7 +33,7 @@ RULES = ("physical", "static", "free")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Budget(ByDevice):
+class StepBudget(ByDevice):
     """What a step takes at most: sequences, and tokens.
 
     `whole` requests are not cut: a step takes one that has more tokens too.
@@ -45,7 +45,7 @@ class Budget(ByDevice):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Aside(ByDevice):
+class MemoryReserve(ByDevice):
     """What is kept free where no share is stated, in bytes.
 
     Some, and of a token of a step, a sequence of the largest graph that decodes, and a rank of tp × pp; no
@@ -78,9 +78,9 @@ class EngineMemory(Record):
 
     rule: str
     block: int
-    budgets: tuple[Budget, ...]
+    budgets: tuple[StepBudget, ...]
     utilization: float | None = None
-    aside: tuple[Aside, ...] = ()
+    aside: tuple[MemoryReserve, ...] = ()
     states: float = 0
     sampler: float = 0
     vocabularies: float = 0
@@ -133,9 +133,9 @@ ASIDE = {
 MEMORY = {
     "rule": Key("rule", _rule, required=True),
     "block": Key("block", schema.count, required=True),
-    "budgets": Key("budgets", options(Budget, BUDGET), required=True),
+    "budgets": Key("budgets", options(StepBudget, BUDGET), required=True),
     "utilization": Key("utilization", _share),
-    "aside": Key("aside", options(Aside, ASIDE)),
+    "aside": Key("aside", options(MemoryReserve, ASIDE)),
     "states": Key("states", schema.amount),
     "sampler": Key("sampler", schema.amount),
     "vocabularies": Key("vocabularies", schema.amount),
@@ -156,32 +156,32 @@ def memory(value: object, where: str) -> Releases[EngineMemory]:
 
 
 def _memory(value: Mapping[Any, Any], where: str) -> EngineMemory:
-    fields = schema.read(value, where, MEMORY)
+    fields = schema.read_fields(value, where, MEMORY)
     if ("utilization" in fields) == ("aside" in fields):
         raise HardwareError(f"{where}: give one of utilization and aside")
     return EngineMemory(**fields)
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class EngineDispatch:
     """The engine's own form of dispatch."""
 
     by: str
 
 
 @section("dispatch")
-def dispatch(value: object, where: str) -> Dispatch:
+def dispatch(value: object, where: str) -> EngineDispatch:
     """One of the forms; HardwareError for anything else."""
     if value not in FORMS:
         raise HardwareError(f"{where} must be one of {', '.join(FORMS)}, got {show(value)}")
-    return Dispatch(str(value))
+    return EngineDispatch(str(value))
 
 
 Sizes = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Captured(ByDevice):
+class GraphSizes(ByDevice):
     """The largest graphs, in tokens of a data-parallel rank: of steps that only decode, and of others.
 
     0 where there are none.
@@ -199,14 +199,14 @@ class Captured(ByDevice):
 
 
 @dataclass(frozen=True, eq=False)
-class Graphs(Record):
+class CudaGraphs(Record):
     """The largest graphs by device, and of how many sequences there are any.
 
     `sizes` are pairs (most, multiple): up to so many sequences there is one of each multiple, which runs
     where fewer decode. Without any, each number has its own.
     """
 
-    largest: tuple[Captured, ...]
+    largest: tuple[GraphSizes, ...]
     sizes: Sizes = ()
     source: str = ""
 
@@ -223,9 +223,9 @@ class Graphs(Record):
             found = xp.where(sequences <= most, xp.ceildiv(sequences, multiple) * multiple, found)
         return found
 
-    def on(self, device: Device, tp: int) -> Captured:
+    def on(self, device: Device, tp: int) -> GraphSizes:
         """Those of a device in so many tensor-parallel ranks."""
-        return first(self.largest, device, tp)
+        return first_match(self.largest, device, tp)
 
 
 CAPTURED = {
@@ -247,9 +247,9 @@ def _sizes(value: object, where: str, unit: float) -> Sizes:
 
 graphs = engine.section("graphs")(
     records(
-        Graphs,
+        CudaGraphs,
         {
-            "largest": Key("largest", options(Captured, CAPTURED), required=True),
+            "largest": Key("largest", options(GraphSizes, CAPTURED), required=True),
             "sizes": Key("sizes", _sizes),
             "source": Key("source", schema.text, required=True),
         },

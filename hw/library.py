@@ -16,33 +16,11 @@ from llmir.base.names import normalize, suggest
 
 from . import calibration_files, schema
 from . import engine as versions
-from .calibration import Calibration, Fitted
 from .device import Device
 from .engine import Engine
-from .link import BOX, Link, Node
+from .link import BOX, MachineNode
 from .prices import at_prices
-from .schema import checked, cite, leaves, merge, parse
-
-__all__ = [
-    "BOX",
-    "Calibration",
-    "Device",
-    "Engine",
-    "Fitted",
-    "Link",
-    "Node",
-    "cluster",
-    "clusters",
-    "engine",
-    "engines",
-    "from_keys",
-    "join",
-    "load",
-    "measured",
-    "names",
-    "priced",
-    "usual",
-]
+from .schema import check_keys, cite, leaves, merge, parse
 
 _DEVICES, _CLUSTERS = (Path(__file__).parent / name for name in ("devices", "clusters"))
 
@@ -66,7 +44,7 @@ def load(device: str | os.PathLike[str] | Device) -> Device:
         raise HardwareError(f"a device is a name or a YAML file, got {schema.show(device)}")
     spelled = os.fsdecode(device)
     path = _as_path(spelled)
-    return _bundled(_stem(spelled)) if path is None else _read(path, f"user file {path.name}")
+    return _bundled(_stem(spelled)) if path is None else _read_device(path, f"user file {path.name}")
 
 
 def from_keys(fields: Mapping[str, Any], name: str = "device") -> Device:
@@ -78,7 +56,7 @@ def from_keys(fields: Mapping[str, Any], name: str = "device") -> Device:
     96000000000
     """
     name = arguments.text("name", name, error=HardwareError)
-    return _device(*_laid(checked(fields, name), name, None, name, (), ""), name)
+    return _device(*_laid(check_keys(fields, name), name, None, name, (), ""), name)
 
 
 def cluster(name: str | os.PathLike[str] | Device) -> Device:
@@ -93,20 +71,20 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
     return found
 
 
-def usual(device: str | os.PathLike[str] | Device) -> Node:
+def default_node(device: str | os.PathLike[str] | Device) -> MachineNode:
     """The node of the bundled cluster of such devices that has a network; else a box of eight without one.
 
     >>> usual("h100-sxm").name, usual("l40s").network
     ('DGX-H100', None)
     """
-    return _usual(load(device).measured_as)
+    return _default_node(load(device).measured_as)
 
 
 @functools.lru_cache(maxsize=64)
-def _usual(measured_as: str) -> Node:
+def _default_node(measured_as: str) -> MachineNode:
     known = (load(name) for name in clusters())
     alike = (c.node for c in known if c.measured_as == measured_as and c.node and c.node.network)
-    return replace(next(alike, Node(f"box of {BOX}", BOX)), assumed=True)
+    return replace(next(alike, MachineNode(f"box of {BOX}", BOX)), assumed=True)
 
 
 def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
@@ -118,13 +96,15 @@ def join(device: str | os.PathLike[str] | Device, network: str) -> Device:
     Link(Bps=25000000000.0, latency_s=5e-06, ranks=None, direct=True, reduces=False, host_Bps=None)
     """
     found, said = load(device), arguments.text("network", network, error=HardwareError)
-    link = replace(schema.stated(said, "network"), direct=True)
-    node = replace(found.node or usual(found), network=link, assumed=False)
+    link = replace(schema.link_rate(said, "network"), direct=True)
+    node = replace(found.node or default_node(found), network=link, assumed=False)
     sources = dict.fromkeys(("node.network.Bps", "node.network.latency_s"), f"stated as {said.strip()}")
     return replace(found, node=node, sources={**found.sources, **sources})
 
 
-def priced(devices: Iterable[str | os.PathLike[str] | Device], prices: Mapping[str, float]) -> list[Device]:
+def with_prices(
+    devices: Iterable[str | os.PathLike[str] | Device], prices: Mapping[str, float]
+) -> list[Device]:
     """The devices, those that `prices` name at so many USD an hour in place of the list price in their files.
 
     A price of a device is that of clusters of it too. InputError for what is no price above 0, and for the
@@ -139,7 +119,7 @@ def priced(devices: Iterable[str | os.PathLike[str] | Device], prices: Mapping[s
     return at_prices(found, {name: (load(name), price) for name, price in usd.items()})
 
 
-def once(devices: Sequence[Device]) -> None:
+def check_unique(devices: Sequence[Device]) -> None:
     """InputError for a device that is among them twice, by one of its names or by two.
 
     >>> once([load("h200"), load("h200-sxm")])
@@ -161,7 +141,7 @@ def clusters() -> list[str]:
     return sorted(path.stem for path in _CLUSTERS.glob("*.yaml"))
 
 
-def measured() -> list[str]:
+def calibrated_devices() -> list[str]:
     """The names of the bundled devices that have a calibration of their own, sorted."""
     return sorted(calibration_files.names())
 
@@ -181,15 +161,15 @@ def engine(name: str, kernels: Iterable[str] = ()) -> Engine:
     """
     path = _as_path(arguments.text("engine", name, error=HardwareError))
     if path is not None:
-        return versions.read(path)
-    stem, version = versions.spelled(name)
+        return versions.read_engine(path)
+    stem, version = versions.engine_spelling(name)
     more = arguments.items("kernels", kernels, "names", error=HardwareError)
-    return versions.at(versions.known(stem, tuple(map(str, more))), version)
+    return versions.engine_at(versions.check_engine(stem, tuple(map(str, more))), version)
 
 
 @functools.cache
 def _bundled(stem: str) -> Device:
-    return _read(_file(stem), f"{stem}.yaml")
+    return _read_device(_file(stem), f"{stem}.yaml")
 
 
 def _file(stem: str) -> Path:
@@ -238,12 +218,12 @@ def _as_path(name: str, folder: Path = Path()) -> Path | None:
     return None
 
 
-def _read(path: Path, source: str) -> Device:
+def _read_device(path: Path, source: str) -> Device:
     return _device(*_resolve(path, source, ()), path.name)
 
 
 def _device(doc: dict[Any, Any], sources: dict[str, str], calibrated: str, where: str) -> Device:
-    fields = schema.read(doc, where, schema.DEVICE)
+    fields = schema.read_fields(doc, where, schema.DEVICE)
     if "fp32" not in fields["vector_flops"]:
         raise HardwareError(f"{where}: vector_tflops must give fp32, which all else can fall back on")
     if fields.get("physical_bytes", 0) > fields["memory_bytes"]:

@@ -39,7 +39,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Node:
+class MachineNode:
     """The box that a device is in with others: how many there are, and what joins each to other boxes.
 
     It is `assumed` where a device alone was named, and more of them than a box holds.

@@ -25,7 +25,7 @@ def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
     used, found = set(), []
     for device in devices:
         own = [name for name, (of, _) in prices.items() if of.name == device.name]
-        made_of = [name for name, (of, _) in prices.items() if _made_of(device, of)]
+        made_of = [name for name, (of, _) in prices.items() if _is_cluster_of(device, of)]
         used |= {*own, *made_of}
         if len(own) > 1:
             raise InputError(f"price: {' and '.join(own)} are one device, {device.name}")
@@ -36,7 +36,7 @@ def at_prices(devices: Sequence[Device], prices: Prices) -> list[Device]:
     return found
 
 
-def _made_of(device: Device, of: Device) -> bool:
+def _is_cluster_of(device: Device, of: Device) -> bool:
     """Whether it is a cluster of such devices, or a file that extends it."""
     return of.node is None and bool(of.measured_as) and device.measured_as == of.measured_as
 
@@ -50,7 +50,7 @@ HOUR = 3600.0
 MILLION = 1e6
 
 
-class Spent(NamedTuple):
+class OperatingCost(NamedTuple):
     """USD an hour and a million tokens, watts, and joules a token; None where the device does not say.
 
     `watts` is the limit of a board's power times the boards, as if each drew that all the time: an upper
@@ -63,7 +63,7 @@ class Spent(NamedTuple):
     joules_per_token: Number | None
 
 
-def spent(device: Device, devices: int, tokens_per_s: Number) -> Spent:
+def operating_cost(device: Device, devices: int, tokens_per_s: Number) -> OperatingCost:
     """Of so many devices that make so many tokens a second together, a number or an array of them.
 
     >>> from llmir import hw
@@ -73,7 +73,7 @@ def spent(device: Device, devices: int, tokens_per_s: Number) -> Spent:
     price, power = device.price_per_hour_usd, device.board_power_W
     hourly = None if price is None else price * devices
     watts = None if power is None else power * devices
-    return Spent(
+    return OperatingCost(
         hourly,
         None if hourly is None else MILLION * hourly / (HOUR * tokens_per_s),
         watts,

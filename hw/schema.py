@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from llmir.base import readers
-from llmir.base.arguments import read as read_value
+from llmir.base.arguments import parse_field as read_value
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError, UnreadableError
 from llmir.base.names import plain, suggest
-from llmir.base.readers import contents
+from llmir.base.readers import read_bytes
 from llmir.ir.core.dtype import WIDER
 
-from .calibration import Calibration, Fitted
-from .link import Link, Node
+from .calibration import Calibration, KernelParameters
+from .link import Link, MachineNode
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ def links(value: object, where: str, unit: float) -> dict[str, Link]:
 
 def network(value: object, where: str, unit: float) -> Link:
     """One link."""
-    return Link(**read(value, where, LINK))
+    return Link(**read_fields(value, where, LINK))
 
 
-def stated(said: str, name: str = "link") -> Link:
+def link_rate(said: str, name: str = "link") -> Link:
     """The link of a rate and maybe a latency, GB/s each way and µs a hop; HardwareError for what is none.
 
     >>> stated("12.5GBps").Bps
@@ -128,9 +128,9 @@ def stated(said: str, name: str = "link") -> Link:
     return network(doc, name, 1)
 
 
-def node(value: object, where: str, unit: float) -> Node:
+def node(value: object, where: str, unit: float) -> MachineNode:
     """The box that the devices are in."""
-    return Node(**read(value, where, NODE))
+    return MachineNode(**read_fields(value, where, NODE))
 
 
 def calibration(value: object, where: str, unit: float) -> Calibration:
@@ -143,17 +143,17 @@ def calibration(value: object, where: str, unit: float) -> Calibration:
     return Calibration(first, engines)
 
 
-def families(value: object, where: str) -> Mapping[str, Fitted]:
+def families(value: object, where: str) -> Mapping[str, KernelParameters]:
     """What was fitted of each family of kernels."""
-    return {str(name): fitted(of, f"{where}.{name}") for name, of in mapping(value, where).items()}
+    return {str(name): kernel_parameters(of, f"{where}.{name}") for name, of in mapping(value, where).items()}
 
 
-def fitted(value: object, where: str) -> Fitted:
+def kernel_parameters(value: object, where: str) -> KernelParameters:
     """Parameters with their origin, the number of rows and the error."""
     said = dict(mapping(value, where))
     about = {key: said.pop(key, None) for key in ("origin", "rows", "error_percent")}
     parameters = {str(key): amount(v, f"{where}.{key}", 1) for key, v in said.items()}
-    return Fitted(
+    return KernelParameters(
         mapping(parameters, where),
         text(about["origin"], f"{where}.origin", 1),
         count(about["rows"], f"{where}.rows", 1),
@@ -202,7 +202,7 @@ ABOUT = ("extend", "sources")
 FIELDS = {key: spec.field for table in (DEVICE, LINK, NODE) for key, spec in table.items()}
 
 
-def read(doc: object, where: str, table: Mapping[str, Key]) -> dict[str, Any]:
+def read_fields(doc: object, where: str, table: Mapping[str, Key]) -> dict[str, Any]:
     """Values by field, in SI units; HardwareError names the key, what was got and what is allowed."""
     found: dict[str, Any] = {}
     for key, value in mapping(doc, where).items():
@@ -255,13 +255,13 @@ def parse(path: Path) -> dict[Any, Any]:
     if path.exists() and not path.is_file():
         raise HardwareError(f"{path.name}: not a file{' but a folder' if path.is_dir() else ''}")
     try:
-        doc = readers.load_yaml(contents(path, readers.BUDGET))
+        doc = readers.load_yaml(read_bytes(path, readers.BUDGET))
     except UnreadableError as error:
         raise HardwareError(f"{path.name}: {error}") from None
-    return checked(doc, path.name)
+    return check_keys(doc, path.name)
 
 
-def checked(doc: object, where: str) -> dict[Any, Any]:
+def check_keys(doc: object, where: str) -> dict[Any, Any]:
     """The keys of a device, if they are a mapping and not nested too deep; HardwareError names `where`."""
     _check_depth(found := mapping(doc, f"{where}: a hardware file"), where, 4)
     return dict(found)

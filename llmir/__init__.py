@@ -9,6 +9,7 @@ from llmir.base.version import __version__
 
 if TYPE_CHECKING:
     from llmir.api.capacity import kv, largest
+    from llmir.api.compare import check, diff, equivalent, explain, interpret, sensitivity
     from llmir.api.compile import compile, emit, surface
     from llmir.api.deployment import DEFAULT_PIPELINE, pipeline_of
     from llmir.api.draw import (
@@ -21,24 +22,8 @@ if TYPE_CHECKING:
         plot_roofline,
         plot_serving,
     )
-    from llmir.api.estimate import (
-        analyze,
-        beam_search,
-        candidates,
-        check,
-        devices,
-        diff,
-        equivalent,
-        explain,
-        interpret,
-        load,
-        models,
-        run,
-        sensitivity,
-        speculate,
-        stages,
-        workload,
-    )
+    from llmir.api.estimate import analyze, beam_search, candidates, speculate, stages, workload
+    from llmir.api.load import devices, load, models, run
     from llmir.api.measure import calibrate, measure, validate
     from llmir.api.page import page
     from llmir.api.plan import plan
@@ -60,20 +45,20 @@ _LAZY = {
     "beam_search": "api.estimate",
     "calibrate": "api.measure",
     "candidates": "api.estimate",
-    "check": "api.estimate",
+    "check": "api.compare",
     "compile": "api.compile",
-    "devices": "api.estimate",
-    "diff": "api.estimate",
+    "devices": "api.load",
+    "diff": "api.compare",
     "draw": "api.save",
     "emit": "api.compile",
-    "equivalent": "api.estimate",
-    "explain": "api.estimate",
-    "interpret": "api.estimate",
+    "equivalent": "api.compare",
+    "explain": "api.compare",
+    "interpret": "api.compare",
     "kv": "api.capacity",
     "largest": "api.capacity",
-    "load": "api.estimate",
+    "load": "api.load",
     "measure": "api.measure",
-    "models": "api.estimate",
+    "models": "api.load",
     "page": "api.page",
     "plan": "api.plan",
     "plot_batch": "api.draw",
@@ -86,8 +71,8 @@ _LAZY = {
     "plot_serving": "api.draw",
     "pools": "api.serve",
     "replicate": "api.serve",
-    "run": "api.estimate",
-    "sensitivity": "api.estimate",
+    "run": "api.load",
+    "sensitivity": "api.compare",
     "save": "api.save",
     "server": "api.serve",
     "simulate": "api.serve",

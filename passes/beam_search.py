@@ -29,7 +29,7 @@ def _reordered(b: Builder, match: Match, cache: Value, rows: Value) -> Any:
 _REORDER = (Rule("reorder", _concat, _reordered),)
 
 
-def copied(program: Program) -> bool:
+def copies_caches(program: Program) -> bool:
     """Whether sequences have caches that grow by copies, each its own."""
     decode = program.phase("decode")
     return rewrite_graphs(decode, _REORDER) is not decode

@@ -44,7 +44,7 @@ def _compress(graph: Graph, node: Node) -> Compress | None:
     return first.op if isinstance(first.op, Compress) else None
 
 
-def carried_as(graph: Graph, wanted: Callable[[Node], DType | None]) -> Graph:
+def with_wire_type(graph: Graph, wanted: Callable[[Node], DType | None]) -> Graph:
     """`graph` with each collective carrying the type that is `wanted` of it; None leaves it."""
     due = {node.name: to for node in graph.nodes if sends(graph, node) and (to := wanted(node))}
     if not due:

@@ -7,12 +7,12 @@ from functools import lru_cache
 
 from llmir.base.errors import ParseError, PassError
 from llmir.base.names import suggest
-from llmir.ir.core.dtype import DType, dtype, spelled
+from llmir.ir.core.dtype import DType, dtype, parse_dtype
 
 # Where narrow weights are not put unless a plan says so: they cost quality and hold little.
-KEPT_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding", "streams", "compressor"})
+UNQUANTIZED_BLOCKS = frozenset({"lm_head", "norm", "router", "embedding", "streams", "compressor"})
 # What travels between ranks unless a plan says so, by the same rule; norms send nothing of their own.
-KEPT_COLLECTIVES = KEPT_BLOCKS - {"norm"}
+UNQUANTIZED_COLLECTIVES = UNQUANTIZED_BLOCKS - {"norm"}
 
 _WIDE = ("fp32", "tf32", "bf16", "fp16")
 _CODES = ("nf4", "nf4_dq", "bnb_fp4", "bnb_fp4_dq")
@@ -28,7 +28,7 @@ ALLOWED = {
 
 
 @lru_cache(maxsize=256)
-def asked(what: str, name: str) -> DType:
+def format_of(what: str, name: str) -> DType:
     """The format that `name` is for weights, activations, kv or collectives; `PassError` if it is none.
 
     >>> [str(asked("weights", n)) for n in ("fp8", "int4", "fp8_b128x128", "bf16")]
@@ -36,7 +36,7 @@ def asked(what: str, name: str) -> DType:
     """
     allowed = ALLOWED[what]
     try:
-        found = spelled(name)
+        found = parse_dtype(name)
         kind = found.plain  # of weights any scales, of all else those that `quantize` chooses or `STATIC`
         scaled = what == "weights" or found.short in {*STATIC} & {*allowed}
         known = kind.short in allowed and (found == kind or (scaled and not found.roles))

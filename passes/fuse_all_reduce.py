@@ -23,11 +23,13 @@ from .fuse_attention import rewrite_graphs
 ADDED = 1  # of the pair that rotated layers hand on, what is added to the residual
 
 
-def deferred(program: Program) -> Program:
+def defer_sums(program: Program) -> Program:
     """The program with bodies that hand on partial sums; itself if there are none."""
     sums = _sums(program)
     runs = {n for n, g in program.graphs.items() if any(p.body in sums for p in g.loops.values())}
-    graphs = {n: _Put(g, sums).off() if n in runs | {*sums} else g for n, g in program.graphs.items()}
+    graphs = {
+        n: _DeferredGraph(g, sums).off() if n in runs | {*sums} else g for n, g in program.graphs.items()
+    }
     return program.replace(graphs=graphs) if sums else program
 
 
@@ -80,7 +82,7 @@ def _adds(graph: Graph, node: Node) -> bool:
     return bool(type.partial) and type.laid(type.placements, (), type.tokens) == node.results[0]
 
 
-class _Put:
+class _DeferredGraph:
     """A graph whose layers hand on partial sums, added up by ranks where they are needed."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
@@ -189,4 +191,4 @@ class FuseAllReduce(Pass):
         """Rewrite each graph once; PassError where ranks have no sum to share."""
         if program.mesh.devices == 1:
             raise PassError(f"fuse-all-reduce: {program.name} runs on one rank; shard it first")
-        return rewrite_graphs(DeadCode()(deferred(program)), RULES)
+        return rewrite_graphs(DeadCode()(defer_sums(program)), RULES)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from llmir.base import arguments, readers
 from llmir.base.errors import InputError, PassError, UnreadableError
-from llmir.base.names import stored, suggest
-from llmir.base.readers import contents
+from llmir.base.names import checkpoint_place, suggest
+from llmir.base.readers import read_bytes
 from llmir.ir.core.graph import Graph, Node
 from llmir.ir.core.tensor import split_commas
 
@@ -50,7 +50,7 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
                 near = suggest(role, formats.ALLOWED)
                 raise PassError(f"quantize: plan: {pattern}: {role!r} is none of {known}{near}")
             if name != KEEP:
-                formats.asked(role, name)
+                formats.format_of(role, name)
             found.append(Entry(pattern, role, name))
     return tuple(found)
 
@@ -58,7 +58,7 @@ def read_plan(plan: str | Mapping[str, str | Mapping[str, str]]) -> tuple[Entry,
 def plan_file(path: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
     """A YAML file of modules and their dtypes by role, or of their weights; `InputError` for another."""
     try:
-        plan = readers.load_yaml(contents(path, readers.BUDGET))
+        plan = readers.load_yaml(read_bytes(path, readers.BUDGET))
     except UnreadableError as error:
         raise InputError(f"{path}: {error}") from None
     expected = "expected modules with their dtypes, such as down_proj: bf16 or mlp: {activations: keep}"
@@ -165,7 +165,7 @@ def weight_names(graph: Graph, weight: Node, users: Sequence[Node]) -> set[str]:
     """What a plan may call a weight: its op, its block, its module in a checkpoint or the end of that."""
     found = {weight.name}.union(*(op_names(graph, node) for node in users))
     if weight.op.param:
-        name = stored(weight.op.param).tensor
+        name = checkpoint_place(weight.op.param).tensor
         parts = name.removesuffix(".weight").removesuffix(".bias").split(".")
         found |= {".".join(parts[i:]) for i in range(len(parts))}
     return found

@@ -16,7 +16,7 @@ from llmir.ir.core.tensor import Placement, Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ShardingPlan:
     """The placement of each logical axis. `tokens` is that of sequences × positions together.
 
     Its mesh says nothing of experts and tokens: a program's does.
@@ -49,7 +49,7 @@ class Plan:
         return type.laid(placements, (), tokens)
 
 
-def plan(program: Program, degrees: Parallelism) -> Plan:
+def plan(program: Program, degrees: Parallelism) -> ShardingPlan:
     """The placements for these degrees. `PassError` names the axis that a degree does not divide."""
     found = _plan(replace(degrees, pp=1), frozenset({1, *_heads(program)}))
     _check(program, degrees, found)
@@ -57,13 +57,13 @@ def plan(program: Program, degrees: Parallelism) -> Plan:
 
 
 @lru_cache(maxsize=256)
-def _plan(degrees: Parallelism, groups: frozenset[int]) -> Plan:
+def _plan(degrees: Parallelism, groups: frozenset[int]) -> ShardingPlan:
     """Those of sources with so many groups of heads: one object for all programs that are split alike."""
     mesh = mesh_of(dp=degrees.dp, tp=degrees.tp)
     dp, tp = mesh.atoms("dp"), mesh.atoms("tp")
     heads = {g: _prefix(mesh, tp, gcd(degrees.tp, g)) for g in groups}
     expert = _prefix(mesh, (*dp, *tp), degrees.ep)
-    return Plan(
+    return ShardingPlan(
         mesh,
         {
             # Ranks that share experts gather their tokens, so their axes are innermost.
@@ -136,7 +136,7 @@ def _whole_heads(program: Program, tp: int) -> Iterator[tuple[str, int]]:
             yield from (("heads", kv_heads * n) for n in sorted(groups) if n % (tp // kv_heads))
 
 
-def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
+def _check(program: Program, degrees: Parallelism, found: ShardingPlan) -> None:
     if degrees.ep > 1 and not any("expert" in source.op.axes for source in _sources(program)):
         raise PassError(f"shard: ep is {degrees.ep}, but {program.name} has no experts")
     ranks = degrees.dp * degrees.tp
@@ -160,7 +160,7 @@ def _check(program: Program, degrees: Parallelism, found: Plan) -> None:
                 raise PassError(_refused(axis, size, name, split, program, degrees))
 
 
-def padded(program: Program, plan: Plan) -> Iterator[str]:
+def padding_notes(program: Program, plan: ShardingPlan) -> Iterator[str]:
     """What to say of vocabularies and experts that their ranks do not divide: costs are of the longest piece.
 
     Engines pad the table, so that the last rank has rows of zeros. Of experts some ranks have one less.

@@ -52,8 +52,8 @@ class PruneTokens(Pass):
         facts["prompt"] = counts[0]
         others = {name: phase.replace(facts=facts) for name, phase in program.phases.items()}
         later = others.get("decode", program).replace(facts=facts, phases={})
-        others["decode"] = _Pruned(later, counts, prompt=False).program
-        return _Pruned(program.replace(facts=facts, phases=others), counts, prompt=True).program
+        others["decode"] = _PrunedProgram(later, counts, prompt=False).program
+        return _PrunedProgram(program.replace(facts=facts, phases=others), counts, prompt=True).program
 
     def _check(self, program: Program, counts: tuple[int, ...]) -> None:
         """PassError for what has not these layers, or would not mean the same in them."""
@@ -88,14 +88,14 @@ def _counts(layers: str | Sequence[int | str]) -> tuple[int, ...]:
     for part in arguments.items("prune-tokens: layers", layers, form, most=_MOST, error=PassError):
         run = _RUN.fullmatch(str(part))
         if not run or not int(run[1]) or not int(run[2] or 1) or len(found) + int(run[2] or 1) > _MOST:
-            raise PassError(f"prune-tokens: layers: expected {form}, got {arguments.shown(part)}")
+            raise PassError(f"prune-tokens: layers: expected {form}, got {arguments.show_value(part)}")
         if found and int(run[1]) > found[-1]:
             raise PassError(f"prune-tokens: layers: {run[1]} after {found[-1]}: tokens do not come back")
         found += [int(run[1])] * int(run[2] or 1)
     return tuple(found)
 
 
-class _Pruned:
+class _PrunedProgram:
     """A program whose loops are cut where counts change: of a `prompt`, or of a token after it."""
 
     def __init__(self, program: Program, counts: tuple[int, ...], *, prompt: bool) -> None:

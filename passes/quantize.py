@@ -15,9 +15,9 @@ from llmir.ir.tools.loops import inner_first
 from llmir.ir.tools.pipeline import Pass
 
 from . import formats
-from .collectives import carried_as
+from .collectives import with_wire_type
 from .modules import KEEP, Entry, Modules, op_names, print_plan, read_plan, short_names, weight_names
-from .retype import Types, retyped
+from .retype import Types, retype_graph
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Quantize(Pass):
     def _asked(self, what: str) -> DType | None:
         """The format that was asked for a role, if one was."""
         name: str = getattr(self, what)
-        return formats.asked(what, name) if name else None
+        return formats.format_of(what, name) if name else None
 
     def __call__(self, program: Program) -> Program:
         """Say each source's type, infer all else anew, and convert what collectives carry."""
@@ -86,7 +86,9 @@ class Quantize(Pass):
     def _check(self, program: Program, step: _Step) -> None:
         """What was asked for and is not there is an error."""
         if self.weights and not step.able["weights"]:
-            narrow = f"narrow ones are those of products outside {', '.join(sorted(formats.KEPT_BLOCKS))}"
+            narrow = (
+                f"narrow ones are those of products outside {', '.join(sorted(formats.UNQUANTIZED_BLOCKS))}"
+            )
             nothing = f"no weight of program {program.name!r} can take it"
             raise PassError(f"quantize: weights={self.weights}, but {nothing}; {narrow}, or named in a plan")
         activations = self._asked("activations")
@@ -103,7 +105,8 @@ class Quantize(Pass):
                 f"{program.name!r}; shard it first: --tp, or shard{{tp=…}} in a pipeline"
             )
         if self.collectives and not step.able["collectives"]:
-            kept = f"narrow ones leave {', '.join(sorted(formats.KEPT_COLLECTIVES))} unless a plan names them"
+            others = ", ".join(sorted(formats.UNQUANTIZED_COLLECTIVES))
+            kept = f"narrow ones leave {others} unless a plan names them"
             nothing = f"no collective of program {program.name!r} can take it"
             raise PassError(f"quantize: collectives={self.collectives}, but {nothing}; {kept}")
 
@@ -114,7 +117,7 @@ class _Step:
     def __init__(self, asked: Quantize, modules: Modules, model: DType) -> None:
         self.asked, self.modules, self.model = asked, modules, model
         roles = {what: getattr(asked, what) for what in formats.ALLOWED}
-        self.formats = {what: formats.asked(what, name) if name else None for what, name in roles.items()}
+        self.formats = {what: formats.format_of(what, name) if name else None for what, name in roles.items()}
         stated = {what for what, name in roles.items() if name} | {e.role for e in modules.entries}
         self.retypes = bool(stated - {"collectives"})
         self.quantized = self.collectives = 0
@@ -125,9 +128,9 @@ class _Step:
         """The graph in its new types."""
         found = graph
         if self.retypes:
-            found, quantized = retyped(graph, self._types(graph))
+            found, quantized = retype_graph(graph, self._types(graph))
             self.quantized += len(quantized)
-        return carried_as(found, lambda node: self._carried(found, node))
+        return with_wire_type(found, lambda node: self._carried(found, node))
 
     def _given(self, role: str, names: set[str], known: list[str]) -> tuple[DType | None, Entry | None]:
         """The format that a module is to have, if any, and the entry of the plan that says so."""
@@ -137,7 +140,7 @@ class _Step:
         if entry.format == KEEP:
             self.modules.take(entry)
             return None, entry
-        return formats.asked(role, entry.format), entry
+        return formats.format_of(role, entry.format), entry
 
     def _types(self, graph: Graph) -> Types:
         sources: dict[str, DType] = {}
@@ -235,7 +238,7 @@ class _Step:
         names = op_names(graph, node) | op_names(graph, first) - {first.op.block} | {node.op.opcode}
         given, entry = self._given("collectives", names, [node.op.opcode, *short_names([first, node])])
         general = self.formats["collectives"]
-        if general and (not general.low or node.op.block not in formats.KEPT_COLLECTIVES):
+        if general and (not general.low or node.op.block not in formats.UNQUANTIZED_COLLECTIVES):
             self.able["collectives"] += 1
         elif not entry:
             return None
@@ -256,7 +259,7 @@ def _fits(given: DType, roles: str) -> bool:
 
 def _by_default(uses: Sequence[tuple[Node, int]]) -> bool:
     """Whether all users are products of blocks that are narrowed without being named."""
-    return all(n.op.matrices and n.op.block not in formats.KEPT_BLOCKS for n, _ in uses)
+    return all(n.op.matrices and n.op.block not in formats.UNQUANTIZED_BLOCKS for n, _ in uses)
 
 
 def _model_type(program: Program) -> DType:

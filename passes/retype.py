@@ -30,7 +30,7 @@ class Types:
     wide: Mapping[DType, DType]
 
 
-def retyped(graph: Graph, types: Types) -> tuple[Graph, frozenset[str]]:
+def retype_graph(graph: Graph, types: Types) -> tuple[Graph, frozenset[str]]:
     """`graph` with these types, and the products that take quantized activations."""
     walk = _Walk(graph, types)
     built = walk.run()

@@ -35,7 +35,9 @@ class Rotate(Pass):
         inner = {name for name, g in program.graphs.items() if any(p.body in sums for p in g.loops.values())}
         if not inner:
             return program
-        graphs = {n: _Turn(g, sums).done() if n in inner | {*sums} else g for n, g in program.graphs.items()}
+        graphs = {
+            n: _RotatedGraph(g, sums).done() if n in inner | {*sums} else g for n, g in program.graphs.items()
+        }
         return program.replace(graphs=graphs)
 
 
@@ -75,7 +77,7 @@ def _sum(program: Program, name: str, left: set[str]) -> Node | None:
     return last if isinstance(last.op, Add) and alike and begins else None
 
 
-class _Turn:
+class _RotatedGraph:
     """A graph in which what rotated layers hand on is a pair of summands, added where the sum is needed."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:

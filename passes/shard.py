@@ -29,12 +29,12 @@ from llmir.ir.tools.build import Builder
 from llmir.ir.tools.loops import inner_first
 from llmir.ir.tools.pipeline import Pass, option
 
-from .plan import Plan, padded, plan
+from .plan import ShardingPlan, padding_notes, plan
 
 _AXIS = "expert"
 
 
-def replicated(program: Program, redundant: int, ep: int) -> Program:
+def add_replicas(program: Program, redundant: int, ep: int) -> Program:
     """The program with so many `redundant` experts, to be laid over `ep` ranks; PassError where none can be.
 
     Which experts are copied depends on their loads, and matters to costs alone (`routing.replicas`).
@@ -121,11 +121,11 @@ class Shard(Pass):
             raise PassError("shard: sp=1 splits tokens over the ranks of tp, and there is one; say tp too")
         tp, dp, ep = self.tp * now.tp, self.dp * now.dp, self.ep * now.ep
         if self.redundant:
-            program = replicated(program, self.redundant, ep)
+            program = add_replicas(program, self.redundant, ep)
         sp = now.sp or bool(self.sp)
         found = plan(program, replace(now, tp=tp, dp=dp, ep=ep, sp=sp))
         graphs = inner_first(program, lambda graph: _sharded(graph, found, _around(program, graph)))
-        notes = dict.fromkeys((*program.notes, *padded(program, found)))
+        notes = dict.fromkeys((*program.notes, *padding_notes(program, found)))
         after = program.replace(graphs=graphs, mesh=replace(found.mesh, ep=ep, sp=sp), notes=tuple(notes))
         self._check(after)
         return after
@@ -146,7 +146,7 @@ class Shard(Pass):
             raise PassError(f"shard: sp=1, but no tokens of {after.name!r} can be split between its ops")
 
 
-class _Around(NamedTuple):
+class _ShardContext(NamedTuple):
     """What sharding a graph reads of its program.
 
     Of each output the source that it lies as, None where it is left as it lies; where the graph is the `last`
@@ -158,7 +158,7 @@ class _Around(NamedTuple):
     takes: tuple[tuple[str, tuple[Node, ...]], ...]
 
 
-def _around(program: Program, graph: Graph) -> _Around:
+def _around(program: Program, graph: Graph) -> _ShardContext:
     """An output of a body lies as it came in, that of a stage as the next takes it.
 
     What a body hands out is left as it lies.
@@ -166,18 +166,18 @@ def _around(program: Program, graph: Graph) -> _Around:
     entries, name = program.entries, graph.name
     takes = tuple((loop.body, tuple(program[loop.body].inputs)) for loop in graph.loops.values())
     if name == entries[-1]:
-        return _Around((), True, takes)
+        return _ShardContext((), True, takes)
     if name in entries:
         after = program[entries[entries.index(name) + 1]]
-        return _Around(tuple(after.inputs[: len(graph.outputs)]), False, takes)
+        return _ShardContext(tuple(after.inputs[: len(graph.outputs)]), False, takes)
     loops = (loop for other in program.graphs.values() for loop in other.loops.values())
     carried = min((loop.carried for loop in loops if loop.body == name), default=len(graph.outputs))
     out = len(graph.outputs) - carried
-    return _Around((*graph.inputs[:carried], *[None] * out), False, takes)
+    return _ShardContext((*graph.inputs[:carried], *[None] * out), False, takes)
 
 
 @lru_cache(maxsize=4096)
-def _sharded(graph: Graph, plan: Plan, around: _Around) -> Graph:
+def _sharded(graph: Graph, plan: ShardingPlan, around: _ShardContext) -> Graph:
     """One graph under a plan: a body that many programs have is walked once, and stays one object."""
     return _Walk(graph, plan, around).run()
 
@@ -185,7 +185,7 @@ def _sharded(graph: Graph, plan: Plan, around: _Around) -> Graph:
 class _Walk:
     """One graph, rebuilt with sources where the plan puts them and collectives where ops need them."""
 
-    def __init__(self, graph: Graph, plan: Plan, around: _Around) -> None:
+    def __init__(self, graph: Graph, plan: ShardingPlan, around: _ShardContext) -> None:
         self.graph, self.plan, self.around, self.takes = graph, plan, around, dict(around.takes)
         self.b = Builder(graph.name)
         self.new: dict[Value, Value] = {}

@@ -9,7 +9,7 @@ from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
 from llmir.ir.core.program import Program
-from llmir.ir.tools.loops import Cut, cut_sizes
+from llmir.ir.tools.loops import PipelineCut, cut_sizes
 from llmir.ir.tools.pipeline import Pass, option
 
 _MOST = 10_000  # stages, which are machines of their own
@@ -52,7 +52,9 @@ class Stages(Pass):
 def _sizes(layers: str | Sequence[int]) -> tuple[int, ...]:
     """Layers of each stage, from `(3, 4)`, `3,4` or numbers."""
     if isinstance(layers, str):
-        layers = [arguments.read(n.strip()) for n in layers.strip().strip("()").split(",") if n.strip()]
+        layers = [
+            arguments.parse_field(n.strip()) for n in layers.strip().strip("()").split(",") if n.strip()
+        ]
     found = arguments.items(
         "stages: layers", layers, "numbers such as (30, 32, 32, 32)", most=_MOST, error=PassError
     )
@@ -63,7 +65,7 @@ def _staged(program: Program, sizes: tuple[int, ...]) -> Program:
     if len(sizes) == 1:
         return program
     (entry,) = program.entries
-    cut = Cut(program, sizes)
+    cut = PipelineCut(program, sizes)
     graphs = {g.name: g for g in map(cut.stage, range(len(sizes)))}
     bodies = {name: g for name, g in program.graphs.items() if name != entry}
     if taken := graphs.keys() & bodies.keys():

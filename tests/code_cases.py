@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import llmir
-from llmir.backends.step.evaluate import Plan
-from llmir.backends.step.functions import LONGEST, Code, TwoCode
+from llmir.backends.step.evaluate import StepEvaluator
+from llmir.backends.step.functions import LONGEST, StepFunction, StepFunctionPair
 from llmir.backends.tape import numpy
 from llmir.backends.tape.record import Function, Tape
 from llmir.base.array_namespace import SCALARS, Number
@@ -77,7 +77,7 @@ def asked(case: dict[str, Any]) -> tuple[llmir.Program, dict[str, Any]]:
     return llmir.run(program, how) if how else program, {"hw": case["device"], **priced}
 
 
-def plans(case: dict[str, Any]) -> dict[int, Plan]:
+def plans(case: dict[str, Any]) -> dict[int, StepEvaluator]:
     """The plans of its decode and of its prefill, by new tokens; none of what there is none of."""
     try:
         program, priced = asked(case)
@@ -87,9 +87,9 @@ def plans(case: dict[str, Any]) -> dict[int, Plan]:
         return {}
 
 
-def differences(plan: Plan, new: int) -> tuple[float, float, float]:
+def differences(plan: StepEvaluator, new: int) -> tuple[float, float, float]:
     """Of code to prices at all steps: the largest relative ones of a row and of the step, and bytes."""
-    code = Code(lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None)
+    code = StepFunction(lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None)
     tape = Tape(SCALARS)
     symbols = Binding(**{name: tape.symbol(name) for name in "BTC"})
     prices = list(dict.fromkeys(plan.prices))
@@ -98,7 +98,7 @@ def differences(plan: Plan, new: int) -> tuple[float, float, float]:
     at = Binding(**dict(zip("BTC", columns, strict=True)))
     off = [_off(many, price.time(at)) for many, price in zip(ops(*columns), prices, strict=True)]
     whole, memory = 0.0, 0.0
-    rows = TwoCode(lambda at: plan.timing(at).stages, plan.figures, 1 if new == 1 else None)
+    rows = StepFunctionPair(lambda at: plan.timing(at).stages, plan.figures, 1 if new == 1 else None)
     for after in (1 << 30, 0):  # kernels called, and what decides nothing left out
         code.after = rows.after = after
         code._kept.clear()
@@ -115,9 +115,11 @@ def differences(plan: Plan, new: int) -> tuple[float, float, float]:
     return max(off), whole, memory
 
 
-def looped(plan: Plan, new: int) -> tuple[float, float]:
+def looped(plan: StepEvaluator, new: int) -> tuple[float, float]:
     """The same of a grid that numba loops over: of the step, and bytes."""
-    code = Code(lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None, 0, "numba")
+    code = StepFunction(
+        lambda at: (plan.timing(at).step, peak(plan, at)), 1 if new == 1 else None, 0, "numba"
+    )
     batch = np.arange(1, 321, dtype=float)[:, None]
     context = np.concatenate((np.arange(8.0), np.geomspace(8, 2e5, 312).round()))
     at = Binding(B=batch, T=new, C=context[None])
@@ -127,12 +129,12 @@ def looped(plan: Plan, new: int) -> tuple[float, float]:
     return found
 
 
-def _step(plan: Plan, at: Binding) -> Number:
+def _step(plan: StepEvaluator, at: Binding) -> Number:
     """The step by the prices, never by code."""
     return plan.timing(at, plan.busy(at)).step
 
 
-def peak(plan: Plan, at: Binding) -> Number:
+def peak(plan: StepEvaluator, at: Binding) -> Number:
     return plan.fullest(lambda memory: memory.peak(at), at)
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from llmir.frontends.layers.attention import Attention, BlockIndex, Rope, Temper
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.compressed_attention import CompressedAttention, Compressor
-from llmir.frontends.layers.decoder import Decoder, Learned
+from llmir.frontends.layers.decoder import Decoder, LearnedPositions
 from llmir.frontends.layers.latent_attention import Indexer, LatentAttention
 from llmir.frontends.layers.layer import Layer, Norms, Streams, Sublayer
 from llmir.frontends.layers.linear_attention import DeltaNet, Lightning
-from llmir.frontends.layers.mamba import Mamba, Mamba2, ShortConv, Sides
-from llmir.frontends.layers.mlp import Mlp, Moe, Routing, apart
-from llmir.frontends.layers.shared_block import Shared
+from llmir.frontends.layers.mamba import Mamba, Mamba2, ParallelMixers, ShortConv
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing, expert_tensor_names
+from llmir.frontends.layers.shared_block import SharedBlock
 from llmir.ir.core.dtype import BF16, FP32
 
 _ROPES = (Rope(100.0), Rope(50.0, size=4), Rope(100.0, interleaved=True), Rope(9.0, size=2, interleaved=True))
@@ -68,7 +68,7 @@ def keepers(draw: st.DrawFn) -> Sublayer:
     low = (*((f"{part}_proj", 1, part) for part in "qkvb"), ("fa fb", 1, "a"), ("ga gb", 1, "z"))
     kda = DeltaNet(*(4, 4, 3, 5, taps, 1e-3), low, conv="{part}_conv", decays="g r d", gate="sigmoid")
     mamba = Mamba(8, 5, 3, taps, flag, norm=draw(st.sampled_from((None, Norm(1e-3), Norm(1e-3, learns=())))))
-    sides = Sides(mamba2, Attention(4, 2, 6, None), 0.5, (2.0, 0.7))
+    sides = ParallelMixers(mamba2, Attention(4, 2, 6, None), 0.5, (2.0, 0.7))
     others = (mamba, Lightning(4, 3, 9), ShortConv(8, taps, flag))
     return draw(st.sampled_from((mamba2, delta, kda, sides, *others)))
 
@@ -120,7 +120,7 @@ def mixers(draw: st.DrawFn, hidden: int) -> Sublayer:
 def experts(draw: st.DrawFn) -> Moe:
     """Of four experts two, by any choice, beside one for all tokens or not."""
     biased, stacked, gated = draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 2)) > 0
-    names = ("both[0/8]^T", "both[1/8]^T", "down^T") if stacked else apart()
+    names = ("both[0/8]^T", "both[1/8]^T", "down^T") if stacked else expert_tensor_names()
     biases = ("both_bias[0/8]", "both_bias[1/8]", "down_bias") if biased else None
     if not gated:
         names, biases = ("up^T", "down^T") if stacked else names[1:], biases and ("up_bias", "down_bias")
@@ -162,7 +162,7 @@ def mlps(draw: st.DrawFn) -> Sublayer:
 # Blocks that layers share, and what adapts the second, of whichever layer.
 _ADAPTERS = {"self_attn.q_proj": "q_adapter", "mlp.both": "both_adapter"}
 _SHARED = tuple(
-    Shared(
+    SharedBlock(
         f"{name}.",
         Attention(4, 2, 6, None, given="s h"),
         Mlp(8, matrices=("both[0]", "both[1]", "down_proj"), activation="gelu"),
@@ -220,7 +220,7 @@ def decoders(draw: st.DrawFn, most: int = 7) -> Decoder:
         layers=tuple(stack),
         embedding_scale=draw(st.sampled_from((1.0, 3.0))),
         logits_scale=draw(st.sampled_from((1.0, 0.25))),
-        learned=draw(st.sampled_from((None, Learned("wpe", 80, 2)))),
+        learned=draw(st.sampled_from((None, LearnedPositions("wpe", 80, 2)))),
         embedding_norm=draw(st.sampled_from(("", "embed_norm"))),
         **caps,
     )

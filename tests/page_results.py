@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import llmir
-from llmir.api.serve import at_rates
+from llmir.api.serve import simulate_rates
 from llmir.backends.simulate.replications import Replications
 
 
@@ -20,7 +20,7 @@ def _plan() -> Any:
 def _rates() -> Any:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     asked = {"prompt": 500, "generate": 50, "requests": 100, "max_ttft_s": 0.1, "max_tpot_s": 0.02}
-    return at_rates(program, "h100-sxm", [4, 30, 90], None, **asked)
+    return simulate_rates(program, "h100-sxm", [4, 30, 90], None, **asked)
 
 
 SWEPT = {"hw": "h100-sxm,h200", "tp": "1,2,3", "batch": "1:256:x4", "context": 2000}

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from llmir.backends.export.charts.frame import HEIGHT, WIDTH, padded
+from llmir.backends.export.charts.frame import HEIGHT, WIDTH, pad
 
 MODELS = {  # dense, experts, latent attention over ranks
     "llama3.1-8b": ("h100-sxm", ""),
@@ -37,7 +37,7 @@ def workload(name: str, **how: Any) -> Any:
 def new_axes(height: float = HEIGHT) -> Axes:
     """Axes of a page as the plots make them, which pyplot does not know."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained", dpi=100)
-    padded(figure)
+    pad(figure)
     return figure.subplots()
 
 

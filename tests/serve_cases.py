@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from llmir.backends.export.page.setups import Setup
 from llmir.backends.work.rows import AMOUNTS, BOUNDS
 from llmir.hw import library
-from llmir.server.app import app
-from llmir.server.guard import App
-from llmir.server.worker import LONGEST, Worker
+from llmir.page_server.app import app
+from llmir.page_server.guard import App
+from llmir.page_server.worker import LONGEST, Worker
 
 from .commands import TINY
 from .page_cases import MODULES, OP, SAID, STEP, Way, by_node

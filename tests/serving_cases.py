@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from llmir.backends.simulate.load import Load, turned
+from llmir.backends.simulate.load import Load, session_turns
 from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.server import LOG, POLICIES, Capacity, Course, Policy, Server
+from llmir.backends.simulate.server import LOG, POLICIES, Capacity, Policy, RequestTimeline, Server
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import C, Min
 from tests.naive_patience import Patient
@@ -112,7 +112,7 @@ def cases(draw: Any, shares: bool = True) -> Case:
     if draw(st.booleans()):
         found = replace(found, leave_s=np.array(draw(lists(st.just(np.inf) | st.floats(0.004, 0.4)))))
     if kind == "turns":
-        found = turned(found, "uniform:1,4", draw(st.floats(1e-3, 0.1)), draw(st.integers(0, 99)))
+        found = session_turns(found, "uniform:1,4", draw(st.floats(1e-3, 0.1)), draw(st.integers(0, 99)))
     if found.shares and isinstance(fills, Trtllm):  # who waits may find what is read with them
         fills = replace(fills, patience=0)
     size = 1 if fills.name == "sglang" else draw(st.sampled_from([1, 4, 16]))
@@ -174,7 +174,7 @@ def naively(case: Case, step: Toy | None = None) -> tuple[Patient, list[Request]
 ROOM = Capacity(blocks=100_000, block=16, tokens=8192, sequences=1024)
 
 
-def alike(found: Course, reads: list[Request]) -> None:
+def alike(found: RequestTimeline, reads: list[Request]) -> None:
     """Each request has the same course."""
     never = [np.inf]
     assert found.arrival_s == pytest.approx([r.arrival for r in reads], rel=1e-9, abs=0)

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.compare.explain import TIME, Line, arithmetic, explain
+from llmir.backends.compare.explain import TIME, FormulaLine, arithmetic, explain
 from llmir.backends.kernels import gemm
 from llmir.backends.kernels.base import Kernel, Shape, parameters
-from llmir.backends.kernels.gemm import Gemm, GemmShape
+from llmir.backends.kernels.gemm import GemmKernel, GemmShape
 from llmir.base.array_namespace import SCALARS, Number
 from llmir.hw import library
 from tests.test_tape import CASES, kernels, shapes
@@ -37,7 +37,7 @@ POINTS = ({"batch": 1, "new": 1, "context": 0}, {"batch": 40, "new": 1, "context
 POINTS += ({"batch": 3, "new": 700, "context": 300},)
 
 
-def composed(lines: tuple[Line, ...], given: Mapping[str, Number]) -> float:
+def composed(lines: tuple[FormulaLine, ...], given: Mapping[str, Number]) -> float:
     """The last of the lines, each as Python of what is above it."""
     known = {name: getattr(SCALARS, name) for name in ("ceil", "floor", "sqrt", "cbrt", "hypot", "expm1")}
     known |= {"inf": math.inf, **given}
@@ -88,12 +88,18 @@ def _more(of: Callable[..., Number]) -> Callable[..., Number]:
 
 @pytest.mark.parametrize(
     ("where", "line"),
-    [(Gemm, "memory"), (Gemm, "waves"), (Gemm, "multiplied"), (gemm, "missed"), (gemm, "longer")],
+    [
+        (GemmKernel, "memory"),
+        (GemmKernel, "waves"),
+        (GemmKernel, "multiplied"),
+        (gemm, "missed"),
+        (gemm, "longer"),
+    ],
 )
 def test_a_kernel_that_changes_changes_its_lines(
     where: Any, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = Gemm()
+    kernel = GemmKernel()
     # Where tiles and memory take as long, both decide.
     shape = GemmShape(m=250, n=4096, k=4096, turns=1)
     before = arithmetic(kernel, "seconds", H100, shape)

@@ -10,7 +10,7 @@ import pytest
 
 import llmir
 from llmir.backends.compare.diff import StepDiff
-from llmir.backends.cost.transfer import kernels_of, nearness, relatives
+from llmir.backends.cost.transfer import calibration_source, nearness, transfer_sources
 from llmir.backends.work.rows import Basis
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
@@ -45,17 +45,17 @@ def program() -> llmir.Program:
 @pytest.mark.parametrize("name", [n for line in BORROWED.values() for n in line.split()])
 def test_a_gpu_borrows_from_the_nearest_that_was_measured(name: str) -> None:
     (expected,) = (relative for relative, names in BORROWED.items() if name in names.split())
-    nearest = kernels_of(library.load(name))
+    nearest = calibration_source(library.load(name))
     assert nearest
     assert nearest.name == expected
 
 
 def test_every_bundled_device_is_measured_borrows_or_is_no_gpu() -> None:
     borrows = {n for line in BORROWED.values() for n in line.split()}
-    assert set(library.names()) == {*library.measured(), *borrows, "tpu-v5p", "tpu-v6e", "cpu"}
-    partly = {name for name in library.measured() if name in borrows}
+    assert set(library.names()) == {*library.calibrated_devices(), *borrows, "tpu-v5p", "tpu-v6e", "cpu"}
+    partly = {name for name in library.calibrated_devices() if name in borrows}
     assert partly == {"mi300x", "mi355x"}  # AITER's products and experts
-    assert not any(relatives(library.load(n)) for n in ("tpu-v5p", "tpu-v6e", "cpu"))
+    assert not any(transfer_sources(library.load(n)) for n in ("tpu-v5p", "tpu-v6e", "cpu"))
 
 
 def test_nearness_goes_by_vendor_instruction_set_technology_generation_and_memory() -> None:
@@ -100,7 +100,7 @@ def test_no_default_comparison_mixes_bases(program: llmir.Program) -> None:
 
 @pytest.mark.parametrize("passes", ["", "fuse-attention", llmir.DEFAULT_PIPELINE])
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-30b-a3b"])
-@pytest.mark.parametrize("device", [*library.measured(), "h200", "mi300x", "t4"])
+@pytest.mark.parametrize("device", [*library.calibrated_devices(), "h200", "mi300x", "t4"])
 def test_within_a_node_no_op_is_beside_the_kernels(name: str, passes: str, device: str) -> None:
     """Eager attention, experts, what ranks send each other and what stages do."""
     for parallel in ("", "shard{tp=2}", "stages{pp=2}"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.request.beams import BeamSearch
+from llmir.backends.request.beams import BeamWorkload
 from llmir.backends.request.workload import Workload
 from llmir.base.errors import InputError, PassError
 
@@ -30,9 +30,9 @@ def priced(engine: str | None, name: str = "llama3.1-8b", batch: int = BATCH) ->
     )
 
 
-def beams(job: Workload, width: int) -> BeamSearch:
+def beams(job: Workload, width: int) -> BeamWorkload:
     found = llmir.beam_search(job, width)
-    assert isinstance(found, BeamSearch)
+    assert isinstance(found, BeamWorkload)
     return found
 
 

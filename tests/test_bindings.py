@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.base.errors import InputError
-from llmir.ir.sizes.binding import Binding, Mixed, Packed, packed
+from llmir.ir.sizes.binding import Binding, MixedBinding, PackedBinding, pack
 from llmir.ir.sizes.polynomial import B, C, Dim, Max, Min, Size, T, ceildiv
 
 SIZES: tuple[Size, ...] = (
@@ -93,7 +93,7 @@ def test_a_block_of_a_mixed_step_is_those_rows_of_it(
         shape = np.broadcast_shapes(shape_of(one), shape_of(other))
     except ValueError:
         return
-    mixed = Mixed([Binding(**one), Binding(**other)])
+    mixed = MixedBinding([Binding(**one), Binding(**other)])
     assert mixed.shape == shape
     if not shape:
         return
@@ -111,7 +111,7 @@ POINTS = st.fixed_dictionaries({"B": st.integers(1, 9), "T": st.integers(0, 40),
 def test_a_mixed_step_sums_what_counts_and_has_the_rest_once(
     points: list[dict[str, int]], weights: int, by: int
 ) -> None:
-    at = Mixed([Binding(**p) for p in points])
+    at = MixedBinding([Binding(**p) for p in points])
     rows = sum(p["B"] * p["T"] for p in points)
     assert at(weights) == weights
     assert at(B * T + weights) == rows + weights
@@ -123,7 +123,7 @@ def test_a_mixed_step_sums_what_counts_and_has_the_rest_once(
 
 @given(POINTS, st.sampled_from(SIZES))
 def test_a_mixed_step_of_one_part_is_that_part(point: dict[str, int], size: Size) -> None:
-    assert Mixed([Binding(**point)])(size) == Binding(**point)(size)
+    assert MixedBinding([Binding(**point)])(size) == Binding(**point)(size)
 
 
 def test_what_has_no_value_is_named() -> None:
@@ -138,14 +138,14 @@ def test_sizes_and_bindings_travel_between_processes(size: Size) -> None:
     one, other = Binding(B=3, T=4, C=5), Binding(B=np.arange(3), T=1, C=2)
     assert pickle.loads(pickle.dumps(size)) == size
     assert pickle.loads(pickle.dumps(one))(size) == one(size)
-    for at in (other, Mixed([one, other])):
+    for at in (other, MixedBinding([one, other])):
         assert (pickle.loads(pickle.dumps(at))(size) == at(size)).all()
 
 
 def test_packed_points_are_the_points() -> None:
     random, count = np.random.default_rng(0), 1 << 20
     counts = {"B": random.integers(1, 300, count), "T": 1, "C": random.integers(0, 1 << 33, count)}
-    plain, few = Binding(**counts), Packed(**{name: packed(n) for name, n in counts.items()})
+    plain, few = Binding(**counts), PackedBinding(**{name: pack(n) for name, n in counts.items()})
     assert few.shape == plain.shape
     for name, value in few.symbols.items():
         assert np.array_equal(value, counts[name])

@@ -14,7 +14,7 @@ import pytest
 
 from llmir.backends.export.json import to_csv
 from llmir.base.errors import UnreadableError
-from llmir.base.readers import Budget, inert, load_json, load_yaml
+from llmir.base.readers import Budget, escape_formula, load_json, load_yaml
 
 from .commands import TINY, Run, runner
 
@@ -242,4 +242,4 @@ def test_a_budget_is_exact() -> None:
 def test_no_cell_is_a_formula_and_numbers_stay_numbers() -> None:
     rows = [{"name": "=HYPERLINK(0)", "-1+1": -1.5, "c": "@x", "d": "-3", "e": None, "f": "\tx", "g": "a=b"}]
     assert to_csv(rows) == "name,'-1+1,c,d,e,f,g\n'=HYPERLINK(0),-1.5,'@x,-3,,'\tx,a=b\n"
-    assert all(inert(x) == x for x in (-5, "-5", "+1.5e-3", "", "x", 0.0, True))
+    assert all(escape_formula(x) == x for x in (-5, "-5", "+1.5e-3", "", "x", 0.0, True))

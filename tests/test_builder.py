@@ -12,7 +12,7 @@ import llmir
 from llmir.backends.interpret.program import interpret
 from llmir.base.errors import VerifyError
 from llmir.ir.core.equation import equation
-from llmir.ir.core.op import OPS, Meeting, Op
+from llmir.ir.core.op import OPS, Op, RankGroup
 from llmir.ir.ops import make
 
 OWN = [name for name, kind in OPS.items() if kind.__module__.startswith("llmir.ir.ops.") and not kind.source]
@@ -105,4 +105,4 @@ def test_a_merged_projection_sums_nothing_that_one_of_its_products_lacks() -> No
 
 def test_an_op_that_joins_no_ranks_says_so() -> None:
     with pytest.raises(VerifyError, match="silu joins no ranks"):
-        make("silu").meet([], 0, Meeting(0))
+        make("silu").meet([], 0, RankGroup(0))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.memory.caches import PAGE, POLICIES, State, policy
+from llmir.backends.memory.caches import PAGE, POLICIES, CacheState, policy
 from llmir.base.errors import InputError
 from llmir.frontends.layers.decoder import Decoder
 from llmir.ir.core.tensor import parse_tensor
@@ -29,11 +29,11 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     return runner(capsys, tmp_path, monkeypatch)
 
 
-def state(type: str, layer: str = "", times: int = 1) -> State:
-    return State(parse_tensor(type), True, layer, times)
+def state(type: str, layer: str = "", times: int = 1) -> CacheState:
+    return CacheState(parse_tensor(type), True, layer, times)
 
 
-def reserved(name: str, *states: State, tokens: int, sequences: int = 1) -> int:
+def reserved(name: str, *states: CacheState, tokens: int, sequences: int = 1) -> int:
     return int(Binding(B=sequences, T=1, C=tokens - 1)(policy(name).reserved(states)))
 
 

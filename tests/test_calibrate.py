@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.cost.transfer import basis
 from llmir.backends.kernels.base import parameters
-from llmir.backends.kernels.gemm import Gemm, GemmShape
-from llmir.backends.kernels.stream import Stream, StreamShape
-from llmir.backends.silicon.rows import Column, errors, group_folds, read
+from llmir.backends.kernels.gemm import GemmKernel, GemmShape
+from llmir.backends.kernels.stream import StreamKernel, StreamShape
+from llmir.backends.silicon.rows import Column, error_statistics, group_folds, read_rows
 from llmir.backends.silicon.tables.table import FORMATS
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library, schema
-from llmir.hw.calibration import Calibration, Fitted, to_yaml
+from llmir.hw.calibration import Calibration, KernelParameters, to_yaml
 
 from .commands import Run, runner
 from .measured import cases_of, fitted
@@ -42,7 +42,7 @@ def grid() -> GemmShape:
     return GemmShape(*np.array(rows, dtype=float).T)
 
 
-def written(folder: Path, kernel: Gemm, device: str = "h100_sxm", engine: str = "ours-1.0") -> Path:
+def written(folder: Path, kernel: GemmKernel, device: str = "h100_sxm", engine: str = "ours-1.0") -> Path:
     """A folder with a gemm.csv that `kernel` made."""
     shape = grid()
     times = np.asarray(kernel.seconds(library.load(device), shape)) * 1e6
@@ -75,7 +75,7 @@ def test_a_bad_row_is_named_and_the_rest_is_used(tmp_path: Path, cell: str) -> N
     path = tmp_path / "gemm.csv"
     good = "h100_sxm,bfloat16,1,128,64,3.5,ours,,test,\n"
     path.write_text(HEADER + good + f"h100_sxm,bfloat16,1,{cell},64,3.5,ours,,test,\n" + good)
-    found = read(path, FORMATS["gemm"].numbers, ("gpu",))
+    found = read_rows(path, FORMATS["gemm"].numbers, ("gpu",))
     assert found["line"].tolist() == [1, 3]
     [problem] = found.problems
     assert problem.startswith("gemm.csv: row 2: ")
@@ -85,7 +85,7 @@ def test_a_bad_row_is_named_and_the_rest_is_used(tmp_path: Path, cell: str) -> N
 def test_a_row_that_breaks_off_is_named_too(tmp_path: Path) -> None:
     path = tmp_path / "gemm.csv"
     path.write_text(HEADER + "h100_sxm,bfloat16,1,128\n")
-    found = read(path, FORMATS["gemm"].numbers, ("gpu",))
+    found = read_rows(path, FORMATS["gemm"].numbers, ("gpu",))
     assert (len(found), list(found.problems)) == (0, ["gemm.csv: row 1: k is empty"])
 
 
@@ -101,13 +101,13 @@ def test_a_file_that_is_no_such_table_is_an_error(tmp_path: Path, content: bytes
     path = tmp_path / "gemm.csv"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read(path, {"m": Column(), "n": Column()}, ())
+        read_rows(path, {"m": Column(), "n": Column()}, ())
 
 
 def test_an_empty_cell_may_have_a_meaning(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("window\n0\n\n \n4\n")
-    assert read(path, {"window": Column(low=0, empty=0)}, ())["window"].tolist() == [0, 0, 4]
+    assert read_rows(path, {"window": Column(low=0, empty=0)}, ())["window"].tolist() == [0, 0, 4]
 
 
 # --- folds and errors ----------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_folds_leave_whole_groups_out_and_each_row_once(groups: list[int], folds
 
 
 def test_errors_by_hand() -> None:
-    found = errors(np.array([1.2, 0.9, 1.0, 3.0]), np.array([1.0, 1.0, 1.0, 2.0]))
+    found = error_statistics(np.array([1.2, 0.9, 1.0, 3.0]), np.array([1.0, 1.0, 1.0, 2.0]))
     assert found.n == 4
     assert found[1:] == pytest.approx((0.2, 0.15, 0.15, 0.41))
 
@@ -135,34 +135,34 @@ def test_errors_by_hand() -> None:
 def test_a_fit_finds_what_made_noisy_times() -> None:
     pytest.importorskip("scipy")
     device, shape = library.load("h100-sxm"), grid()
-    made = Gemm(rate=0.75, bandwidth=0.65, feed=0.3, launch_us=4, split_us=2)
+    made = GemmKernel(rate=0.75, bandwidth=0.65, feed=0.3, launch_us=4, split_us=2)
     noise = np.random.default_rng(1).lognormal(0, 0.05, len(np.asarray(shape.m)))
     times = np.asarray(made.seconds(device, shape)) * noise
     times[::17] *= 3  # outliers, which a robust fit does not follow
-    found = fitted(Gemm, device, shape, times)
+    found = fitted(GemmKernel, device, shape, times)
     for name in ("rate", "bandwidth", "launch_us"):
         assert getattr(found, name) == pytest.approx(getattr(made, name), rel=0.1), name
-    away = errors(np.asarray(found.seconds(device, shape)), np.asarray(made.seconds(device, shape)))
+    away = error_statistics(np.asarray(found.seconds(device, shape)), np.asarray(made.seconds(device, shape)))
     assert away.mape < 0.04
-    assert found == fitted(Gemm, device, shape, times)  # reproducible
+    assert found == fitted(GemmKernel, device, shape, times)  # reproducible
 
 
 def test_parameters_that_no_row_tells_stay_at_their_defaults() -> None:
     pytest.importorskip("scipy")
     tiny = StreamShape(np.array([1.0, 2, 4]), np.array([64.0, 128, 256]))
-    found = fitted(Stream, library.load("a100"), tiny, np.array([5e-6, 5e-6, 5e-6]))
+    found = fitted(StreamKernel, library.load("a100"), tiny, np.array([5e-6, 5e-6, 5e-6]))
     assert found.launch_us == pytest.approx(5, rel=0.15)
-    assert found.bandwidth == pytest.approx(Stream().bandwidth, rel=0.05)
+    assert found.bandwidth == pytest.approx(StreamKernel().bandwidth, rel=0.05)
 
 
 def test_without_rows_or_scipy_a_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
     with pytest.raises(InputError, match=r"fitting needs scipy: pip install 'llmir\[calibrate\]'"):
-        fitted(Gemm, library.load("a100"), GemmShape(1, 1, 1), np.array([1e-6]))
+        fitted(GemmKernel, library.load("a100"), GemmShape(1, 1, 1), np.array([1e-6]))
 
 
 def test_rows_faster_than_the_memory_are_set_apart(tmp_path: Path) -> None:
-    folder = written(tmp_path / "rows", Gemm())
+    folder = written(tmp_path / "rows", GemmKernel())
     with (folder / "gemm.csv").open("a") as file:
         file.write(
             "h100_sxm,bfloat16,1,8192,8192,10,ours-1.0,,test,\nunknown_gpu,bfloat16,1,1,1,9,ours-1.0,,test,\n"
@@ -179,7 +179,7 @@ def test_rows_faster_than_the_memory_are_set_apart(tmp_path: Path) -> None:
 
 def test_the_command_fits_judges_and_writes_a_device_file(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("scipy")
-    made = Gemm(rate=0.7, bandwidth=0.7, launch_us=5)
+    made = GemmKernel(rate=0.7, bandwidth=0.7, launch_us=5)
     written(tmp_path / "rows", made)
     ran = run("calibrate", "--from", "rows", "--family", "gemm", "--format", "json", "-o", "ours.yaml")
     assert ran.code == 0, ran.err
@@ -201,10 +201,10 @@ def test_the_command_fits_judges_and_writes_a_device_file(run: Run, tmp_path: Pa
 def test_each_parameter_is_shown_with_its_least_and_most_over_the_folds(run: Run, tmp_path: Path) -> None:
     """What the rows tell is the same in all five."""
     pytest.importorskip("scipy")
-    made = Gemm(rate=0.7, bandwidth=0.7, launch_us=5, split_us=20)
+    made = GemmKernel(rate=0.7, bandwidth=0.7, launch_us=5, split_us=20)
     found = llmir.calibrate(written(tmp_path / "rows", made), family="gemm")
     spreads = {row["parameter"]: row for row in found.spreads}
-    assert [*spreads] == [p.name for p in parameters(Gemm)]
+    assert [*spreads] == [p.name for p in parameters(GemmKernel)]
     for row in spreads.values():
         assert row["low"] <= row["high"]
     launch = spreads["launch_us"]
@@ -227,7 +227,7 @@ def test_each_parameter_is_shown_with_its_least_and_most_over_the_folds(run: Run
     ],
 )
 def test_bad_arguments_are_one_line(run: Run, tmp_path: Path, arguments: Any, message: str) -> None:
-    written(tmp_path / "rows", Gemm())
+    written(tmp_path / "rows", GemmKernel())
     ran = run("calibrate", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert message in ran.err.lower() or message in ran.err
@@ -272,9 +272,9 @@ def test_fits_that_are_worse_than_the_roofline_are_not_written(run: Run, tmp_pat
 
 
 def test_one_file_is_of_one_device(run: Run, tmp_path: Path) -> None:
-    written(tmp_path / "rows", Gemm())
+    written(tmp_path / "rows", GemmKernel())
     first = (tmp_path / "rows" / "gemm.csv").read_text()
-    written(tmp_path / "rows", Gemm(), device="b200_sxm")
+    written(tmp_path / "rows", GemmKernel(), device="b200_sxm")
     second = (tmp_path / "rows" / "gemm.csv").read_text().removeprefix(HEADER)
     (tmp_path / "rows" / "gemm.csv").write_text(first + second)
     ran = run("calibrate", "--from", "rows", "-o", "x.yaml")
@@ -322,7 +322,7 @@ def test_the_bundled_products_are_near_what_was_measured() -> None:
         at = basis(case.device, "gemm_bf16", case.engine)
         if at and len(case.seconds) > 100:
             assert at.device == case.device
-            assert errors(case.predicted({"gemm_bf16": at.kernel}), case.seconds).mape < 0.12
+            assert error_statistics(case.predicted({"gemm_bf16": at.kernel}), case.seconds).mape < 0.12
 
 
 def test_collectives_between_nodes_are_fitted_where_the_network_is_known(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ def test_collectives_between_nodes_are_fitted_where_the_network_is_known(tmp_pat
 
 @pytest.mark.parametrize("engine", ["a: b", "123", 'x"y', "my-a", "torch.distributed nccl", "- #"])
 def test_a_device_file_reads_back_whatever_the_framework_is_called(engine: str) -> None:
-    values = {p.name: p.default for p in parameters(Gemm)}
-    fitted = Fitted(values, f'{engine}, "measured"', 12, 0.1)
+    values = {p.name: p.default for p in parameters(GemmKernel)}
+    fitted = KernelParameters(values, f'{engine}, "measured"', 12, 0.1)
     text = to_yaml(Calibration(engine, {engine: {"gemm_bf16": fitted}}))
     again = schema.calibration(yaml.safe_load(text)["calibration"], "test", 1)
     assert again.engine == engine
@@ -363,7 +363,7 @@ def test_a_device_file_reads_back_whatever_the_framework_is_called(engine: str) 
 
 
 def test_of_two_versions_of_an_engine_that_of_more_rows_is_kept(run: Run, tmp_path: Path) -> None:
-    few, many = Gemm(launch_us=9), Gemm(launch_us=2)
+    few, many = GemmKernel(launch_us=9), GemmKernel(launch_us=2)
     written(tmp_path, many, engine="ours-2.0")
     more = (tmp_path / "gemm.csv").read_text()
     written(tmp_path, few, engine="ours-3.0")
@@ -385,4 +385,4 @@ def test_rows_of_no_family_are_named(tmp_path: Path) -> None:
 def test_a_column_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "gemm.csv").write_text("m,n,m\n1,2,3\n")
     with pytest.raises(InputError, match=r"gemm\.csv: column m is there more than once"):
-        read(tmp_path / "gemm.csv", {"m": Column(), "n": Column()}, ())
+        read_rows(tmp_path / "gemm.csv", {"m": Column(), "n": Column()}, ())

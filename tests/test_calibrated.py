@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.cost.models import model
-from llmir.backends.cost.transfer import nearest, of_device, together
+from llmir.backends.cost.transfer import combine_errors, device_error, nearest_fit
 from llmir.backends.work.rows import Basis
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
@@ -108,9 +108,9 @@ def test_each_op_says_the_basis_of_its_time() -> None:
     (product,) = (op for op in moved if op.name == "layer.qkv_proj")
     assert product.basis == Basis("calibrated", "H100-SXM")
     assert product.error == pytest.approx(
-        together(
+        combine_errors(
             own["layer.qkv_proj"].error or 0,
-            of_device(llmir.hw.load("h200"), llmir.hw.load("h100"), "gemm_bf16"),
+            device_error(llmir.hw.load("h200"), llmir.hw.load("h100"), "gemm_bf16"),
         )
     )
     abroad = {op.name: op for op in llmir.analyze(program, "mi300x", batch=4, new=1, context=99).ops}
@@ -118,9 +118,9 @@ def test_each_op_says_the_basis_of_its_time() -> None:
     attention = abroad["layer.flash_attention"]
     assert attention.basis == Basis("calibrated", "H100-SXM")
     assert attention.error == pytest.approx(
-        together(
+        combine_errors(
             own["layer.flash_attention"].error or 0,
-            of_device(llmir.hw.load("mi300x"), llmir.hw.load("h100"), "attention_decode"),
+            device_error(llmir.hw.load("mi300x"), llmir.hw.load("h100"), "attention_decode"),
         )
     )
     far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])
@@ -281,7 +281,7 @@ def test_an_engine_takes_its_own_kernel_of_near_arithmetic_before_anothers() -> 
             ("trtllm", "gemm_int4_weights"),
         ),
     ):
-        basis = nearest(device, families, engine)
+        basis = nearest_fit(device, families, engine)
         assert basis
         assert (basis.engine, basis.family) == found
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmir.backends.simulate import cluster as module
-from llmir.backends.simulate.load import Load, drawn
+from llmir.backends.simulate.load import Load, sample_load
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.server import Capacity, Policy, Server, alone, calmly
-from llmir.backends.simulate.step_times import Prices
+from llmir.backends.simulate.server import Capacity, Policy, Server, fast_loop, is_deterministic
+from llmir.backends.simulate.step_times import StepTimes
 from tests.serving_cases import Case, Toy, left, policies, policy
 from tests.serving_cases import load as load_of
 
@@ -27,13 +27,13 @@ def both(fills: Policy, capacity: Capacity, load: Load, step: Any = None) -> tup
     spans = []
 
     def noted(server: Server, first: int, comes_s: Any) -> int:
-        spans.append(range(first, calmly(server, first, comes_s)))
+        spans.append(range(first, fast_loop(server, first, comes_s)))
         return spans[-1].stop
 
     with patch.object(module, "calmly", noted):
-        fast = module.serve(Prices(step or Toy()), fills, capacity, load)
+        fast = module.serve(StepTimes(step or Toy()), fills, capacity, load)
     with patch.object(module, "alone", lambda server: False):
-        slow = module.serve(Prices(step or Toy()), fills, capacity, load)
+        slow = module.serve(StepTimes(step or Toy()), fills, capacity, load)
     for name in COLUMNS:
         assert getattr(fast.course, name) == getattr(slow.course, name), name
     for name in ("joined_s", "resumed_s"):
@@ -88,7 +88,7 @@ def test_arrivals_at_the_very_end_of_a_step_go_as_in_the_general_loop() -> None:
 )
 @pytest.mark.parametrize("ahead", [False, True])
 def test_it_goes_on_after_each_rush(engine: str, size: int, ahead: bool) -> None:
-    load = drawn(900, "uniform:1,400", "uniform:1,90", rate=4)
+    load = sample_load(900, "uniform:1,400", "uniform:1,90", rate=4)
     rush = (np.arange(900) // 100 % 3 == 1)[1:]
     gaps = np.diff(load.arrival_s) * np.where(rush, 0.05, 1)
     load = replace(load, arrival_s=np.concatenate([[0.0], np.cumsum(gaps)]))
@@ -113,5 +113,5 @@ def test_it_is_left_to_those_whose_policy_is_known_and_who_share_nothing() -> No
         (Vllm(), replace(load, timeout_s=9.0), Toy(), False),
         (Vllm(), load, Toy(window=7), False),
     ):
-        server = module.serve(Prices(step), fills, room, comes)
-        assert alone(server) is may
+        server = module.serve(StepTimes(step), fills, room, comes)
+        assert is_deterministic(server) is may

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir import Program
-from llmir.backends.cost.batch import Stack
+from llmir.backends.cost.batch import OpTimeStack
 from llmir.base.errors import HardwareError, InputError, PassError
 
 CLOSE = 1e-12
@@ -108,7 +108,7 @@ def test_prices_stack_by_kernel() -> None:
         for dp in (1, 2, 4)
     ]
     prices = {price: None for plan in plans for price in plan.prices}
-    stack = Stack([(0, price) for price in prices], 1)
+    stack = OpTimeStack([(0, price) for price in prices], 1)
     assert sum(len(places) for places, _ in stack.groups) == len(prices) > 2 * len(stack.groups)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.compare.diff import WorkloadDiff
-from llmir.backends.request.workload import Chunk, chunks, reading
+from llmir.backends.request.workload import ChunkSteps, prefill_chunks, prefill_times
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
@@ -28,7 +28,7 @@ def test_each_token_of_each_prompt_is_read_once(
     prompts: int, new: int, cached: int, budget: int | None, lanes: int
 ) -> None:
     read: dict[int, int] = {}  # by place in a prompt, how many prompts' token it is
-    for chunk in chunks(prompts, new, cached, budget, lanes):
+    for chunk in prefill_chunks(prompts, new, cached, budget, lanes):
         each = -(-chunk.prompts // min(lanes, prompts))  # prompts of a lane
         assert budget is None or each * chunk.new <= budget
         for start in np.atleast_1d(chunk.cached):
@@ -38,7 +38,7 @@ def test_each_token_of_each_prompt_is_read_once(
 
 
 def test_a_budget_of_all_tokens_is_one_step() -> None:
-    assert chunks(4, 100, 7, 400) == chunks(4, 100, 7, None) == (Chunk(4, 100, 7),)
+    assert prefill_chunks(4, 100, 7, 400) == prefill_chunks(4, 100, 7, None) == (ChunkSteps(4, 100, 7),)
 
 
 @pytest.fixture
@@ -202,13 +202,13 @@ def test_the_mean_first_token_is_that_of_prompts_read_in_turn(
     prompts: int, new: int, budget: int, lanes: int
 ) -> None:
     """Whole prompts come with their step; each step here takes as long as it has tokens."""
-    steps = chunks(prompts, new, 0, budget, lanes)
+    steps = prefill_chunks(prompts, new, 0, budget, lanes)
 
-    def price(chunk: Chunk) -> Any:
+    def price(chunk: ChunkSteps) -> Any:
         seconds = np.full(np.shape(chunk.cached), float(chunk.prompts * chunk.new))
         return SimpleNamespace(time_s=seconds, interval_s=seconds)
 
-    found = reading(steps, price)
+    found = prefill_times(steps, price)
     ends: list[float] = []
     at = 0.0
     if new <= budget:

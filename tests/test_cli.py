@@ -322,7 +322,7 @@ def test_an_interrupt_and_a_bug_of_ours_are_one_line(run: Run, monkeypatch: pyte
         def load(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("llmir.api.estimate.load", load)
+        monkeypatch.setattr("llmir.api.load.load", load)
         return run("analyze", "tiny.json")
 
     assert raising(KeyboardInterrupt()).code == 130

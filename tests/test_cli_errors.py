@@ -290,7 +290,7 @@ def test_an_option_is_refused_in_the_words_of_the_api(run: Run, option: str) -> 
     for value in WRONG:
         ran = run("analyze", "tiny.json", f"--{option}={value}")
         try:
-            TAKEN[option](convert.read(value.strip()))
+            TAKEN[option](convert.parse_field(value.strip()))
         except LlmirError as error:
             assert (ran.code, ran.out) == (2, "")
             assert ran.err == f"error: --{option}: {str(error)[str(error).index('expected') :]}\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.request.closed_loop import Service
+from llmir.backends.request.closed_loop import ClosedLoopWorkload
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw.engine_sections import scheduler
 from llmir.ir.core.program import Program
@@ -29,9 +29,11 @@ def built(*passes: str, model: str = "qwen3-4b") -> Program:
     return llmir.run(llmir.load(model), [llmir.DEFAULT_PIPELINE, *passes])
 
 
-def served(program: Program, users: int, prompt: int = 1000, generate: int = 200, **how: Any) -> Service:
+def served(
+    program: Program, users: int, prompt: int = 1000, generate: int = 200, **how: Any
+) -> ClosedLoopWorkload:
     found = llmir.workload(program, "h100", concurrency=users, prompt=prompt, generate=generate, **how)
-    assert isinstance(found, Service)
+    assert isinstance(found, ClosedLoopWorkload)
     return found
 
 
@@ -250,7 +252,7 @@ def test_budgets_are_the_engines() -> None:
     for engine, devices in budgets.items():
         for device, tokens in devices.items():
             job = llmir.workload(program, device, concurrency=2, engine=engine)
-            assert isinstance(job, Service)
+            assert isinstance(job, ClosedLoopWorkload)
             assert job.loop.chunk == tokens
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.compare.explain import explain
-from llmir.backends.work.network import check, ranks, split
+from llmir.backends.work.network import check_nodes, rank_topology, split_group
 from llmir.base.errors import HardwareError
 from llmir.cli.main import cli
 from llmir.hw import library, schema
-from llmir.hw.link import Link, Node
+from llmir.hw.link import Link, MachineNode
 from llmir.ir.core.mesh import Mesh
 
 FOLDER = Path(library.__file__).parent / "clusters"
@@ -103,7 +103,7 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
         "utf-8",
     )
     found = library.cluster(path)
-    assert found.node == Node("my box", 4, Link(1.25e9, 1e-5))
+    assert found.node == MachineNode("my box", 4, Link(1.25e9, 1e-5))
     assert [found.source(f"node.{key}") for key in ("devices", "network.GBps", "network.latency_us")] == [
         "counted",
         "10 GbE",
@@ -175,11 +175,11 @@ def test_a_group_is_the_devices_that_differ_only_along_its_axes(
 def test_groups_lie_over_nodes() -> None:
     dgx = library.load("dgx-h100")
     mesh = Mesh((("dp0", 2), ("tp0", 2), ("tp1", 2), ("tp2", 2), ("tp3", 2)))
-    assert split(dgx, mesh.group(("tp0", "tp1", "tp2", "tp3"))) == (tuple(range(8)), 2)
-    assert split(dgx, mesh.group(("tp1", "tp2", "tp3"))) == (tuple(range(8)), 1)
-    assert split(dgx, mesh.group(("dp0",))) == ((0,), 2)
-    assert split(dgx, mesh.group(("dp0", "tp3"))) == ((0, 1), 2)
-    assert split(library.load("h100"), tuple(range(32))) == (tuple(range(32)), 1)
+    assert split_group(dgx, mesh.group(("tp0", "tp1", "tp2", "tp3"))) == (tuple(range(8)), 2)
+    assert split_group(dgx, mesh.group(("tp1", "tp2", "tp3"))) == (tuple(range(8)), 1)
+    assert split_group(dgx, mesh.group(("dp0",))) == ((0,), 2)
+    assert split_group(dgx, mesh.group(("dp0", "tp3"))) == ((0, 1), 2)
+    assert split_group(library.load("h100"), tuple(range(32))) == (tuple(range(32)), 1)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_counts_that_do_not_match_nodes(how: str, cluster: str, says: str | None
     program = llmir.run(llmir.load("llama3.1-8b"), f"fuse-attention,shard{{{how}}}")
     device = library.cluster(cluster)
     if says is None:
-        check(ranks(program), device)
+        check_nodes(rank_topology(program), device)
         assert llmir.analyze(program, device, batch=24).time_s > 0
     else:
         assert says in complaint(lambda: llmir.analyze(program, device, batch=24))
@@ -231,9 +231,9 @@ def test_groups_that_lie_in_one_node_here_and_in_two_there(tmp_path: Path) -> No
     path.write_text("extend: dgx-h100\nnode: {name: four, devices: 4}\n", "utf-8")
     program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,shard{tp=4}")
     three = ("a", 3)
-    check(ranks(program.replace(mesh=Mesh((three, *program.mesh.axes)))), library.cluster(path))
+    check_nodes(rank_topology(program.replace(mesh=Mesh((three, *program.mesh.axes)))), library.cluster(path))
     turned = program.replace(mesh=Mesh((*program.mesh.axes, three)))
-    message = complaint(lambda: check(ranks(turned), library.cluster(path)))
+    message = complaint(lambda: check_nodes(rank_topology(turned), library.cluster(path)))
     assert message.startswith(
         "four has 4 devices a node: a group of 4 ranks lies unevenly over them, 2 + 1 + 1"
     )
@@ -339,7 +339,7 @@ def test_a_network_joins_boxes_that_have_none() -> None:
         {"name": "pcie", "bytes_per_s": 32e9, "latency_s": 1e-6},
         {"name": "network", "bytes_per_s": 25e9, "latency_s": 5e-6},
     ]
-    assert library.join("l40s", "1.25 GBps").node == Node("box of 8", 8, Link(1.25e9, direct=True))
+    assert library.join("l40s", "1.25 GBps").node == MachineNode("box of 8", 8, Link(1.25e9, direct=True))
     shown = run(*options[:4], "--hw", "l40s", "--network", "50GBps,3us")
     assert "16 × L40S in 2 × box of 8" in shown
     assert "links" in shown

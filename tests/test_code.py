@@ -12,8 +12,8 @@ import pytest
 import llmir
 from llmir.backends.step import evaluate
 from llmir.backends.step import functions as module
-from llmir.backends.step.evaluate import Group
-from llmir.backends.step.functions import Code, Often
+from llmir.backends.step.evaluate import OpGroup
+from llmir.backends.step.functions import JitFunction, StepFunction
 from llmir.backends.tape.record import Function, Tape, tape_of
 from llmir.base.array_namespace import SCALARS
 from llmir.base.errors import InputError
@@ -86,7 +86,7 @@ def test_many_points_of_several_lengths_are_code_too(
         known = llmir.analyze(staged, device, **at)
         expected, alone = known.time_s, known.overhead_s
         monkeypatch.setattr(evaluate, "MANY", 10)
-        monkeypatch.setattr(Group, "sums", counted := Counted(Group.sums))
+        monkeypatch.setattr(OpGroup, "sums", counted := Counted(OpGroup.sums))
         found = llmir.analyze(staged, device, **at)
         assert found.time_s == pytest.approx(expected, rel=1e-12, abs=0)
         assert found.overhead_s == pytest.approx(alone, rel=1e-11, abs=1e-15)
@@ -157,7 +157,9 @@ def test_text_is_a_program_by_itself(program: llmir.Program) -> None:
 
 def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pairs of B and T are computed once, wherever they lie; many as they are."""
-    code = Code(lambda at: (at.xp.sqrt(at.symbols["B"] * 3 + at.symbols["T"] * 1.0) * at.symbols["C"],))
+    code = StepFunction(
+        lambda at: (at.xp.sqrt(at.symbols["B"] * 3 + at.symbols["T"] * 1.0) * at.symbols["C"],)
+    )
     asked: list[tuple[str, int]] = []
     code.after = 1 << 30
     compiled = code.whole.run
@@ -198,7 +200,7 @@ def test_points_share_what_their_batches_have_in_common(monkeypatch: pytest.Monk
 
 def test_pairs_that_no_float_tells_apart_are_left_as_they_are() -> None:
     batch, new = np.array([3e9] * 4), np.array([4e6 + 1, 4e6 + 2] * 2)
-    code = Code(lambda at: (at.symbols["B"] + at.symbols["T"] + 0 * at.symbols["C"],))
+    code = StepFunction(lambda at: (at.symbols["B"] + at.symbols["T"] + 0 * at.symbols["C"],))
     assert code.grid(batch, new, np.zeros(4))[0].tolist() == (batch + new).tolist()
 
 
@@ -211,7 +213,7 @@ def test_figures_become_code_after_many_points_and_stay_alike(
         calls.append(1)
         return (at.xp.cbrt(at.symbols["B"] / 3) + at.symbols["C"],)
 
-    often = Often(figures, Code)
+    often = JitFunction(figures, StepFunction)
     monkeypatch.setattr(module, "OFTEN", 3)
     monkeypatch.setattr(module, "MANY", 100)
     found = [often(Binding(B=5, T=1, C=7)) for _ in range(9)]
@@ -231,7 +233,7 @@ def test_after_more_points_code_is_short() -> None:
     def figures(at: Binding) -> tuple[Any, ...]:
         return (tape_of(at.symbols.values()).call(kernel, at.symbols["B"]) + at.symbols["C"],)  # type: ignore[union-attr]
 
-    code = Code(figures, 1, after=4)
+    code = StepFunction(figures, 1, after=4)
     made = []
     for size in (1, 92, 93, 94, 94, 10, 20_000, 100_000):
         assert code.point(size, 1, 3) == (min(size + 100, 2 * size + 7) + 3,)
@@ -241,7 +243,9 @@ def test_after_more_points_code_is_short() -> None:
 
 
 def test_what_does_not_read_contexts_is_there_at_every_point() -> None:
-    code = Code(lambda at: (at.symbols["B"] * 3 + at.xp.ceil(at.symbols["T"] / 2), at.symbols["C"] * 2))
+    code = StepFunction(
+        lambda at: (at.symbols["B"] * 3 + at.xp.ceil(at.symbols["T"] / 2), at.symbols["C"] * 2)
+    )
     batch, context = np.array([1, 2, 1, 2, 1, 1.0]), np.arange(6.0)
     for given in ((batch, 1, context), (batch, np.ones(6), context), (batch[:, None], 1, context[None])):
         small, late = code.grid(*given)
@@ -258,5 +262,5 @@ def test_a_number_that_contexts_decide_is_not_bounded_as_a_count() -> None:
         first = at.xp.where(context < batch, 1, 0)
         return (at.xp.where(first == 0, 10.0, 20.0),)
 
-    code = Code(figures, after=0)
+    code = StepFunction(figures, after=0)
     assert [code.point(8, 1, context)[0] for context in (0, 7, 8, 9)] == [20, 20, 10, 10]

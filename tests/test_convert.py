@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named(call: Callable[[], Any], says: str) -> None:
 def test_an_option_has_one_error_in_python_and_in_a_pipeline(option: str, value: str) -> None:
     said = []
     for call in (
-        lambda: PASSES["shard"](**{option: arguments.read(value)}),
+        lambda: PASSES["shard"](**{option: arguments.parse_field(value)}),
         lambda: llmir.run(PROGRAM, f"shard{{{option}={value}}}"),
     ):  # type: ignore[arg-type, call-arg]
         with pytest.raises(LlmirError) as error:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmir.backends.cost.transfer import own
+from llmir.backends.cost.transfer import device_family
 from llmir.backends.kernels.attention import AttentionShape
 from llmir.backends.kernels.base import KERNELS
 from llmir.backends.kernels.cpu import CpuAttention, CpuGemm
 from llmir.backends.kernels.gemm import GemmShape
-from llmir.backends.kernels.stream import Elementwise
+from llmir.backends.kernels.stream import ElementwiseKernel
 from llmir.hw import library
 
 CPU = library.load("cpu")
@@ -50,6 +50,6 @@ def test_a_causal_walk_over_tiles_is_that_of_pytorchs_loop(new: int) -> None:
 
 
 def test_a_cpu_takes_its_own_kernels_of_the_same_rows() -> None:
-    assert KERNELS[own("gemm_fp32", CPU)] is CpuGemm
-    assert KERNELS[own("stream", CPU)] is Elementwise
-    assert own("gemm_fp32", library.load("h100-sxm")) == "gemm_fp32"
+    assert KERNELS[device_family("gemm_fp32", CPU)] is CpuGemm
+    assert KERNELS[device_family("stream", CPU)] is ElementwiseKernel
+    assert device_family("gemm_fp32", library.load("h100-sxm")) == "gemm_fp32"

@@ -168,10 +168,10 @@ def test_classes_of_both_kinds_may_extend_each_other() -> None:
 
 
 def test_ops_and_kernels_are_pickled_as_they_are() -> None:
-    from llmir.backends.kernels.gemm import Gemm
+    from llmir.backends.kernels.gemm import GemmKernel
     from llmir.ir.ops.elementwise import Silu
 
-    for thing in (Silu(block="mlp"), Gemm()):
+    for thing in (Silu(block="mlp"), GemmKernel()):
         assert pickle.loads(pickle.dumps(thing)) == thing
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.interpret.program import interpret
 from llmir.base.errors import PassError
-from llmir.base.names import stored
+from llmir.base.names import checkpoint_place
 from llmir.frontends import layers
 from llmir.frontends.checkpoints.weights import expected
 from llmir.frontends.layers.decoder import Decoder
@@ -55,7 +55,7 @@ def logits(program: Program, *pieces: int) -> Any:
     tokens, caches, found, start = ids(2, sum(pieces), 12), {}, [], 0
 
     def given_weight(name: str, type: Tensor) -> Any:
-        return weight(stored(name)[0], type)
+        return weight(checkpoint_place(name)[0], type)
 
     for size in pieces:
         step = {"tokens": tokens[:, start : start + size]}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.compare.diff import FIGURES, StepDiff, WorkloadDiff, folded
+from llmir.backends.compare.diff import FIGURES, StepDiff, WorkloadDiff, fold_changes
 from llmir.base.errors import InputError
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.op import OPS, Op
@@ -219,7 +219,7 @@ def test_one_layer_more_changes_the_layers_and_nothing_else() -> None:
 def test_folding_equal_layers_loses_nothing(config: dict[str, object], before: str, after: str) -> None:
     model = llmir.load(config)
     found = diff(passed(model, before), passed(model, after))
-    lines = folded(found.changes)
+    lines = fold_changes(found.changes)
     assert sorted(b for bodies, _ in lines for b in bodies) == sorted(
         (c.after or c.before)[0].name.rpartition(".")[0] for c in found.changes
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.compare.diff import ServiceDiff
+from llmir.backends.compare.diff import ClosedLoopDiff
 from llmir.base.errors import InputError
 
 from .commands import Run, runner
@@ -46,7 +46,7 @@ def test_each_server_is_its_loop_and_the_terms_add_up(
 ) -> None:
     asked = {**ASKED, "concurrency": 24, **more}
     found = llmir.diff(*sides, "h100", engine=ENGINES[0], engine_after=ENGINES[1], **asked)
-    assert isinstance(found, ServiceDiff)
+    assert isinstance(found, ClosedLoopDiff)
     serving = found.to_dict()["serving"]
     for side, program, engine in zip(("before", "after"), sides, ENGINES, strict=True):
         loop = llmir.workload(program, "h100", engine=engine, **asked).to_dict()["serving"]

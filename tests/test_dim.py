@@ -24,10 +24,10 @@ from llmir.ir.sizes.polynomial import (
     Routed,
     Size,
     T,
+    after_step,
     at_most,
     ceildiv,
     distinct,
-    grown,
     maximum,
     minimum,
     parse,
@@ -91,7 +91,7 @@ def test_what_is_cached_has_grown_by_the_new_tokens(
 ) -> None:
     """Its value after the step is what it was with as many more in the cache."""
     size = expression[0]
-    assert Binding(B=b, T=t, C=c)(grown(size)) == Binding(B=b, T=t, C=c + t)(size)
+    assert Binding(B=b, T=t, C=c)(after_step(size)) == Binding(B=b, T=t, C=c + t)(size)
 
 
 @example((B + 1, None))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.compare.conservation import conservation
 from llmir.backends.cost.models import model
-from llmir.backends.cost.roofline import Ideal
+from llmir.backends.cost.roofline import IdealModel
 from llmir.backends.interpret.program import interpret
-from llmir.backends.kernels.base import calls
+from llmir.backends.kernels.base import kernel_calls
 from llmir.backends.silicon.tables.collective import DISPATCH, dispatch
 from llmir.backends.work.rows import Row, rows
 from llmir.base.array_namespace import SCALARS
@@ -27,7 +27,7 @@ from llmir.ir.core.dispatch_modes import FORMS
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import B
 from llmir.ir.sizes.ragged import everyone, most, sent, to_ports
-from llmir.ir.sizes.routing_laws import CHANCE, Chance, Even, Groups, Law, PowerLaw, Zipf
+from llmir.ir.sizes.routing_laws import CHANCE, Chance, Even, GroupLimitedRouting, Law, PowerLaw, Zipf
 from llmir.ir.tools.text import print_program
 
 from .commands import Run, runner
@@ -148,7 +148,7 @@ def test_the_busiest_rank_is_reached_as_in_simulation(
     st.integers(1, 8),
     st.integers(1, 12),
     st.integers(0, 2000),
-    st.sampled_from((Chance(), Even(), Zipf(0.8), PowerLaw(1.2), Groups())),
+    st.sampled_from((Chance(), Even(), Zipf(0.8), PowerLaw(1.2), GroupLimitedRouting())),
 )
 def test_a_token_reaches_a_rank_once(ranks: int, held: int, chosen: int, tokens: int, law: Law) -> None:
     experts = ranks * held
@@ -236,7 +236,7 @@ def test_kernels_take_more_for_more_tokens_and_no_less_than_the_link(
     times = np.broadcast_to(price.time(at), tokens.shape)
     assert (np.diff(times) > 0).all()
     assert (times >= np.broadcast_to(price.least(at), times.shape)).all()
-    (call,) = calls(row)
+    (call,) = kernel_calls(row)
     assert call.families[0] == op.replace("_normal", "")
     shape = call.at(at)
     copies = shape.copies * 1.0
@@ -248,7 +248,7 @@ def test_kernels_of_low_latency_run_where_experts_are_shared_evenly() -> None:
     """512 experts on 132 multiprocessors take four rounds on 128; 8 experts run on 8."""
     device = library.load("h100-sxm")
     for experts, busy in ((8, 8), (128, 128), (160, 80), (256, 128), (384, 128), (512, 128)):
-        (call,) = calls(table_row("deepep_ll_dispatch", 1, 4096, 2, experts, 0))
+        (call,) = kernel_calls(table_row("deepep_ll_dispatch", 1, 4096, 2, experts, 0))
         assert call.at(Binding(t=8, h=4096)).busy(device, SCALARS) == busy
 
 
@@ -257,7 +257,9 @@ def test_a_model_takes_the_faster_mode() -> None:
     device = library.load("h100-sxm")
     program = llmir.run(llmir.load(MODEL), "shard{dp=8, ep=8},dispatch{by=ranks}")
     (row,) = (r for r in rows(program) if r.node.op.opcode == "send_tokens")
-    normal, quick = (model(device, None, "sglang")._measured(c, Ideal(device).price(row)) for c in calls(row))
+    normal, quick = (
+        model(device, None, "sglang")._measured(c, IdealModel(device).price(row)) for c in kernel_calls(row)
+    )
     price = model(device, None, "sglang").price(row)
     for tokens, first in ((8, quick), (1 << 16, normal)):
         at = Binding(B=tokens, T=1, C=0)

@@ -10,9 +10,9 @@ import llmir.ops  # noqa: F401  (registers them)
 import pytest
 from click.testing import CliRunner
 
-from llmir.backends.cost.transfer import kernels_of
+from llmir.backends.cost.transfer import calibration_source
 from llmir.backends.kernels.base import KERNELS, parameters
-from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.kernels.engine_cpu import EngineCpu
 from llmir.cli.main import cli
 from llmir.frontends.config.family import FAMILIES
 from llmir.hw import library
@@ -46,7 +46,7 @@ def test_the_table_of_families_has_each_one() -> None:
 
 def test_the_table_of_kernel_parameters_has_each_parameter() -> None:
     rows = table("calibration.md", "<!-- kernels:")
-    kernels = {kind for kind in KERNELS.values() if not issubclass(kind, Host)}
+    kernels = {kind for kind in KERNELS.values() if not issubclass(kind, EngineCpu)}
     assert rows.keys() == {p.name for kernel in kernels for p in parameters(kernel)}
 
 
@@ -68,7 +68,7 @@ def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
             assert stated.groups() == (stated[1], measured.isa, measured.memory_kind)
             names.append(stated[1])
         found |= dict.fromkeys(names, measured if stated else None)
-    assert found == {name: kernels_of(library.load(name)) for name in library.names()}
+    assert found == {name: calibration_source(library.load(name)) for name in library.names()}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])

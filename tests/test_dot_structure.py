@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 import llmir
-from llmir.backends.compare.diff import Change, StepDiff, WorkloadDiff, folded
+from llmir.backends.compare.diff import Change, StepDiff, WorkloadDiff, fold_changes
 from llmir.backends.export import units
 from llmir.backends.export.dot.labels import step_terms
 from llmir.backends.export.dot.outline import outline
@@ -289,8 +289,8 @@ def test_a_difference_says_on_its_edges_what_llmir_diff_says(tmp_path: Path, cas
         said = Counter(tip.split("\n")[0].rpartition(": ")[2] for tip in edges)
         expected: Counter[str] = Counter()
         moved = Counter(tip.split("\n")[1] for tip in edges)
-        assert moved == Counter(bytes_moved(c) for _, c in folded(phase.changes))
-        deltas = [float(c.figure("time_s").delta) for _, c in folded(phase.changes)]
+        assert moved == Counter(bytes_moved(c) for _, c in fold_changes(phase.changes))
+        deltas = [float(c.figure("time_s").delta) for _, c in fold_changes(phase.changes)]
         for delta in deltas:
             expected[f"+{units.time(delta)}" if delta > 0 else units.time(delta)] += 1
         assert said == expected

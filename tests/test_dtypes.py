@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from llmir.base.errors import HardwareError, ParseError
 from llmir.hw import library
-from llmir.ir.core.dtype import DTYPES, WIDER, dtype, spelled, unit_of
-from llmir.passes.formats import ALLOWED, asked
+from llmir.ir.core.dtype import DTYPES, WIDER, dtype, parse_dtype, unit_of
+from llmir.passes.formats import ALLOWED, format_of
 
 # As huggingface/safetensors names them (README, "Format") and as torch does (torch.dtype).
 PUBLISHED = {
@@ -31,29 +31,29 @@ SCALES = st.sampled_from(
 @pytest.mark.parametrize("stored", PUBLISHED)
 def test_files_and_torch_spell_the_same_types(stored: str) -> None:
     torch, ours = PUBLISHED[stored]
-    assert spelled(stored) == spelled(torch) == spelled(ours) == DTYPES[ours]
+    assert parse_dtype(stored) == parse_dtype(torch) == parse_dtype(ours) == DTYPES[ours]
 
 
 @given(st.sampled_from(sorted(d.name for d in DTYPES.values() if d.low and not d.scale_bits)), SCALES)
 def test_the_shortest_spelling_leads_back(name: str, scales: str) -> None:
     found = dtype(name + scales)
-    assert spelled(found.name) == found
-    assert spelled(found.short).scaled == found.scaled
-    assert asked("weights", found.short) == found.scaled
+    assert parse_dtype(found.name) == found
+    assert parse_dtype(found.short).scaled == found.scaled
+    assert format_of("weights", found.short) == found.scaled
     assert len(found.short) <= len(found.name)
 
 
 def test_what_is_allowed_is_spelled_shortest() -> None:
     for what, names in ALLOWED.items():
         for name in names:
-            assert spelled(name).short == name or what == "weights"
-            assert asked(what, name).plain == spelled(name).plain
+            assert parse_dtype(name).short == name or what == "weights"
+            assert format_of(what, name).plain == parse_dtype(name).plain
 
 
 @pytest.mark.parametrize("word", ["", "fp9", "bf16_c", "fp8_b0x1", "int4_g", "nvfp4_c", "fp8_e4m3.kn"])
 def test_unknown_words_are_refused_by_name(word: str) -> None:
     with pytest.raises(ParseError, match="is unknown; known: fp64"):
-        spelled(word)
+        parse_dtype(word)
 
 
 def test_wider_units_hold_the_values_of_narrower_ones() -> None:

@@ -15,7 +15,7 @@ import pytest
 import llmir
 from llmir.backends.export.source_code import JS, PY
 from llmir.backends.request.portable import STEP
-from llmir.backends.tape.languages import BIGINT, JAVASCRIPT, PYTHON, whole
+from llmir.backends.tape.languages import BIGINT, JAVASCRIPT, PYTHON, integer_outputs
 from llmir.backends.tape.record import Function, Tape
 from llmir.backends.work.rows import AMOUNTS
 from llmir.base.arguments import MOST
@@ -103,9 +103,9 @@ def test_whole_numbers_of_any_size_are_exact() -> None:
     xp = tape.namespace
     values = x * y + 2**60 + 1, xp.ceildiv(x, y), -x // y, xp.minimum(x, y), xp.where(x < y, 1, x), abs(-x)
     function = Function.of(tape, ("x", "new"), values)
-    assert whole(function) == set(function.outputs)
+    assert integer_outputs(function) == set(function.outputs)
     fractions = x / y, x * 1.0, xp.where(x / y < 0.5, x, y), xp.sqrt(x)
-    assert not whole(Function.of(tape, ("x", "new"), fractions))
+    assert not integer_outputs(Function.of(tape, ("x", "new"), fractions))
     source = BIGINT.text(function, "run")
     for pair in ((7, 3), (2**60 + 3, 2), (6, 3), (1, 10)):
         given = ", ".join(f"{n}n" for n in pair)

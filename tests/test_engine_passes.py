@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.cost.transfer import engines
+from llmir.backends.cost.transfer import kernel_sources
 from llmir.base.errors import HardwareError
 from llmir.hw import library
 from llmir.hw.engine import Engine, ranges
@@ -89,7 +89,7 @@ def test_no_fusion_costs_time(model: str, device: str, how: str) -> None:
     for step in ("rotate", "fuse", "fuse-quantize"):
         programs.append(llmir.run(programs[-1], step))
     pairs = [(programs[0], programs[2]), (programs[2], programs[3])]  # what is rotated pays once it is fused
-    names = {name for name in engines(found) if name in library.engines()}
+    names = {name for name in kernel_sources(found) if name in library.engines()}
     for engine in sorted(names):
         for batch, new, context in STEPS:
             at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "engine": engine}

@@ -18,7 +18,7 @@ from llmir.base.errors import HardwareError
 from llmir.hw import engine as versions
 from llmir.hw import library
 from llmir.hw.engine import number
-from llmir.hw.engine_sections import Captured, Graphs
+from llmir.hw.engine_sections import CudaGraphs, GraphSizes
 from llmir.hw.engine_sections import graphs as section
 
 from .commands import Run, runner
@@ -124,12 +124,12 @@ def test_older_versions_say_only_what_differs(monkeypatch: pytest.MonkeyPatch, t
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(yaml.safe_dump(doc))
     monkeypatch.setattr(versions, "FOLDER", tmp_path)
-    for cached in (versions.names, versions.ranges, versions.at, versions._documents):
+    for cached in (versions.names, versions.ranges, versions.engine_at, versions._documents):
         cached.cache_clear()
     found = [library.engine(e) for e in ("e", "e@1.4", "e@0.9", "f")]
     assert [e.host.parameters["step_us"] for e in found] == [5000, 9000, 9000, 9000]
     assert [e.section(Pages) for e in found] == [Pages(16), Pages(16), Pages(32), None]
-    for cached in (versions.names, versions.ranges, versions.at, versions._documents):
+    for cached in (versions.names, versions.ranges, versions.engine_at, versions._documents):
         cached.cache_clear()
 
 
@@ -190,13 +190,13 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
     assert sent.overhead["skew_s"] == 0  # a send waits for nobody
 
 
-def graphs_of(version: str) -> Graphs:
-    found = library.engine(version).section(Graphs)
+def graphs_of(version: str) -> CudaGraphs:
+    found = library.engine(version).section(CudaGraphs)
     assert found
     return found
 
 
-def graphs(version: str, device: str = "h100-sxm", tp: int = 1) -> Captured:
+def graphs(version: str, device: str = "h100-sxm", tp: int = 1) -> GraphSizes:
     return graphs_of(version).on(library.load(device), tp)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import llmir
-from llmir.backends.kernels.base import Call, calls
+from llmir.backends.kernels.base import Call, kernel_calls
 from llmir.backends.kernels.moe import GroupedShape, RoutedShape
 from llmir.backends.work.rows import rows
 from llmir.ir.core.program import Program
@@ -18,7 +18,7 @@ PARTS = ("dispatch", "seconds", "activation", "combine")
 
 def of_experts(program: Program) -> Iterator[Call]:
     for row in rows(program):
-        for call in calls(row):
+        for call in kernel_calls(row):
             if isinstance(call.shape, GroupedShape | RoutedShape):
                 yield call
 
@@ -66,12 +66,14 @@ def test_a_layer_has_the_kernels_of_one_family(narrow: str, family: str, over: s
 
 def test_narrow_weights_are_read_by_kernels_for_them_before_an_engine_s_own() -> None:
     """Of 8-bit rows and 4-bit weights TensorRT-LLM's kernel is measured, SGLang's with 8-bit weights too."""
-    from llmir.backends.cost.calibrated import Calibrated
+    from llmir.backends.cost.calibrated import CalibratedModel
     from llmir.backends.silicon.tables.moe import layer as moe_program
     from llmir.hw import library
 
     program = moe_program("w4a8_mxfp4_mxfp8", 128, 1, 8)
     prices = [
-        Calibrated(library.load("b200"), "sglang").price(row) for row in rows(program) if row.kind == "moe"
+        CalibratedModel(library.load("b200"), "sglang").price(row)
+        for row in rows(program)
+        if row.kind == "moe"
     ]
     assert {price.fit.family for price in prices} == {"moe_mxfp4"}  # type: ignore[attr-defined]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.kernels.base import calls
-from llmir.backends.kernels.moe import TUNED, GroupedShape, Moe, RoutedShape, WideMoe
+from llmir.backends.kernels.base import kernel_calls
+from llmir.backends.kernels.moe import TUNED, GroupedShape, Moe16Bit, MoeKernel, RoutedShape
 from llmir.backends.work.rows import rows
 from llmir.base.array_namespace import ARRAYS
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.ir.sizes.routing_laws import Even, Groups
+from llmir.ir.sizes.routing_laws import Even, GroupLimitedRouting
 
 from .measured import points_of
 from .test_laws import shares
@@ -40,7 +40,7 @@ def layer(path: Path, framework: str, kernel: str, ranks: int, source: str = "ai
     cells |= {"distribution": "balanced", "latency_us": "99"}
     (path / "moe.csv").write_text(f"{','.join(cells)}\n{','.join(cells.values())}\n")
     [points] = points_of(path / "moe.csv")
-    shapes = [call.at(points.at) for row in rows(points.program) for call in calls(row)]
+    shapes = [call.at(points.at) for row in rows(points.program) for call in kernel_calls(row)]
     [product, *_] = [shape for shape in shapes if isinstance(shape, GroupedShape)]
     others = [shape for shape in shapes if isinstance(shape, RoutedShape)]
     tokens = others[0].tokens.item() if others else float(numbers["num_tokens"])
@@ -51,7 +51,7 @@ def test_rows_are_what_their_benchmark_ran(tmp_path: Path) -> None:
     plain = layer(tmp_path, "trtllm-1.3.0rc20", "deepgemm", 8)
     assert (plain.tokens, plain.rows, plain.experts) == (4096, *shares(Even(), 4096, 8, 256, 8))
     half = layer(tmp_path, "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8)
-    assert (half.tokens, half.rows, half.experts) == (4096, *shares(Groups(), 4096, 8, 256, 8))
+    assert (half.tokens, half.rows, half.experts) == (4096, *shares(GroupLimitedRouting(), 4096, 8, 256, 8))
     mine = layer(tmp_path, "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8, source="mine")
     assert (mine.rows, mine.experts) == (plain.rows, plain.experts)
     other = layer(tmp_path, "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts", 8, hidden=4096)
@@ -70,7 +70,7 @@ def test_a_router_of_random_scores_is_chance(tmp_path: Path) -> None:
 
 def test_tiles_are_as_low_as_takes_least_time() -> None:
     """By brute force: each height's tiles, of which the last is a quarter more in the mean."""
-    kernel = Moe(fetch=40)
+    kernel = MoeKernel(fetch=40)
     each = np.array([1.0, 12, 13, 64, 100, 1000])
     took = {height: float(np.cbrt(height**3 + 40.0**3)) for height in (16, 32, 64, 128)}
     for many, found in zip(each, kernel.tiled(GroupedShape(8 * each, 8, 64, 64), ARRAYS), strict=True):
@@ -90,7 +90,7 @@ def test_weights_that_an_engine_widened_as_it_loaded_them_are_read_in_16_bits(tm
 
 
 def test_where_tokens_outnumber_experts_weights_take_longer_by_the_token_and_never_by_more() -> None:
-    fast, slow = (WideMoe(coarse=coarse, matrix=1, fill=1) for coarse in (1, 1.5))
+    fast, slow = (Moe16Bit(coarse=coarse, matrix=1, fill=1) for coarse in (1, 1.5))
     tokens = np.arange(1.0, 1025)
     shape = GroupedShape(8 * tokens, 128 * (1 - (1 - 8 / 128) ** tokens), 4096, 2048, top_k=8)
     ours, least = slow.seconds(H100, shape), fast.seconds(H100, shape)
@@ -102,7 +102,7 @@ def test_where_tokens_outnumber_experts_weights_take_longer_by_the_token_and_nev
 
 def test_layers_with_tuned_tiles_read_weights_as_fast_however_many_tokens() -> None:
     """On the device that they are tuned for, and for their width in their number alone."""
-    fast, slow = (WideMoe(coarse=coarse) for coarse in (1, 1.5))
+    fast, slow = (Moe16Bit(coarse=coarse) for coarse in (1, 1.5))
     a100, small, tokens = library.load("a100"), library.load("a100-40"), np.array([4.0, 64, 256])
 
     def ratio(device: Device, held: int, width: int) -> list[float]:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from llmir.backends.cost.models import model
-from llmir.backends.cost.op_time import Price
+from llmir.backends.cost.op_time import OpTime
 from llmir.backends.silicon.tables.collective import DISPATCH, OPS, collective, dispatch
 from llmir.backends.work.rows import Row, rows
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.hw.link import Link, Node
+from llmir.hw.link import Link, MachineNode
 from llmir.ir.sizes.binding import Binding
 
 PAYLOADS = np.array([0, 1, 100, *np.geomspace(1e3, 1e10, 15)])
@@ -37,7 +37,7 @@ DEVICES = [*library.clusters(), *library.names()]
 def over(name: str) -> Iterator[Device]:
     """The device in boxes of eight, by network."""
     device = library.load(name)
-    node = device.node or Node("box", 8)
+    node = device.node or MachineNode("box", 8)
     for network in NETWORKS:
         if network or node.network:
             yield replace(device, node=replace(node, network=network or node.network))
@@ -49,7 +49,7 @@ def row(op: str, nodes: int, each: int) -> Row:
     return found
 
 
-def price(device: Device, cost: str | None, op: str, nodes: int, each: int) -> Price:
+def price(device: Device, cost: str | None, op: str, nodes: int, each: int) -> OpTime:
     return model(device, cost).price(row(op, nodes, each))
 
 
@@ -59,7 +59,7 @@ def at(op: str, ranks: int, *, whole: bool = False) -> Binding:
     return Binding(s=PAYLOADS / 2 * (ranks if exchange or (op != "all_reduce" and not whole) else 1))
 
 
-def seconds(price: Price, binding: Binding) -> Any:
+def seconds(price: OpTime, binding: Binding) -> Any:
     return np.broadcast_to(price.time(binding), PAYLOADS.shape)
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from llmir.backends.kernels.base import Call, Kernel, Shape, parameters, stacked
-from llmir.backends.kernels.collective import AllReduce, CollectiveShape
-from llmir.backends.kernels.gemm import Gemm, GemmShape
+from llmir.backends.kernels.base import Call, Kernel, Shape, parameters, stack_shapes
+from llmir.backends.kernels.collective import AllReduceKernel, CollectiveShape
+from llmir.backends.kernels.gemm import GemmKernel, GemmShape
 from llmir.backends.silicon.calibrate import cases as module
-from llmir.backends.silicon.calibrate.cases import Clock, Compiled, Term, compiled
+from llmir.backends.silicon.calibrate.cases import CompiledRowTimes, RowTimes, RowTimeTerm, compile_term
 from llmir.hw import library
 
 from .test_kernels import kernels
@@ -45,11 +45,11 @@ def test_kernels_are_the_same_as_code(kind: type[Kernel], part: str, takes: Any,
     words = {name: value for name, value in vars(first).items() if isinstance(value, (str, bool))}
     same = ("ranks", "sms")  # of one mesh and one mode
     words |= {name: value for name, value in vars(first).items() if name in same}
-    shape = stacked([replace(one, **words).spread(1) if not nested(one) else one for one in some])
+    shape = stack_shapes([replace(one, **words).spread(1) if not nested(one) else one for one in some])
     least = np.array([1e-9] * (ROWS - 1) + [1.0])
-    term = Term("family", Call(("family",), shape, part), least, np.arange(ROWS))
+    term = RowTimeTerm("family", Call(("family",), shape, part), least, np.arange(ROWS))
     kernel = data.draw(kernels(kind))
-    run = compiled(term, kind, choices(kernel), device)
+    run = compile_term(term, kind, choices(kernel), device)
     for one in (kernel, replace(data.draw(kernels(kind)), **choices(kernel))):
         assert run(one) == pytest.approx(term.seconds(one, device), rel=1e-12, abs=0)
 
@@ -61,20 +61,22 @@ def nested(shape: Shape) -> bool:
 def test_a_clock_is_code_from_many_rows_on(monkeypatch: pytest.MonkeyPatch) -> None:
     device, sizes = library.load("h100-sxm"), 2.0 ** np.arange(4, 14)
     shape = GemmShape(sizes, sizes[::-1], 4096).spread(len(sizes))
-    term = Term("gemm", Call(("gemm",), shape), np.zeros(len(sizes)), np.arange(len(sizes)))
-    clock = Clock(device, (term,), len(sizes))
+    term = RowTimeTerm("gemm", Call(("gemm",), shape), np.zeros(len(sizes)), np.arange(len(sizes)))
+    clock = RowTimes(device, (term,), len(sizes))
     asked: list[int] = []
-    seconds = Term.seconds
+    seconds = RowTimeTerm.seconds
 
-    def counted(self: Term, kernel: Kernel, device: Any) -> Any:
+    def counted(self: RowTimeTerm, kernel: Kernel, device: Any) -> Any:
         asked.append(1)
         return seconds(self, kernel, device)
 
-    monkeypatch.setattr(Term, "seconds", counted)
-    known = clock.seconds({"gemm": Gemm(tail=0.7)}, counted)
+    monkeypatch.setattr(RowTimeTerm, "seconds", counted)
+    known = clock.seconds({"gemm": GemmKernel(tail=0.7)}, counted)
     for many, calls in ((len(sizes) + 1, 2), (len(sizes), 2)):
         monkeypatch.setattr(module, "MANY", many)
-        assert Compiled(clock)({"gemm": Gemm(tail=0.7)}) == pytest.approx(known, rel=1e-15, abs=0)
+        assert CompiledRowTimes(clock)({"gemm": GemmKernel(tail=0.7)}) == pytest.approx(
+            known, rel=1e-15, abs=0
+        )
         assert len(asked) == calls
 
 
@@ -82,7 +84,7 @@ def test_what_no_symbol_goes_through_stays_a_function(monkeypatch: pytest.Monkey
     """Ranks are looked up among the links of a device."""
     monkeypatch.setattr(module, "MANY", 1)
     shape = CollectiveShape(np.array([1e6, 1e6]), np.array([2.0, 4.0]))
-    term = Term("sum", Call(("sum",), shape), np.zeros(2), np.arange(2))
-    clock = Clock(library.load("h100-sxm"), (term,), 2)
-    kernel = {"sum": AllReduce()}
-    assert (Compiled(clock)(kernel) == clock.seconds(kernel)).all()
+    term = RowTimeTerm("sum", Call(("sum",), shape), np.zeros(2), np.arange(2))
+    clock = RowTimes(library.load("h100-sxm"), (term,), 2)
+    kernel = {"sum": AllReduceKernel()}
+    assert (CompiledRowTimes(clock)(kernel) == clock.seconds(kernel)).all()

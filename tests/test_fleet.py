@@ -16,10 +16,10 @@ import llmir
 from llmir.backends.simulate.cluster import RunningReplicas, run_replicas, serve
 from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.result import SimulatedReplicas
+from llmir.backends.simulate.result import ReplicaSimulation
 from llmir.backends.simulate.router import LEAD, ROUTERS, PrefixAware
-from llmir.backends.simulate.server import Capacity, Course, Policy, Server
-from llmir.backends.simulate.step_times import Prices
+from llmir.backends.simulate.server import Capacity, Policy, RequestTimeline, Server
+from llmir.backends.simulate.step_times import StepTimes
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 from tests.naive_world import World
@@ -29,9 +29,9 @@ from tests.test_simulation import MODEL
 
 def served(
     replicas: int, router: str, load: Load, capacity: Capacity, fills: Policy
-) -> tuple[RunningReplicas, Course]:
-    course = Course(load.arrival_s.tolist())
-    first = Server(Prices(Toy()), fills, capacity, load, course)
+) -> tuple[RunningReplicas, RequestTimeline]:
+    course = RequestTimeline(load.arrival_s.tolist())
+    first = Server(StepTimes(Toy()), fills, capacity, load, course)
     return run_replicas(first, ROUTERS[router](replicas, load, capacity), load), course
 
 
@@ -55,7 +55,7 @@ def test_it_is_the_plain_simulator(case: Case, replicas: int, router: str) -> No
 @given(cases(), st.sampled_from(["round-robin", "least-loaded"]))
 def test_one_replica_is_the_server(case: Case, router: str) -> None:
     fills, load, capacity = case
-    one = serve(Prices(Toy()), fills, capacity, load).course
+    one = serve(StepTimes(Toy()), fills, capacity, load).course
     _, course = served(1, router, load, capacity, fills)
     assert course.end_s == pytest.approx(one.end_s, rel=1e-12, abs=0)
     assert course.preemptions == one.preemptions
@@ -69,7 +69,7 @@ def test_in_turn_replicas_are_independent_servers(case: Case, replicas: int) -> 
     _, course = served(replicas, "round-robin", load, capacity, fills)
     for number in range(min(replicas, len(load))):
         mine = np.arange(len(load)) % replicas == number
-        alone = serve(Prices(Toy()), fills, capacity, load.only(mine)).course
+        alone = serve(StepTimes(Toy()), fills, capacity, load.only(mine)).course
         assert np.array(course.end_s)[mine] == pytest.approx(alone.end_s, rel=1e-12, abs=0)
         assert np.array(course.first_s)[mine] == pytest.approx(alone.first_s, rel=1e-12, abs=0)
         assert np.array(course.preemptions)[mine].tolist() == alone.preemptions
@@ -136,7 +136,7 @@ def test_the_whole_is_made_of_its_replicas() -> None:
     found = llmir.simulate(
         MODEL, "h100-sxm", rate=60, **asked, replicas=3, router="least-loaded", warm_up=10, max_ttft_s=0.03
     )
-    assert isinstance(found, SimulatedReplicas)
+    assert isinstance(found, ReplicaSimulation)
     assert found.router == "least-loaded"
     assert sum(len(one.load) for one in found.replicas) == 120
     assert sum(one.warm_up for one in found.replicas) == 10

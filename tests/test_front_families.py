@@ -11,7 +11,7 @@ import llmir
 from llmir.base.errors import ConfigError, UnsupportedError
 from llmir.frontends.checkpoints.weights import expected
 from llmir.ir.core.dtype import FP32
-from llmir.ir.core.op import Place, infer
+from llmir.ir.core.op import ExecutionPlace, infer
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.ops import make
 
@@ -226,6 +226,6 @@ def test_xielu_is_a_parabola_above_0_and_an_exponential_below() -> None:
     """arXiv:2411.13010, equation 8: of numbers 0, whose softplus is ln 2, with a slope of 1/2 at 0."""
     x, zero = np.array([-1.0, -1e-4, 0.0, 1e-4, 2.0]), np.zeros(1)
     op, types = make("xielu"), tuple(Tensor(a.shape, FP32) for a in (x, zero, zero))
-    (found,) = op.evaluate((x, zero, zero), infer(op, types), Place())
+    (found,) = op.evaluate((x, zero, zero), infer(op, types), ExecutionPlace())
     due = [np.exp(-1) * (np.log(2) + 0.5) - 0.5, -5e-5, 0, 5e-5, 4 * np.log(2) + 1]
     assert np.allclose(found, due, atol=2e-6)

@@ -103,10 +103,10 @@ def test_a_bundled_device_says_its_generation_and_memory(name: str) -> None:
 
 
 def test_calibrations_are_of_bundled_devices_and_none_is_in_a_device_file() -> None:
-    assert set(library.measured()) <= set(library.names())
+    assert set(library.calibrated_devices()) <= set(library.names())
     for name in library.names():
         assert "calibration" not in yaml.safe_load((HW / f"{name}.yaml").read_text("utf-8"))
-        assert (library.load(name).calibration is not None) == (name in library.measured())
+        assert (library.load(name).calibration is not None) == (name in library.calibrated_devices())
         if found := library.load(name).calibration:
             assert found.engine == next((e for e in ENGINES if e in found.engines), "aiter")
             assert found.engine == ("aiter" if found.partial else "vllm")
@@ -122,7 +122,7 @@ def test_a_calibration_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(library, "parse", parse)
     monkeypatch.setattr(calibration_files, "parse", parse)
     library._bundled.cache_clear()
-    calibration_files.of.cache_clear()
+    calibration_files.calibration_of.cache_clear()
     device = library.load("l40s")
     assert opened == ["l40s.yaml"]
     assert device.calibration is device.calibration

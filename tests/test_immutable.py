@@ -26,7 +26,7 @@ from llmir.hw import library
 from llmir.ir.core.dtype import DTYPES
 from llmir.ir.core.mesh import Mesh
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.binding import Binding, Mixed
+from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import B, T, ceildiv
 from llmir.ir.sizes.routing_laws import popularity
 from llmir.ir.tools.pipeline import PASSES
@@ -76,7 +76,7 @@ def roots(folder: Path) -> Iterator[object]:
         library.load("mi300x"),
     )
     yield from (PRESETS, DTYPES, *(kind() for kind in PASSES.values()), Mesh([["dp", 2]]))  # type: ignore[arg-type]
-    yield from (B * T + ceildiv(B, 8), Binding(B=[1, 2]), Mixed([Binding(B=1), Binding(B=2)]))
+    yield from (B * T + ceildiv(B, 8), Binding(B=[1, 2]), MixedBinding([Binding(B=1), Binding(B=2)]))
     point = llmir.analyze(built, "dgx-h100", batch=2, new=3, context=4)
     yield from (point, point.peak)
     yield llmir.analyze(plain, "h100-sxm", batch=[1, 2], new=3, beside=[{"batch": [[1], [2]], "new": 5}])

@@ -17,9 +17,9 @@ from llmir.backends.cost.models import model
 from llmir.backends.cost.transfer import basis
 from llmir.backends.kernels.base import KERNELS, Call, Kernel
 from llmir.backends.kernels.base import parameters as parameters_of
-from llmir.backends.kernels.collective import AllReduce, CollectiveShape
-from llmir.backends.kernels.gemm import K_STEP, STORE, BlockGemm, CdnaGemm, Gemm, GemmShape
-from llmir.backends.kernels.stream import Elementwise, Stream, StreamShape
+from llmir.backends.kernels.collective import AllReduceKernel, CollectiveShape
+from llmir.backends.kernels.gemm import K_STEP, STORE, BlockGemm, CdnaGemm, GemmKernel, GemmShape
+from llmir.backends.kernels.stream import ElementwiseKernel, StreamKernel, StreamShape
 from llmir.base.array_namespace import ARRAYS
 from llmir.base.errors import HardwareError
 from llmir.hw import library
@@ -29,7 +29,7 @@ from llmir.ir.sizes.binding import Binding
 
 GPUS = [library.load(name) for name in ("v100", "a100", "h100-sxm", "h20", "b200", "l40s", "rtx4090")]
 SIZES = st.integers(1, 1 << 15)
-GEMMS = [Gemm, BlockGemm, CdnaGemm]
+GEMMS = [GemmKernel, BlockGemm, CdnaGemm]
 
 
 @st.composite
@@ -78,7 +78,7 @@ def test_a_larger_product_takes_no_less(
 def test_a_stream_takes_more_for_more(
     data: Any, device: Device, rows: int, width: int, more: int, wider: int
 ) -> None:
-    kernel = data.draw(kernels(Stream))
+    kernel = data.draw(kernels(StreamKernel))
     time = kernel.seconds(device, StreamShape(rows, rows * width))
     assert kernel.seconds(device, StreamShape(rows + more, (rows + more) * (width + wider))) >= time
 
@@ -99,7 +99,7 @@ PARTS = st.sampled_from(
 def test_two_streams_take_no_less_than_one_that_does_both(
     data: Any, device: Device, rows: int, width: int, parts: tuple[tuple[float, float], ...]
 ) -> None:
-    kernel, unit = data.draw(kernels(Elementwise)), 2.0 * rows * width
+    kernel, unit = data.draw(kernels(ElementwiseKernel)), 2.0 * rows * width
     flops = (2 * rows * width, 3 * rows * width, 5 * rows * width)
     first, second, both = (
         kernel.seconds(device, StreamShape(rows, moved * unit, again=again * unit, flops=sums))
@@ -110,7 +110,7 @@ def test_two_streams_take_no_less_than_one_that_does_both(
 
 @given(st.data(), products())
 def test_a_grid_is_its_points(data: Any, shape: GemmShape) -> None:
-    kernel, device = data.draw(kernels(Gemm)), library.load("h100-sxm")
+    kernel, device = data.draw(kernels(GemmKernel)), library.load("h100-sxm")
     m, n = np.array([[1.0], [shape.m], [4096.0]]), np.array([shape.n, 1024.0])
     grid = np.asarray(kernel.seconds(device, replace(shape, m=m, n=n)))
     assert grid.shape == (3, 2)
@@ -153,7 +153,7 @@ def test_a_product_takes_the_fastest_of_all_tiles_and_splits(
 def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -> None:
     # By hand: 2·16384³ FLOPs at nine tenths of the peak, and 2·16384² bytes at eight tenths of the bandwidth.
     device = library.load("h100-sxm")
-    kernel = Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
+    kernel = GemmKernel(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
     full = kernel.seconds(device, GemmShape(16384, 16384, 16384))
     assert full == pytest.approx(2 * 16384**3 / (0.9 * 989.4e12), rel=0.05)
     thin = kernel.seconds(device, GemmShape(1, 16384, 16384))
@@ -163,7 +163,7 @@ def test_a_large_product_runs_at_the_rate_and_a_long_vector_at_the_bandwidth() -
 def test_a_row_in_fp32_runs_at_the_bandwidth_and_many_at_the_lanes() -> None:
     # By hand: 4·16384² bytes at eight tenths of the bandwidth, 2·8192³ FLOPs at nine tenths of the peak.
     device = library.load("a100")
-    kernel = Gemm(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
+    kernel = GemmKernel(rate=0.9, sustained=1, bandwidth=0.8, feed=3, tail=0, step_ns=1)
     row = GemmShape(1, 16384, 16384, x_bits=32, w_bits=32, y_bits=32, dtype="fp32")
     for vector in (row, replace(row, m=16384, n=1)):  # of rows, or of columns
         assert kernel.seconds(device, vector) == pytest.approx(4 * 16384**2 / (0.8 * 2039e9), rel=0.1)
@@ -172,14 +172,14 @@ def test_a_row_in_fp32_runs_at_the_bandwidth_and_many_at_the_lanes() -> None:
 
 
 def test_a_half_empty_wave_costs_what_a_full_one_does() -> None:
-    device, kernel = library.load("a100"), Gemm(tail=1, split_us=20, sustained=1)  # 108 multiprocessors
+    device, kernel = library.load("a100"), GemmKernel(tail=1, split_us=20, sustained=1)  # 108 multiprocessors
     times = kernel.seconds(device, GemmShape(1024, 128 * np.arange(1.0, 109.0), 16384))
     steps = int(np.sum(np.diff(times) / times[:-1] > 1e-3))
     assert steps < 50  # of 107: a time that rises with each column of tiles would have them all
 
 
 def test_what_stays_in_the_l2_is_not_fetched_again() -> None:
-    device, kernel = library.load("l40s"), Gemm()
+    device, kernel = library.load("l40s"), GemmKernel()
     shape = GemmShape(1, 4096, 1024)
     assert kernel.memory(device, replace(shape, turns=1)) < 0.1 * kernel.memory(device, shape)
 
@@ -197,17 +197,17 @@ def test_a_family_is_a_dozen_parameters_with_unit_and_meaning(family: str) -> No
 
 def test_parameters_that_are_not_known_or_not_possible_are_named() -> None:
     with pytest.raises(HardwareError, match="x: unknown parameter 'rat'; did you mean rate"):
-        Gemm.of({"rat": 0.5}, "x")
+        GemmKernel.of({"rat": 0.5}, "x")
     with pytest.raises(HardwareError, match=r"x\.rate must be a number from 0\.3 to 1, got 1\.5"):
-        Gemm.of({"rate": 1.5}, "x")
+        GemmKernel.of({"rate": 1.5}, "x")
 
 
 def test_a_device_without_multiprocessors_has_no_tiles() -> None:
     with pytest.raises(HardwareError, match="states no multiprocessors"):
-        Gemm().seconds(Device("X", {"fp32": 1e12}, 2**30, 1e12), GemmShape(1, 1, 1))
+        GemmKernel().seconds(Device("X", {"fp32": 1e12}, 2**30, 1e12), GemmShape(1, 1, 1))
 
 
-@pytest.mark.parametrize("name", library.measured())
+@pytest.mark.parametrize("name", library.calibrated_devices())
 def test_each_bundled_calibration_is_of_known_kernels_and_prints_as_it_is_read(name: str) -> None:
     import yaml
 
@@ -245,7 +245,7 @@ def test_a_device_without_a_calibration_takes_its_nearest_relatives() -> None:
 def test_a_link_is_that_of_each_rows_ranks() -> None:
     """Bridges join two; more ranks go another way, whatever else is asked at once."""
     device = library.load("a100-80-pcie")
-    kernel = AllReduce()
+    kernel = AllReduceKernel()
     together = kernel.seconds(device, CollectiveShape(1e8, np.array([2, 4])))
     alone = [float(kernel.seconds(device, CollectiveShape(1e8, n))) for n in (2, 4)]
     assert np.asarray(together).tolist() == pytest.approx(alone)
@@ -255,5 +255,5 @@ def test_a_link_is_that_of_each_rows_ranks() -> None:
 def test_more_rows_of_a_stream_never_take_less(spread: float, width: float) -> None:
     rows = np.arange(1, 400.0)
     shape = StreamShape(rows, rows * 4 * width + 2 * width, 2 * width)
-    time = np.asarray(Stream(spread=spread).seconds(library.load("a100"), shape))
+    time = np.asarray(StreamKernel(spread=spread).seconds(library.load("a100"), shape))
     assert (np.diff(time) >= -1e-15).all()

@@ -14,8 +14,8 @@ import llmir
 from llmir.backends.cost.channel import PINNED, channel
 from llmir.backends.cost.models import model
 from llmir.backends.silicon.measure.device_file import device_text
-from llmir.backends.silicon.measure.kernels import host_rate, host_text
-from llmir.backends.silicon.measure.machine import Facts, product
+from llmir.backends.silicon.measure.kernels import copy_rate, copy_rate_text
+from llmir.backends.silicon.measure.machine import MachineFacts, matmul_point
 from llmir.base.errors import HardwareError, InputError
 from llmir.cli.main import cli
 from llmir.hw import library
@@ -158,18 +158,18 @@ class Clock:
 
 def test_a_measured_host_is_in_the_file_of_the_device(tmp_path: Path) -> None:
     machine: Any = Clock()
-    rate = host_rate(machine)
+    rate = copy_rate(machine)
     assert rate == pytest.approx(40e9)
-    assert host_rate(SimpleNamespace(gpu=False)) is None  # type: ignore[arg-type]
+    assert copy_rate(SimpleNamespace(gpu=False)) is None  # type: ignore[arg-type]
     path = tmp_path / "mine.yaml"
-    path.write_text(f"extend: h200\n{host_text(rate, library.load('h200'))}")
+    path.write_text(f"extend: h200\n{copy_rate_text(rate, library.load('h200'))}")
     mine = library.load(path)
     assert mine.host_link[1].host_Bps == 40e9
     assert "calibrate --run" in mine.source("links.pcie.host_GBps")
-    facts = Facts(("float32",), 5e11, 5e10, 2**24, 2**35, 2**25)
-    timed = [(product("float32", 512, 512, 512, 8), 1e-3)]
+    facts = MachineFacts(("float32",), 5e11, 5e10, 2**24, 2**35, 2**25)
+    timed = [(matmul_point("float32", 512, 512, 512, 8), 1e-3)]
     text = device_text("mine", facts, 2, timed, gpu=True, host=rate)
     path.write_text(text.replace("memory_GBps: 0", "memory_GBps: 50"))
     name, link = library.load(path).host_link
     assert (name, link.Bps, link.host_Bps) == ("host", 40e9, 40e9)
-    assert host_text(rate, library.load("cpu")) == ""
+    assert copy_rate_text(rate, library.load("cpu")) == ""

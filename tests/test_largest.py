@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.request.largest import Answer, most
+from llmir.backends.request.largest import CapacityAnswer, largest_meeting
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
@@ -59,7 +59,7 @@ def users(program: Program, hw: Any, engine: str, limits: dict[str, float], n: i
     return n <= loop.max_in_flight and not late
 
 
-def boundary(of: Answer, ok: Callable[[int], bool], least: int = 1) -> None:
+def boundary(of: CapacityAnswer, ok: Callable[[int], bool], least: int = 1) -> None:
     """The answer meets, one more does not."""
     assert of.most == 0 or ok(of.most)
     assert not ok(of.most + of.step if of.most else least)
@@ -158,7 +158,7 @@ def test_micro_batches_come_whole() -> None:
 
 @given(st.integers(0, 5000), st.integers(1, 4000))
 def test_halving(last: int, cap: int) -> None:
-    assert most(lambda n: n <= last, cap) == min(last, cap)
+    assert largest_meeting(lambda n: n <= last, cap) == min(last, cap)
 
 
 def test_the_command(run: Run) -> None:

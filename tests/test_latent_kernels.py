@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import llmir
-from llmir.backends.kernels.latent import Absorbed, LatentShape
+from llmir.backends.kernels.latent import AbsorbedAttention, LatentShape
 from llmir.hw import library
 
 
@@ -13,7 +13,7 @@ from llmir.hw import library
 def test_of_a_window_no_more_is_read_again_than_its_queries_see(again: float) -> None:
     """4,096 queries of a window of 128 see 4,096 · 128 keys of 1,024 bytes, however long the cache is."""
     device = library.load("b200")
-    kernel = Absorbed(again=again, launch_us=0.5, block_us=0.05)
+    kernel = AbsorbedAttention(again=again, launch_us=0.5, block_us=0.05)
     times = [kernel.seconds(device, LatentShape(1, 4096, c, 16, 512, 0, 128)) for c in (0, 4096, 1 << 20)]
     slow = 4096 * 128 * 1024 / device.memory_Bps / kernel.bandwidth
     assert max(times) <= min(times) + 1.05 * slow

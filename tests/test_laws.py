@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir.base.errors import VerifyError
-from llmir.ir.sizes.routing_laws import Arrived, Chance, Even, Groups, Law, PowerLaw, Zipf, law
+from llmir.ir.sizes.routing_laws import (
+    Chance,
+    Even,
+    GroupLimitedRouting,
+    Law,
+    LocalRouting,
+    PowerLaw,
+    Zipf,
+    law,
+)
 
 
 def drawn(tokens: int, top_k: int, experts: int, ranks: int, power: float) -> tuple[float, float]:
@@ -60,7 +69,7 @@ def test_a_router_of_half_the_groups_sends_ties_to_the_first_experts(tokens: int
     allowed = (np.arange(experts) // (experts // groups) == kept[:, :, None]).any(axis=1)
     chosen = np.argsort(-np.where(allowed, scores, -1), axis=1, kind="stable")[:, :top_k]
     first = np.bincount(chosen.ravel(), minlength=experts)[: experts // ranks]
-    rows, touched = shares(Groups(), tokens, top_k, experts, ranks)
+    rows, touched = shares(GroupLimitedRouting(), tokens, top_k, experts, ranks)
     assert rows == pytest.approx(first.sum(), rel=0.05)
     assert touched == pytest.approx((first > 0).sum(), abs=2)
 
@@ -113,19 +122,19 @@ def test_what_arrived_at_a_rank_touches_what_all_tokens_touch_there(by: Law, ran
     experts, top_k = 128, 8
     for tokens in (1, 4, 16, 100, 4096):
         arrived = min(tokens, by.busiest(ranks, top_k, tokens, experts))
-        mine = Arrived(ranks, by).distinct(experts // ranks, top_k, arrived, experts // ranks)
+        mine = LocalRouting(ranks, by).distinct(experts // ranks, top_k, arrived, experts // ranks)
         assert mine == pytest.approx(by.distinct(experts // ranks, top_k, tokens, experts), rel=0.05)
-        assert Arrived(ranks, by).busiest(1, top_k, arrived, experts // ranks) == arrived * top_k
+        assert LocalRouting(ranks, by).busiest(1, top_k, arrived, experts // ranks) == arrived * top_k
 
 
 LAWS = st.one_of(
-    st.sampled_from([Chance(), Even(), Groups()]),
+    st.sampled_from([Chance(), Even(), GroupLimitedRouting()]),
     st.builds(Zipf, st.floats(0, 10)),
     st.builds(PowerLaw, st.floats(0, 10)),
 )
 
 
-@given(st.one_of(LAWS, st.builds(Arrived, st.integers(1, 512), LAWS)))
+@given(st.one_of(LAWS, st.builds(LocalRouting, st.integers(1, 512), LAWS)))
 def test_a_law_is_made_again_from_its_text(by: Law) -> None:
     assert law(str(by)) == by
     assert by.about

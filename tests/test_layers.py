@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.interpret.program import interpret
 from llmir.base.errors import VerifyError
-from llmir.base.names import numbered
+from llmir.base.names import layer_name
 from llmir.frontends.checkpoints.weights import expected
 from llmir.ir.core.graph import Graph, Value
 from llmir.ir.core.layers import Layers
@@ -124,7 +124,7 @@ def counted(program: Program) -> Iterator[tuple[str, bool]]:
         for node in graph.nodes:
             if node.op.opcode == "weight":
                 param = getattr(node.op, "param", "")
-                yield numbered(param, done) or f"{path}{node.name}", bool(param)
+                yield layer_name(param, done) or f"{path}{node.name}", bool(param)
         for node in inner:
             op: Any = node.op
             for _ in range(op.times):

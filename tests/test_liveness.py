@@ -8,7 +8,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.memory.liveness import Lifetimes, Memory, Moment, memories
+from llmir.backends.memory.liveness import Lifetimes, LivenessPoint, RankMemory, stage_memories
 from llmir.backends.memory.liveness import _iterations as iterations
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.program import Program
@@ -171,13 +171,13 @@ def test_what_a_body_does_not_read_is_let_go_before_it() -> None:
         return Program("p", {"main": main.graph(), "layer": b.graph()})
 
     for reads in (True, False):
-        [memory] = memories(program(reads=reads))
+        [memory] = stage_memories(program(reads=reads))
         at = Binding(B=1, T=1, C=0)
         inside = {m.op: at(m.bytes) for m in memory.moments if "." in m.op}
         assert any(size > 8192 for size in inside.values()) == reads
     b = Builder("main")
     b.output(b.weight("bf16[8]", name="w"))
-    [memory] = memories(Program("p", {"main": b.graph()}))
+    [memory] = stage_memories(Program("p", {"main": b.graph()}))
     assert memory.transient(Binding()) == 0
     assert memory.peak(Binding()) == 16
     assert memory.fullest(Binding()).bytes == 0
@@ -188,7 +188,7 @@ def test_what_a_body_does_not_read_is_let_go_before_it() -> None:
 def test_the_fullest_of_a_grid_is_that_of_each_point(
     config: dict[str, object], pipeline: str, at: list[dict[str, int]]
 ) -> None:
-    [memory] = memories(llmir.run(llmir.load(config), pipeline))
+    [memory] = stage_memories(llmir.run(llmir.load(config), pipeline))
     names = {"batch": "B", "new": "T", "context": "C"}
     grid = Binding(**{symbol: np.array([p[name] for p in at]) for name, symbol in names.items()})
     which = memory.fullest_index(grid)
@@ -203,13 +203,13 @@ def test_the_fullest_of_a_grid_is_that_of_each_point(
 
 
 def test_of_two_that_are_as_full_the_first_counts() -> None:
-    moments = Moment("a", 2 * B * T, ()), Moment("b", 4 * B, ())
-    memory = Memory(0, 0, Lifetimes(moments, tuple(moment.bytes for moment in moments)))
+    moments = LivenessPoint("a", 2 * B * T, ()), LivenessPoint("b", 4 * B, ())
+    memory = RankMemory(0, 0, Lifetimes(moments, tuple(moment.bytes for moment in moments)))
     assert memory.fullest_index(Binding(B=3, T=np.arange(1, 4), C=0)).tolist() == [1, 0, 0]
     assert [memory.fullest(Binding(B=3, T=t, C=0)).op for t in (1, 2, 3)] == ["b", "a", "a"]
 
 
-def check_distinct(memory: Memory) -> None:
+def check_distinct(memory: RankMemory) -> None:
     """The first moment of each size, in the order of the schedule."""
     firsts = [m for i, m in enumerate(memory.moments) if m.bytes not in {x.bytes for x in memory.moments[:i]}]
     assert list(memory.distinct) == firsts
@@ -218,7 +218,7 @@ def check_distinct(memory: Memory) -> None:
 def test_moments_of_stages_are_called_as_their_ops() -> None:
     program = llmir.run(llmir.load("qwen3-0.6b"), "stages{pp=2},fuse-attention,fuse")
     names = {op.name for op in llmir.analyze(program, "h100", batch=1, new=4).ops}
-    for memory in memories(program):
+    for memory in stage_memories(program):
         assert {m.op for m in memory.moments} <= names
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.step.functions import GRID, Code
+from llmir.backends.step.functions import GRID, StepFunction
 from llmir.backends.tape import numba as loops
 from llmir.backends.tape import numpy, python
 from llmir.backends.tape.record import Function, Tape
@@ -138,6 +138,6 @@ def test_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_code_by_numba_is_numpys_below_large_grids() -> None:
-    code = Code(lambda at: (at.symbols["B"] * at.symbols["C"],), by="numba")
+    code = StepFunction(lambda at: (at.symbols["B"] * at.symbols["C"],), by="numba")
     assert code.grid(np.arange(3)[:, None], 1, np.arange(2))[0].tolist() == [[0, 0], [0, 1], [0, 2]]
     assert {printer for _, printer in code.whole._compiled} == {"numpy"}

@@ -19,7 +19,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor, parse_tensor
 from llmir.ir.ops import make
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import B, C, T, grown
+from llmir.ir.sizes.polynomial import B, C, T, after_step
 from llmir.ir.tools.build import Builder
 
 from .test_interpret import same, weight
@@ -247,7 +247,7 @@ def test_a_cache_of_what_is_kept_is_one_of_all_tokens_in_any_chunks(
 
 @given(SHORT, st.integers(1, 40), st.integers(0, 40))
 def test_a_cache_after_a_step_is_its_type_after_the_step(by: Mask, new: int, cached: int) -> None:
-    assert Binding(T=new, C=cached)(grown(by.kept(C))) == Binding(C=cached + new)(by.kept(C))
+    assert Binding(T=new, C=cached)(after_step(by.kept(C))) == Binding(C=cached + new)(by.kept(C))
 
 
 def test_every_kind_of_mask_is_drawn() -> None:

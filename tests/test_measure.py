@@ -14,20 +14,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.cost.calibrated import Calibrated
+from llmir.backends.cost.calibrated import CalibratedModel
 from llmir.backends.cost.models import model
 from llmir.backends.cost.transfer import basis
 from llmir.backends.kernels.attention import AttentionShape
 from llmir.backends.kernels.base import Kernel
-from llmir.backends.kernels.cpu import CpuAttention, CpuGemm, CpuHost
+from llmir.backends.kernels.cpu import CpuAttention, CpuDeviceEngine, CpuGemm
 from llmir.backends.kernels.gemm import GemmShape
-from llmir.backends.kernels.stream import Stream, StreamShape
+from llmir.backends.kernels.stream import StreamKernel, StreamShape
 from llmir.backends.silicon import measure
 from llmir.backends.silicon.measure import engine_cpu
 from llmir.backends.silicon.measure.device_file import device_text
-from llmir.backends.silicon.measure.kernels import Eager
-from llmir.backends.silicon.measure.machine import Facts, Point, plan, product, record, stream, write
-from llmir.backends.silicon.rows import Machines
+from llmir.backends.silicon.measure.kernels import EagerMachine
+from llmir.backends.silicon.measure.machine import (
+    MachineFacts,
+    MeasurePoint,
+    matmul_point,
+    measurement_plan,
+    record,
+    stream,
+    write,
+)
+from llmir.backends.silicon.rows import DeviceLookup
 from llmir.base.errors import InputError
 from llmir.hw import library
 from llmir.hw.device import Device
@@ -36,12 +44,12 @@ from .commands import Run, runner
 from .measured import cases_of, points_of
 
 CORES = 2
-FACTS = Facts(("float32", "bfloat16"), 5e11, 5e10, 2**24, 2**35, 2**25)
-GPU = Facts(("bfloat16", "float32"), 5e13, 2e12, 50 * 2**20, 80 * 2**30)
+FACTS = MachineFacts(("float32", "bfloat16"), 5e11, 5e10, 2**24, 2**35, 2**25)
+GPU = MachineFacts(("bfloat16", "float32"), 5e13, 2e12, 50 * 2**20, 80 * 2**30)
 TRUE: dict[str, Kernel] = {
     "gemm": CpuGemm(rate=0.8, bandwidth=0.6, packing=0.3, launch_us=5),
     "attention": CpuAttention(matrix=0.5, softmax=0.1, fetch_ns=0.4, block_us=3, launch_us=12),
-    "elementwise": Stream(bandwidth=0.5, launch_us=4),
+    "elementwise": StreamKernel(bandwidth=0.5, launch_us=4),
 }
 DEVICE = Device("fake", {"fp32": 5e11}, 2**35, 5e10, matrix_flops={"bf16": 1e12}, cores=CORES, l2_bytes=2**24)
 
@@ -56,12 +64,12 @@ class Fake:
     def __init__(self, each_s: float = 0.1) -> None:
         self.noise = np.random.default_rng(0)
 
-    def seconds(self, point: Point) -> float:
+    def seconds(self, point: MeasurePoint) -> float:
         kind = point.file.partition("_")[0]
         return float(TRUE[kind].seconds(DEVICE, shape(point))) * float(self.noise.lognormal(0, 0.02))
 
 
-def shape(point: Point) -> Any:
+def shape(point: MeasurePoint) -> Any:
     if point.file == "elementwise":
         return StreamShape(point["rows"], point["bytes_moved_ideal"])
     bits = 8 * point.size
@@ -87,20 +95,20 @@ def test_no_call_takes_longer_than_a_share_of_the_time(
     flops: float, bandwidth: float, cache: int, budget: float
 ) -> None:
     facts = replace(FACTS, flops=flops, bandwidth=bandwidth, cache_bytes=cache)
-    points = [p for p in plan(facts, budget) if p.cells.get("op") not in ("copy", "read")]
+    points = [p for p in measurement_plan(facts, budget) if p.cells.get("op") not in ("copy", "read")]
     assert all(facts.seconds(p) <= budget / 1000 for p in points)
     assert len({(p.file, tuple(p.cells.items())) for p in points}) == len(points)
 
 
 @pytest.mark.parametrize("facts", [FACTS, GPU])
-def test_a_plan_has_some_of_all_that_a_model_needs(facts: Facts) -> None:
-    points = plan(facts, 45, quick=True)
-    assert points == plan(facts, 45, quick=True)
+def test_a_plan_has_some_of_all_that_a_model_needs(facts: MachineFacts) -> None:
+    points = measurement_plan(facts, 45, quick=True)
+    assert points == measurement_plan(facts, 45, quick=True)
     ops = {(p.file, p.cells.get("op", p.cells["dtype"])) for p in points}
     files = ("gemm", "attention_prefill", "attention_decode")
     assert ops >= set(itertools.product(files, facts.dtypes))
     assert {op for _, op in ops} >= {"add", "rms_norm", "softmax", "mlp_act", "attn_rope", "copy", "read"}
-    assert len(points) < len(plan(facts, 300))
+    assert len(points) < len(measurement_plan(facts, 300))
     for dtype in facts.dtypes:
         assert {p["m"] for p in points if p.file == "gemm" and p.cells["dtype"] == dtype} > {1}
     # What shows the peaks comes first: it is there if time runs out.
@@ -110,13 +118,13 @@ def test_a_plan_has_some_of_all_that_a_model_needs(facts: Facts) -> None:
 
 
 def test_weights_in_turn_fill_the_cache_twice() -> None:
-    for p in plan(FACTS, 300):
+    for p in measurement_plan(FACTS, 300):
         if p.file == "gemm":
             assert p["turns"] * p["n"] * p["k"] * p.size >= 2 * FACTS.cache_bytes
 
 
 def test_bytes_and_flops_by_hand() -> None:
-    p = product("bfloat16", 3, 5, 7, 2)
+    p = matmul_point("bfloat16", 3, 5, 7, 2)
     assert (p.flops, p.bytes) == (210, 2 * (21 + 35 + 15))
     assert stream("add", "float32", 4, 8).bytes == 3 * 4 * 32
 
@@ -130,21 +138,21 @@ class Slow:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def seconds(self, point: Point) -> float | None:
+    def seconds(self, point: MeasurePoint) -> float | None:
         self.now += 1
         return None if self.now % 3 == 0 else 0.5
 
 
 def test_a_run_ends_with_its_time_and_leaves_out_what_cannot_be_done() -> None:
     machine, told = Slow(), list[int]()
-    points = [product("float32", m, 1, 1, 2) for m in range(1, 100)]
+    points = [matmul_point("float32", m, 1, 1, 2) for m in range(1, 100)]
     found = record(points, machine, 9, clock=lambda: machine.now, tell=lambda n, _: told.append(n))
     assert [p["m"] for p, _ in found] == [1, 2, 4, 5, 7, 8]
     assert told == list(range(9))
 
 
 def test_rows_are_written_in_order_with_all_that_a_fit_asks_for(tmp_path: Path) -> None:
-    timed = record(plan(FACTS, 300), Fake(), 1e9)
+    timed = record(measurement_plan(FACTS, 300), Fake(), 1e9)
     paths = write(tmp_path, timed, "fake", "eager-0.0")
     assert sorted(p.stem for p in paths) == ["attention_decode", "attention_prefill", "elementwise", "gemm"]
     (tmp_path / "fake.yaml").write_text(device_text("fake", FACTS, CORES, timed, gpu=False))
@@ -164,8 +172,8 @@ def test_rows_are_written_in_order_with_all_that_a_fit_asks_for(tmp_path: Path) 
 
 
 def test_peaks_are_the_best_rates_and_no_row_beats_them(tmp_path: Path) -> None:
-    points = [product("float32", 512, 512, 512, 8), product("bfloat16", 512, 512, 512, 8)]
-    points += [product("float32", 1, 1024, 1024, 16), stream("copy", "float32", 4096, 1024)]
+    points = [matmul_point("float32", 512, 512, 512, 8), matmul_point("bfloat16", 512, 512, 512, 8)]
+    points += [matmul_point("float32", 1, 1024, 1024, 16), stream("copy", "float32", 4096, 1024)]
     timed = list(zip(points, (2.7e-3, 1e-3, 4.2e-4, 1e-3), strict=True))
     text = device_text("mine", FACTS, 2, timed, gpu=False)
     (tmp_path / "mine.yaml").write_text(text)
@@ -182,8 +190,10 @@ def test_peaks_are_the_best_rates_and_no_row_beats_them(tmp_path: Path) -> None:
 
 
 def test_an_unknown_gpu_has_multiprocessors_and_a_measured_link(tmp_path: Path) -> None:
-    sent = Point("collective", {"op": "all_reduce", "dtype": "bfloat16", "num_gpus": 4, "bytes": 10**9})
-    timed = [(product("float32", 512, 512, 512, 8), 1e-5), (sent, 0.01)]
+    sent = MeasurePoint(
+        "collective", {"op": "all_reduce", "dtype": "bfloat16", "num_gpus": 4, "bytes": 10**9}
+    )
+    timed = [(matmul_point("float32", 512, 512, 512, 8), 1e-5), (sent, 0.01)]
     timed.append((stream("copy", "float32", 4096, 1024), 1e-4))
     (tmp_path / "g.yaml").write_text(device_text("G", GPU, 100, timed, gpu=True))
     device = library.load(tmp_path / "g.yaml")
@@ -193,7 +203,7 @@ def test_an_unknown_gpu_has_multiprocessors_and_a_measured_link(tmp_path: Path) 
 
 def test_a_file_beside_the_rows_names_a_device_and_can_be_built_on(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("extend: cpu\nname: Mine\n")
-    machines = Machines(tmp_path)
+    machines = DeviceLookup(tmp_path)
     mine = machines("mine")
     assert (mine.name, machines("h100-sxm")) == ("Mine", library.load("h100-sxm"))
     assert machines(str(tmp_path / "mine.yaml")) is mine
@@ -238,8 +248,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
     pytest.importorskip("scipy")
-    made = CpuHost(hidden=0, step_us=300, sequence_us=7, kernel_us=15)
-    text = device_text("mine", FACTS, 2, [(product("float32", 512, 512, 512, 8), 1e-3)], gpu=False)
+    made = CpuDeviceEngine(hidden=0, step_us=300, sequence_us=7, kernel_us=15)
+    text = device_text("mine", FACTS, 2, [(matmul_point("float32", 512, 512, 512, 8), 1e-3)], gpu=False)
     about = '{origin: "a", rows: 3, error_percent: 5, '
     kernels = f"gemm_bf16: {about}launch_us: 3}}, stream: {about}launch_us: 8}}"
     (tmp_path / "mine.yaml").write_text(
@@ -253,14 +263,14 @@ def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
 
     timed = []
     for layers, batch in itertools.product((1, 2, 4, 8), (1, 4, 16)):
-        point = Point("steps", {"layers": layers, "batch": batch, "context": 16})
+        point = MeasurePoint("steps", {"layers": layers, "batch": batch, "context": 16})
         program = build(engine_cpu.config(layers))
         at = {"batch": batch, "new": 1, "context": 16}
         bare = llmir.analyze(program, device, **at)
         count = sum(row.repeat for row in bare.plan.rows)
         timed.append((point, bare.time_s + (300 + 7 * batch + 15 * count) * 1e-6))
-    found, errors = engine_cpu.host(timed, device, build)
-    assert isinstance(found, CpuHost)
+    found, errors = engine_cpu.fit_eager_cpu(timed, device, build)
+    assert isinstance(found, CpuDeviceEngine)
     assert vars(found) == pytest.approx(vars(made), rel=1e-3)
     assert errors.mape < 1e-3
 
@@ -276,15 +286,15 @@ def test_a_device_that_states_a_host_is_priced_with_it(tmp_path: Path) -> None:
     with_host = llmir.analyze(program, device, new=1, context=64)
     bare = llmir.analyze(program, device, new=1, context=64, cost="ideal")
     kernels_s = sum(
-        row.repeat * Calibrated(device).price(row).time(with_host.at) for row in with_host.plan.rows
+        row.repeat * CalibratedModel(device).price(row).time(with_host.at) for row in with_host.plan.rows
     )
     count = sum(row.repeat for row in with_host.plan.rows)
     assert with_host.time_s == pytest.approx(kernels_s + 501e-6 + 20e-6 * count)
     assert with_host.time_s > bare.time_s
-    assert isinstance(model(device).host, CpuHost)
+    assert isinstance(model(device).host, CpuDeviceEngine)
     other = model(device, engine="vllm").host  # which knows nothing of this machine
     assert other
-    assert not isinstance(other, CpuHost)
+    assert not isinstance(other, CpuDeviceEngine)
 
 
 def test_a_column_with_a_meaning_when_empty_may_be_absent(tmp_path: Path) -> None:
@@ -334,13 +344,16 @@ def test_without_pytorch_a_run_says_how_to_get_it(run: Run, monkeypatch: pytest.
 
 def test_pytorch_times_each_kind_of_point() -> None:
     pytest.importorskip("torch")
-    machine = Eager(each_s=1e-3)
-    points = {(p.file, p.cells.get("op")): p for p in plan(replace(machine.facts, cache_bytes=2**20), 10)}
+    machine = EagerMachine(each_s=1e-3)
+    points = {
+        (p.file, p.cells.get("op")): p
+        for p in measurement_plan(replace(machine.facts, cache_bytes=2**20), 10)
+    }
     for point in points.values():
         seconds = machine.seconds(point)
         assert seconds
         assert 0 < seconds < 10
-    assert machine.seconds(product("float32", 1, 2**20, 2**20, 2)) is None or machine.gpu
+    assert machine.seconds(matmul_point("float32", 1, 2**20, 2**20, 2)) is None or machine.gpu
 
 
 def test_collectives_run_in_a_process_each() -> None:

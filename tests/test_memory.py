@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.memory.kv_capacity import MemorySum
+from llmir.backends.memory.kv_capacity import MemoryBreakdown
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
 from llmir.hw.engine_sections import EngineMemory
@@ -31,7 +31,7 @@ def built(model: str = "llama3.1-8b", *before: str, after: str = "") -> Program:
     return llmir.run(llmir.load(model), [*before, llmir.DEFAULT_PIPELINE, *([after] if after else [])])
 
 
-def memory(program: Program, device: Any = "h100-sxm", **options: Any) -> MemorySum:
+def memory(program: Program, device: Any = "h100-sxm", **options: Any) -> MemoryBreakdown:
     return llmir.workload(program, device, **{"engine": "vllm", **options}).memory
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.kernels.base import calls
+from llmir.backends.kernels.base import kernel_calls
 from llmir.backends.kernels.moe import GroupedShape
 from llmir.backends.silicon.tables.gemm import PRODUCTS
 from llmir.backends.silicon.tables.moe import layer as moe_program
@@ -28,7 +28,9 @@ FRAMEWORKS = {"even": "trtllm-1.3.0rc20", "groups": "vllm-0.24.0", "arrived": "s
 def given(program: Program, tokens: Any = TOKENS) -> dict[str, Any]:
     """What each kernel is given, by the op's name, with numbers put in; of a collective nothing."""
     at = Binding(t=tokens, h=HIDDEN, f=INTER)
-    return {r.name: c.at(at) for r in rows(program) if r.kind == "moe" or "act" in r.name for c in calls(r)}
+    return {
+        r.name: c.at(at) for r in rows(program) if r.kind == "moe" or "act" in r.name for c in kernel_calls(r)
+    }
 
 
 def dealt(tokens: int, top_k: int, experts: int, ranks: int) -> tuple[int, int]:

@@ -17,11 +17,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.work.network import ALGORITHMS, Leg, Span, Way, crossing, exchange, fastest, ways
+from llmir.backends.work.network import (
+    ALGORITHMS,
+    CollectiveRoute,
+    LinkOption,
+    LinkShare,
+    collective_routes,
+    crossing,
+    fastest,
+    network_limit,
+)
 from llmir.base.errors import HardwareError
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.hw.link import Link, Node
+from llmir.hw.link import Link, MachineNode
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Dim
 
@@ -30,16 +39,16 @@ GB, US = 1e9, 1e-6
 
 
 def device(inside: Link, network: Link | None = None, per_node: int | None = None) -> Device:
-    node = Node("box", per_node, network) if per_node else None
+    node = MachineNode("box", per_node, network) if per_node else None
     return Device("X", {"fp32": 1e15}, 1 << 40, 1e18, links={"inside": inside}, node=node)
 
 
 def seconds(on: Device, opcode: str, payload: float, ranks: int) -> float:
-    return float(exchange(on, opcode, Dim.symbol("P"), tuple(range(ranks))).time(Binding(P=payload)))
+    return float(network_limit(on, opcode, Dim.symbol("P"), tuple(range(ranks))).time(Binding(P=payload)))
 
 
-def named(on: Device, opcode: str, ranks: int) -> dict[str, Way]:
-    return {way.name: way for way in ways(on, opcode, tuple(range(ranks)))}
+def named(on: Device, opcode: str, ranks: int) -> dict[str, CollectiveRoute]:
+    return {way.name: way for way in collective_routes(on, opcode, tuple(range(ranks)))}
 
 
 # --- one link ------------------------------------------------------------------------------------
@@ -85,11 +94,11 @@ def test_closed_forms(link: Link, opcode: str, ranks: int, payload: float, micro
     ],
 )
 def test_what_is_fastest_changes_with_size(link: Link, names: list[str], payload: float) -> None:
-    small, large = ways(device(link), "all_reduce", tuple(range(8)))
+    small, large = collective_routes(device(link), "all_reduce", tuple(range(8)))
     assert [small.name, large.name] == names
     assert crossing(small, large) == pytest.approx(float(payload), rel=1e-12, abs=0)
     for near, best in ((0.99, small), (1.01, large)):
-        limit = exchange(device(link), "all_reduce", Dim.symbol("P"), tuple(range(8)))
+        limit = network_limit(device(link), "all_reduce", Dim.symbol("P"), tuple(range(8)))
         assert limit.fastest(Binding(P=float(payload) * near)).name == best.name
 
 
@@ -112,7 +121,7 @@ def test_time_is_the_least_of_all_algorithms_and_latency_only_adds(
     found = seconds(device(link), opcode, payload, ranks)
     assert found == pytest.approx(brute, rel=1e-9, abs=0)
     assert found >= seconds(device(Link(1e10, 0.0, None, *can)), opcode, payload, ranks)
-    grid = exchange(device(link), opcode, Dim.symbol("P"), tuple(range(ranks)))
+    grid = network_limit(device(link), opcode, Dim.symbol("P"), tuple(range(ranks)))
     assert grid.time(Binding(P=np.array([payload, 0.0])))[0] == pytest.approx(found, rel=1e-12, abs=0)
 
 
@@ -124,8 +133,8 @@ LINES = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, 
 @given(LINES, st.floats(0, 1e3))
 def test_the_ways_kept_are_the_lower_envelope(lines: list[tuple[int, int]], payload: float) -> None:
     """At no size is one faster that was left out, and each that is kept is the only fastest somewhere."""
-    span = Span("l", "links.l", Link(1.0, 0.0))
-    made = [Way(f"{s} {p}", float(s), (Leg(span, Fraction(p)),)) for s, p in lines]
+    span = LinkOption("l", "links.l", Link(1.0, 0.0))
+    made = [CollectiveRoute(f"{s} {p}", float(s), (LinkShare(span, Fraction(p)),)) for s, p in lines]
     kept = fastest(made)
     assert min(w.time(payload) for w in kept) == min(s + p * payload for s, p in lines)
     borders = [0.0, *(crossing(a, b) for a, b in pairwise(kept)), float("inf")]
@@ -137,7 +146,7 @@ def test_the_ways_kept_are_the_lower_envelope(lines: list[tuple[int, int]], payl
 
 @given(st.integers(2, 64), st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 10**6))
 def test_what_a_rank_sends_is_whole_bytes(ranks: int, opcode: str, payload: int) -> None:
-    for way in ways(device(ADDS_UP), opcode, tuple(range(ranks))):
+    for way in collective_routes(device(ADDS_UP), opcode, tuple(range(ranks))):
         [leg] = way.legs
         sent = leg.bytes(payload)
         assert sent - 1 < leg.share * payload <= sent
@@ -145,7 +154,7 @@ def test_what_a_rank_sends_is_whole_bytes(ranks: int, opcode: str, payload: int)
 
 @given(st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 64))
 def test_a_large_payload_goes_at_the_rate_that_is_stated(opcode: str, ranks: int) -> None:
-    limit = exchange(device(ADDS_UP), opcode, Dim.symbol("P"), tuple(range(ranks)))
+    limit = network_limit(device(ADDS_UP), opcode, Dim.symbol("P"), tuple(range(ranks)))
     assert 1e15 / limit.time(Binding(P=1e15)) == pytest.approx(limit.rate, rel=1e-6)
     assert limit.below(limit) is False
 
@@ -217,7 +226,7 @@ def test_everyone_is_sent_to_at_once_only_where_both_links_are_direct(
         way.name: way
         for payload in (0.0, 1e3, 1e6, 1e12)
         for way in [
-            exchange(device(near, far, 4), "all_to_all", Dim.symbol("P"), tuple(range(16))).fastest(
+            network_limit(device(near, far, 4), "all_to_all", Dim.symbol("P"), tuple(range(16))).fastest(
                 Binding(P=payload)
             )
         ]
@@ -235,7 +244,7 @@ def test_everyone_is_sent_to_at_once_only_where_both_links_are_direct(
 @given(st.integers(2, 16), st.integers(2, 16))
 def test_an_exchange_in_steps_sends_everything_that_is_for_other_nodes(inside: int, nodes: int) -> None:
     """(nodes − 1) of `nodes` parts of the payload, and inside a node (inside − 1) of `inside`."""
-    for way in ways(device(PLAIN, FAR, inside), "all_to_all", tuple(range(inside * nodes))):
+    for way in collective_routes(device(PLAIN, FAR, inside), "all_to_all", tuple(range(inside * nodes))):
         sent = {leg.span.name: leg.share for leg in way.legs}
         if "to all" not in way.name:
             assert sent == {"inside": Fraction(inside - 1, inside), "network": Fraction(nodes - 1, nodes)}
@@ -243,7 +252,7 @@ def test_an_exchange_in_steps_sends_everything_that_is_for_other_nodes(inside: i
 
 def test_the_network_adds_up_only_where_it_says_so() -> None:
     adds = Link(1 * GB, 5 * US, direct=True, reduces=True)
-    large = ways(device(SWITCH, adds, 8), "all_reduce", tuple(range(32)))[-1]
+    large = collective_routes(device(SWITCH, adds, 8), "all_reduce", tuple(range(32)))[-1]
     assert large.name == "two-shot inside, in-network across"
     assert {leg.span.name: leg.share for leg in large.legs}["network"] == Fraction(1, 8)
 
@@ -252,13 +261,15 @@ def test_a_stage_sends_to_the_next_over_the_link_between_them() -> None:
     on = library.load("dgx-h100")
     for group, link in (((0, 4), on.links["nvlink"]), ((0, 8), on.node.network if on.node else None)):
         assert link is not None
-        [way] = ways(on, "send", group)
+        [way] = collective_routes(on, "send", group)
         assert way.time(1e6) == pytest.approx(link.latency_s + 1e6 / link.Bps, rel=1e-12, abs=0)
 
 
 def test_a_bridge_joins_neighbours_only() -> None:
     on = library.load("rtx3090")
-    assert [ways(on, "all_reduce", g)[0].legs[0].span.name for g in ((2, 3), (1, 2), (0, 4))] == [
+    assert [
+        collective_routes(on, "all_reduce", g)[0].legs[0].span.name for g in ((2, 3), (1, 2), (0, 4))
+    ] == [
         "nvlink",
         "pcie",
         "pcie",
@@ -270,7 +281,7 @@ def test_ways_are_in_order_of_size(opcode: str) -> None:
     for name in (*library.names(), *library.clusters()):
         on = library.load(name)
         if on.links and name != "cpu":
-            found = ways(on, opcode, tuple(range(16 if on.node and on.node.network else 8)))
+            found = collective_routes(on, opcode, tuple(range(16 if on.node and on.node.network else 8)))
             for a, b in pairwise(found):
                 assert a.latency_s < b.latency_s
                 assert a.pace > b.pace
@@ -280,9 +291,9 @@ def test_groups_that_lie_unevenly_are_refused() -> None:
     with pytest.raises(
         HardwareError, match=r"box has 8 .* group of 12 ranks lies unevenly over them, 8 \+ 4"
     ):
-        ways(device(PLAIN, FAR, 8), "all_reduce", tuple(range(12)))
+        collective_routes(device(PLAIN, FAR, 8), "all_reduce", tuple(range(12)))
     with pytest.raises(HardwareError, match="no network that joins several nodes"):
-        ways(device(PLAIN, None, 8), "all_reduce", tuple(range(16)))
+        collective_routes(device(PLAIN, None, 8), "all_reduce", tuple(range(16)))
 
 
 # --- against hardware ----------------------------------------------------------------------------
@@ -327,14 +338,14 @@ def test_ideal_never_exceeds_a_measured_all_reduce_across_nodes() -> None:
 @cache
 def taken(per_node: int) -> Device:
     whole = library.cluster("dgx-a100")
-    return replace(whole, node=Node("part", per_node, whole.node.network if whole.node else None))
+    return replace(whole, node=MachineNode("part", per_node, whole.node.network if whole.node else None))
 
 
 @pytest.mark.parametrize("tp", [8, 16, 32])
 def test_a_step_on_nodes_takes_no_less_than_on_one_link(tp: int) -> None:
     """The network is no faster than NVLink; comm_bytes do not depend on either."""
     program = llmir.run(llmir.load("llama3.1-405b"), f"fuse-attention,fuse,shard{{tp={tp}}}")
-    whole = replace(library.load("h100-sxm"), node=Node("one of them all", tp))
+    whole = replace(library.load("h100-sxm"), node=MachineNode("one of them all", tp))
     one, many = (llmir.analyze(program, on, batch=8, new=128, cost="ideal") for on in (whole, "dgx-h100"))
     assert one.comm_bytes == many.comm_bytes
     assert one.time_s == many.time_s if tp == 8 else one.time_s < many.time_s

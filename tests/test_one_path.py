@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.silicon.rows import Machines
-from llmir.backends.silicon.tables.table import FORMATS, Kernels, Points, load
-from llmir.backends.silicon.validate.estimates import priced_by
+from llmir.backends.silicon.rows import DeviceLookup
+from llmir.backends.silicon.tables.table import FORMATS, KernelTable, TablePoints, load
+from llmir.backends.silicon.validate.estimates import cost_model_choice
 from llmir.backends.step.report import Report
 from llmir.backends.work.rows import rows
 from llmir.hw import library
@@ -124,7 +124,7 @@ def written(folder: Path, table: str, device: str, engine: str) -> Path:
     return path
 
 
-def concrete(points: Points, number: int) -> Program:
+def concrete(points: TablePoints, number: int) -> Program:
     """The program of one row, its sizes as numbers."""
     at = Binding(**{name: float(value[number]) for name, value in points.at.symbols.items()})
     b = Builder()
@@ -140,12 +140,12 @@ def concrete(points: Points, number: int) -> Program:
     return Program("row", {"main": b.graph()}, mesh=points.program.mesh)
 
 
-def points_of(path: Path) -> Iterator[tuple[Any, Points]]:
+def points_of(path: Path) -> Iterator[tuple[Any, TablePoints]]:
     """A table's points with the rows' numbers in the file."""
     format, rows = load(path)
-    assert isinstance(format, Kernels)
-    for points in format.points(rows, Machines(path.parent)(rows["gpu"][0])):
-        assert isinstance(points, Points), points
+    assert isinstance(format, KernelTable)
+    for points in format.points(rows, DeviceLookup(path.parent)(rows["gpu"][0])):
+        assert isinstance(points, TablePoints), points
         yield rows["line"], points
 
 
@@ -161,7 +161,7 @@ def test_a_row_takes_what_a_report_says_of_its_ops(
     assert not found.problems
     said = {row.row: row for row in found.rows}
     assert len(said) == len(TABLES[table][1])
-    model = priced_by("calibrated").model(library.load(device), engine)
+    model = cost_model_choice("calibrated").model(library.load(device), engine)
     for lines, points in points_of(path):
         for number, row in enumerate(points.rows):
             step = Report(concrete(points, number), model.device, batch=1, new=1, context=0, model=model)
@@ -251,7 +251,7 @@ def test_a_block_of_latent_attention_is_that_of_the_model(phase: str, new: int, 
     blocks = ("attention", "attention_core")
     layer = [op for op in step.ops if op.name.startswith("dense_layer.") and op.block in blocks]
     table = FORMATS["mla"]
-    assert isinstance(table, Kernels)
+    assert isinstance(table, KernelTable)
     program = table.program("bfloat16", "bfloat16", BLOCK + "fp8_block", form, "c")
     at = Binding(b=3, t=new, c=cached + new, p=cached, g=128)
     found = rows(program)

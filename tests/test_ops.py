@@ -11,7 +11,7 @@ import pytest
 from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import FP32
 from llmir.ir.core.mesh import ONE_DEVICE
-from llmir.ir.core.op import KINDS, OPS, Place, infer, work
+from llmir.ir.core.op import KINDS, OPS, ExecutionPlace, infer, work
 from llmir.ir.core.tensor import Tensor, parse_tensor
 from llmir.ir.ops import make
 from llmir.ir.sizes.binding import Binding
@@ -342,7 +342,7 @@ def test_vector_flops_follow_from_what_is_there(
 def _value(opcode: str, *operands: Any, **attributes: Any) -> Any:
     types = tuple(Tensor(a.shape, FP32) for a in operands)
     op = make(opcode, **attributes)
-    return op.evaluate(operands, infer(op, types), Place())[0]
+    return op.evaluate(operands, infer(op, types), ExecutionPlace())[0]
 
 
 def test_norms_are_over_the_last_axes_with_weights_of_more() -> None:

@@ -8,10 +8,10 @@ import pytest
 import llmir
 from llmir.backends.cost.models import model
 from llmir.backends.kernels.base import KERNELS
-from llmir.backends.kernels.engine_cpu import Host, OverlappedHost, RunShape, StepShape
+from llmir.backends.kernels.engine_cpu import EngineCpu, OverlappedEngineCpu, RunShape, StepShape
 from llmir.backends.request.workload import Workload
-from llmir.backends.silicon.closed_loop import Manner, Played
-from llmir.backends.silicon.validate.estimates import Pricing
+from llmir.backends.silicon.closed_loop import InteractiveRun, MeasurementMethod
+from llmir.backends.silicon.validate.estimates import CostModelChoice
 from llmir.hw import library
 
 SHARDED = llmir.run(llmir.load("llama3.1-8b"), [llmir.pipeline_of("vllm"), "shard{tp=8}"])
@@ -38,16 +38,16 @@ def step(busy: float) -> StepShape:
 
 
 def test_an_overlapped_step_takes_the_longer_of_the_host_and_all_else() -> None:
-    host = OverlappedHost(hidden=0, step_us=2000, sequence_us=8, kernel_us=1, skew_us=0.05)
+    host = OverlappedEngineCpu(hidden=0, step_us=2000, sequence_us=8, kernel_us=1, skew_us=0.05)
     short, long = (host.step(step(busy), np) for busy in BUSY)
     assert (short, long) == pytest.approx((BESIDE, BUSY[1]))
     assert host.step(step(BUSY[0]).times(7), np) == pytest.approx(7 * short)
     assert [host.serial.step(step(busy), np) for busy in BUSY] == pytest.approx([b + BESIDE for b in BUSY])
-    assert type(host.serial.serial) is Host
+    assert type(host.serial.serial) is EngineCpu
 
 
-@pytest.mark.parametrize(("engine", "family"), [("trtllm", OverlappedHost), ("sglang", Host)])
-def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Host]) -> None:
+@pytest.mark.parametrize(("engine", "family"), [("trtllm", OverlappedEngineCpu), ("sglang", EngineCpu)])
+def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[EngineCpu]) -> None:
     """Of long steps nothing where they overlap; the parts add up to the whole in any case."""
     of = library.engine(engine)
     assert KERNELS[of.family] is family
@@ -55,26 +55,27 @@ def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Host])
     for program, batch in ((few, 256), (SHARDED, 1)):
         report = llmir.analyze(program, "h100-sxm", batch=batch, new=1, context=64, engine=engine)
         host = KERNELS[of.family].of(of.host.parameters, "test")
-        assert isinstance(host, Host)
+        assert isinstance(host, EngineCpu)
         beside = host.beside(batch)
         alone = sum(op.total_s for op in report.ops if op.kind != "overhead")
         whole = float(report.time_s)
         assert alone + sum(report.overhead.values()) == pytest.approx(whole, rel=1e-12, abs=0)
         assert whole >= beside * (1 - 1e-12)
         hidden = max(0.0, beside - (whole - report.overhead["host_s"]))
-        assert report.overhead["host_s"] == pytest.approx(hidden if family is OverlappedHost else beside)
+        assert report.overhead["host_s"] == pytest.approx(hidden if family is OverlappedEngineCpu else beside)
 
 
 def test_an_engine_that_was_told_to_wait_hides_nothing() -> None:
     """As a source says of its runs; the engine's own default is another."""
-    device, pricing = library.load("h100-sxm"), Pricing("calibrated")
+    device, pricing = library.load("h100-sxm"), CostModelChoice("calibrated")
     jobs = [pricing.workload(SHARDED, device, "trtllm", (1, 512, 64), None, ahead) for ahead in (None, False)]
     assert all(isinstance(job, Workload) for job in jobs)
     both = [job.prefill.plan.host for job in jobs]
-    assert list(map(type, both)) == [OverlappedHost, Host]
+    assert list(map(type, both)) == [OverlappedEngineCpu, EngineCpu]
     assert vars(both[0]) == vars(both[1])
     loops = [
-        Played(job, 8, Manner(rounds=3, ahead=ahead)) for job, ahead in zip(jobs, (None, False), strict=True)
+        InteractiveRun(job, 8, MeasurementMethod(rounds=3, ahead=ahead))
+        for job, ahead in zip(jobs, (None, False), strict=True)
     ]
     assert loops[0].tpot_s < loops[1].tpot_s
     decode = jobs[1].decode
@@ -83,7 +84,7 @@ def test_an_engine_that_was_told_to_wait_hides_nothing() -> None:
 
 
 def test_a_share_of_memory_that_a_source_tells_holds_less() -> None:
-    device, pricing = library.load("h100-sxm"), Pricing("calibrated")
+    device, pricing = library.load("h100-sxm"), CostModelChoice("calibrated")
     some, most = (
         pricing.workload(SHARDED, device, "trtllm", (1, 512, 64), None, None, share) for share in (0.8, None)
     )
@@ -93,6 +94,6 @@ def test_a_share_of_memory_that_a_source_tells_holds_less() -> None:
 
 
 def test_runs_add_idle_time_to_either_host() -> None:
-    host = OverlappedHost(hidden=0, step_us=2000, sequence_us=8, kernel_us=1, skew_us=0.05)
+    host = OverlappedEngineCpu(hidden=0, step_us=2000, sequence_us=8, kernel_us=1, skew_us=0.05)
     shape = RunShape(step(BUSY[1]).times(3), step(BUSY[0]), 0.5)
     assert host.seconds(library.load("h100-sxm"), shape) == pytest.approx(3 * BUSY[1] + BESIDE + 0.5)

@@ -68,7 +68,7 @@ def test_nothing_is_kept_of_a_model_that_changes() -> None:
 def test_requests_comparisons_and_tables_take_it_too() -> None:
     job = llmir.workload(program(), "h100-sxm", prompt=8, generate=3, cost=Flat())
     assert json.loads(json.dumps(job.to_dict()))["cost_model"] == "Flat"
-    assert ("cost model", "Flat; ideal: the roofline") in wording.head(job)
+    assert ("cost model", "Flat; ideal: the roofline") in wording.head_lines(job)
     assert "Flat" in str(job)
     found = llmir.diff(llmir.load(TINY), program(), "h100-sxm", new=8, cost=Flat())
     saved = sum(c.figure("time_s").delta for c in found.changes)

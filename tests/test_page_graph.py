@@ -37,7 +37,7 @@ def judged(flow: nx.DiGraph, rows: list[list[int]]) -> None:
 def test_rows_without_dot(flow: nx.DiGraph) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setups, "_across", lambda flow: {})
-        rows = setups.layered(flow)
+        rows = setups.layer_boxes(flow)
     judged(flow, rows)
     assert all(row == sorted(row) for row in rows)
 
@@ -46,7 +46,7 @@ def test_rows_without_dot(flow: nx.DiGraph) -> None:
 def test_rows_by_dot_cross_less() -> None:
     # 0 leads to 3 and 1 to 2, so that the second row goes the other way round.
     flow = nx.DiGraph([(0, 3), (1, 2), (3, 4), (2, 5)])
-    rows: Any = setups.layered(flow)
+    rows: Any = setups.layer_boxes(flow)
     judged(flow, rows)
     first, second = rows[0], rows[1]
     assert [first.index(0), second.index(3)] in ([0, 0], [1, 1])
@@ -54,4 +54,4 @@ def test_rows_by_dot_cross_less() -> None:
 
 def test_no_dot_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    judged(nx.DiGraph([(0, 1), (0, 2)]), setups.layered(nx.DiGraph([(0, 1), (0, 2)])))
+    judged(nx.DiGraph([(0, 1), (0, 2)]), setups.layer_boxes(nx.DiGraph([(0, 1), (0, 2)])))

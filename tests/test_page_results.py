@@ -11,7 +11,7 @@ import pytest
 
 import llmir
 from llmir.backends.export import units
-from llmir.backends.export.page.bundle import results
+from llmir.backends.export.page.bundle import result_page
 from llmir.backends.export.page.plans import plans as told_of_plans
 from llmir.base.errors import LlmirError
 
@@ -109,7 +109,7 @@ def test_names_are_text_and_run_nothing(name: str, chromium: Any, tmp_path: Path
             each |= {"name": name, "points": [[*at[:3], name, name] for at in each["points"]]}
         for limit in view.get("limits", ()):
             limit |= {"words": name}
-    (tmp_path / "page.html").write_text(results(told, 10**7, ""), encoding="utf-8")
+    (tmp_path / "page.html").write_text(result_page(told, 10**7, ""), encoding="utf-8")
     browser.console(chromium)
     browser.requests(chromium)
     browser.opened(chromium, tmp_path / "page.html")

@@ -10,7 +10,7 @@ import pytest
 
 import llmir
 from llmir.backends.export import units
-from llmir.backends.export.page.bundle import results
+from llmir.backends.export.page.bundle import result_page
 from llmir.backends.export.page.plans import plans
 
 from . import browser
@@ -205,6 +205,6 @@ def test_a_share_of_requests_is_rounded_down(share: float, tmp_path: Path, wide:
     told = dict(plans(made("plan")))
     card = next(each for each in told["figures"] if each["title"] == "within all limits")
     told["figures"] = [card | {"value": share}]
-    (tmp_path / "page.html").write_text(results(told, 10**7, ""), encoding="utf-8")
+    (tmp_path / "page.html").write_text(result_page(told, 10**7, ""), encoding="utf-8")
     browser.opened(wide, tmp_path / "page.html")
-    assert wide.find_element("css selector", ".figure .value").text == units.met(share)
+    assert wide.find_element("css selector", ".figure .value").text == units.share_met(share)

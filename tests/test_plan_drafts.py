@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import llmir
-from llmir.backends.request.speculation import yielded
+from llmir.backends.request.speculation import accepted_tokens
 from llmir.base.errors import InputError
 from tests.commands import Run, runner
 
@@ -38,7 +38,7 @@ def test_closed_forms_are_steps_that_analyze_prices(draft: Any) -> None:
         step = float(llmir.analyze(structure.drafts.verify, "h100-sxm", new=5, **asked).period_s)
         if draft:
             step += 4 * float(llmir.analyze(structure.drafts.drafter, "h100-sxm", new=1, **asked).period_s)
-        assert points.tpot_s[at] == pytest.approx(step / yielded(4, 0.7), rel=1e-9, abs=0)
+        assert points.tpot_s[at] == pytest.approx(step / accepted_tokens(4, 0.7), rel=1e-9, abs=0)
         job = llmir.workload(structure.program, "h100-sxm", prompt=500, generate=200, chunk=2048)
         said = llmir.speculate(job, structure.drafts.verify, 4, 0.7, structure.drafts.drafter)
         assert points.ttft_s[at] == pytest.approx(said.ttft_s, rel=1e-9, abs=0)
@@ -73,7 +73,7 @@ def test_json_has_what_a_step_yields_and_what_drafts_take_of_it(draft: Any) -> N
     assert best
     name = draft and "Llama-3.2-1B"
     asked = {"draft_tokens": 4, "acceptance": 0.7, "drafter": name}
-    assert report["speculation"] == {**asked, "tokens_per_step": yielded(4, 0.7)}
+    assert report["speculation"] == {**asked, "tokens_per_step": accepted_tokens(4, 0.7)}
     assert (report["best"]["draft_share"] > 0) is bool(draft)
     if draft:
         lowered = [llmir.run(of, llmir.pipeline_of("vllm")) for of in (EVERY, SMALL)]

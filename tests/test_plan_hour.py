@@ -11,9 +11,9 @@ import pytest
 import llmir
 from llmir.backends.export.plan import to_markdown
 from llmir.backends.search import plan as hours
-from llmir.backends.search.plan import Plans, PooledCandidate
-from llmir.backends.search.traffic import Limit
-from llmir.backends.simulate.result import SimulatedPools, SimulatedReplicas
+from llmir.backends.search.plan import Plans, PoolCandidate
+from llmir.backends.search.traffic import LatencyLimit
+from llmir.backends.simulate.result import PoolSimulation, ReplicaSimulation
 
 LENGTHS: dict[str, Any] = {"prompt": "lognormal:400,0.6", "generate": "uniform:20,100"}
 
@@ -31,7 +31,7 @@ def planned(rate: float = 3, **asked: Any) -> Plans:
     return llmir.plan("llama3.1-8b", rate=rate, **few)
 
 
-def hour(found: Plans) -> hours.Hour:
+def hour(found: Plans) -> hours.HourlyCost:
     assert found.hour is not None
     return found.hour
 
@@ -102,7 +102,7 @@ def test_most_that_wait_are_counted_one_by_one(several: Plans) -> None:
 def test_replicas_that_a_router_looks_at_are_simulated_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hours, "TOGETHER", 30_000)
     found = hour(planned(rate=8, max_tpot="24ms", router="least-loaded"))
-    assert isinstance(found.simulation, SimulatedReplicas) and found.replicas > 1
+    assert isinstance(found.simulation, ReplicaSimulation) and found.replicas > 1
     assert len(found.simulation.replicas) == found.replicas == found.candidate.replicas
     assert found.output_tokens == found.simulation.made.sum() and found.requests == 8 * 3600
 
@@ -118,7 +118,7 @@ def test_pools_have_an_hour_too(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     plans = planned(hw="h100-sxm", link="nvlink", gpus=16, **asked)
     found, best = hour(plans), plans.best
-    assert isinstance(best, PooledCandidate) and isinstance(found.simulation, SimulatedPools)
+    assert isinstance(best, PoolCandidate) and isinstance(found.simulation, PoolSimulation)
     assert best.pools is not None
     many = dict(zip(("prefill_replicas", "decode_replicas"), best.servers, strict=True))
     load = replace(plans.traffic, requests=500).alone(best.replicas, 5)
@@ -147,7 +147,7 @@ def test_an_hour_that_misses_a_limit_says_so(several: Plans) -> None:
     assert best is not None
     times = hour(several).times["ttft"]
     most = float(np.percentile(times, 90))
-    traffic = replace(several.traffic, ttft=Limit(most))
+    traffic = replace(several.traffic, ttft=LatencyLimit(most))
     tight = replace(several, ranked=(replace(best, traffic=traffic),), traffic=traffic)
     late = int((times > most).sum())
     said = " ".join(str(tight).split())

@@ -12,10 +12,10 @@ import pytest
 
 import llmir
 from llmir.api.deployment import Deployment
-from llmir.backends.search.plan import Plans, PooledCandidate
+from llmir.backends.search.plan import Plans, PoolCandidate
 from llmir.backends.search.search import PoolSearch, Search
 from llmir.backends.search.traffic import Traffic
-from llmir.backends.search.trial import tandem
+from llmir.backends.search.trial import pool_latencies
 from llmir.base.errors import InputError
 
 LINK = "50GBps,5us"
@@ -28,8 +28,8 @@ ASKED: dict[str, Any] = {
 }
 
 
-def pooled(plans: Plans) -> list[PooledCandidate]:
-    return [each for each in plans.shown if isinstance(each, PooledCandidate)]
+def pooled(plans: Plans) -> list[PoolCandidate]:
+    return [each for each in plans.shown if isinstance(each, PoolCandidate)]
 
 
 def together(pools: Any, servers: tuple[int, int], router: str, *, rounds: bool = False) -> None:
@@ -39,7 +39,7 @@ def together(pools: Any, servers: tuple[int, int], router: str, *, rounds: bool 
     )
     named = router if max(servers) > 1 else None
     whole = pools.run(load, prefill_replicas=servers[0], decode_replicas=servers[1], router=named)
-    ttft_s, tpot_s = tandem(pools, load, servers, router)
+    ttft_s, tpot_s = pool_latencies(pools, load, servers, router)
     np.testing.assert_allclose(ttft_s, whole.ttft_s, rtol=1e-9)
     if rounds:
         assert np.nanmean(tpot_s) == pytest.approx(np.nanmean(whole.tpot_s), rel=0.02)
@@ -241,7 +241,7 @@ def test_a_plan_of_pools_has_its_line_and_its_servers() -> None:
     asked = {"prompt": 2000, "generate": 100, "max_ttft": "0.5s", "max_tpot": "10ms"}
     plans = llmir.plan("llama3.1-8b", "h100-sxm", rate=40, gpus=16, link="nvlink", **asked)
     best = plans.best
-    assert isinstance(best, PooledCandidate)
+    assert isinstance(best, PoolCandidate)
     lines = str(plans).splitlines()
     assert f" prefill of {best.reads.split} and " in lines[0]
     assert max(map(len, lines)) <= 80

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.search.front import front
 from llmir.backends.search.plan import Candidate, Plans
-from llmir.backends.search.traffic import Limit, limit
+from llmir.backends.search.traffic import LatencyLimit, latency_limit
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 
@@ -236,23 +236,23 @@ def test_why_adds_up(plans: Plans) -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("1s", Limit(1.0, "p99")),
-        ("30ms", Limit(0.03, "p99")),
-        ("p50:30ms", Limit(0.03, "p50")),
-        ("mean:0.5s", Limit(0.5, "mean")),
-        ("p99.9:2s", Limit(2.0, "p99.9")),
-        (0.25, Limit(0.25, "p99")),
+        ("1s", LatencyLimit(1.0, "p99")),
+        ("30ms", LatencyLimit(0.03, "p99")),
+        ("p50:30ms", LatencyLimit(0.03, "p50")),
+        ("mean:0.5s", LatencyLimit(0.5, "mean")),
+        ("p99.9:2s", LatencyLimit(2.0, "p99.9")),
+        (0.25, LatencyLimit(0.25, "p99")),
     ],
 )
-def test_limits_are_read(said: object, expected: Limit) -> None:
-    found = limit("max_ttft", said)
+def test_limits_are_read(said: object, expected: LatencyLimit) -> None:
+    found = latency_limit("max_ttft", said)
     assert found.of == expected.of and found.seconds == pytest.approx(expected.seconds)
 
 
 @pytest.mark.parametrize("said", ["30", "fast", "p100:3s", "median:1s", "0s", "-1s", 0, -1.0, None, "1h"])
 def test_what_is_no_limit_is_refused(said: object) -> None:
     with pytest.raises(InputError, match="max_ttft"):
-        limit("max_ttft", said)
+        latency_limit("max_ttft", said)
 
 
 def run(*arguments: str) -> Result:

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 import llmir
 from llmir.cli.main import cli
-from llmir.cli.options import timed
+from llmir.cli.options import parse_limit
 
 
 def run(*arguments: str) -> Result:
@@ -114,7 +114,7 @@ def test_a_plan_says_what_is_taken_to_join_its_nodes() -> None:
 
 
 def test_a_bare_number_of_the_command_line_is_milliseconds() -> None:
-    assert [timed(said) for said in ("30", " p50:1.5", "1s", "p99", "-1")] == [
+    assert [parse_limit(said) for said in ("30", " p50:1.5", "1s", "p99", "-1")] == [
         *("30ms", "p50:1.5ms", "1s", "p99", "-1")
     ]
     said = run("llama3.1-8b", "--rate", "9", "--gpus", "1", "--requests", "100", "--max-tpot", "p50:20")

@@ -11,8 +11,8 @@ import llmir
 from llmir.api import measure
 from llmir.backends.cost.models import model
 from llmir.backends.request.workload import Workload
-from llmir.backends.silicon.closed_loop import Manner, Played
-from llmir.backends.silicon.validate.estimates import related
+from llmir.backends.silicon.closed_loop import InteractiveRun, MeasurementMethod
+from llmir.backends.silicon.validate.estimates import kernel_relation
 from llmir.backends.work.rows import Basis
 from llmir.base.errors import InputError
 from llmir.hw.transfer import ENGINE
@@ -28,7 +28,7 @@ def job(engine: str, prompt: int = 700, generate: int = 60, chunk: int | None = 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_it_is_what_simulate_says_of_users_who_begin_together(engine: str) -> None:
-    played = Played(job(engine), 8, Manner(rounds=4))
+    played = InteractiveRun(job(engine), 8, MeasurementMethod(rounds=4))
     simulated = llmir.simulate(
         MODEL, "h100", closed=8, prompt=700, generate=60, requests=32, engine=engine, max_model_len=761
     )
@@ -39,13 +39,13 @@ def test_it_is_what_simulate_says_of_users_who_begin_together(engine: str) -> No
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("metric", ["ttft", "tpot"])
 def test_a_figure_is_its_events_each_by_its_weight(engine: str, metric: str) -> None:
-    played = Played(job(engine), 12, Manner(rounds=5, shortest=0.5))
+    played = InteractiveRun(job(engine), 12, MeasurementMethod(rounds=5, shortest=0.5))
     seconds = {"ttft": played.ttft_s, "tpot": played.tpot_s}[metric]
     assert played.weights(metric) @ played.events[1] == pytest.approx(seconds, rel=1e-9, abs=0)
 
 
 def test_lengths_are_drawn_around_the_stated_mean() -> None:
-    load = Played(job("vllm@0.12", 900, 90), 16, Manner(rounds=50, shortest=0.8)).load
+    load = InteractiveRun(job("vllm@0.12", 900, 90), 16, MeasurementMethod(rounds=50, shortest=0.8)).load
     assert load.prompt.min() >= 800
     assert load.prompt.max() <= 1000
     assert load.prompt.mean() == pytest.approx(900, rel=0.02)
@@ -55,7 +55,7 @@ def test_lengths_are_drawn_around_the_stated_mean() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_front_takes_one_request_at_a_time(engine: str) -> None:
     apart_s, users = 0.004, 8
-    course = Played(job(engine), users, Manner(rounds=3, apart_s=apart_s)).server.course
+    course = InteractiveRun(job(engine), users, MeasurementMethod(rounds=3, apart_s=apart_s)).server.course
     waits = np.sort(np.array(course.start_s)[:users] - np.array(course.arrival_s)[:users])
     assert (waits >= apart_s * np.arange(1, users + 1) - 1e-12).all()
     assert np.isfinite(course.end_s).all()
@@ -63,11 +63,13 @@ def test_a_front_takes_one_request_at_a_time(engine: str) -> None:
 
 def test_a_step_that_was_filled_ahead_takes_nobody_in() -> None:
     """Alone nothing waits; of several each waits for a step more at most than it did."""
-    manner = Manner(rounds=6, apart_s=0.001)
-    alone = [Played(job("vllm@0.12"), 1, replaced) for replaced in (manner, manner._replace(ahead=True))]
+    manner = MeasurementMethod(rounds=6, apart_s=0.001)
+    alone = [
+        InteractiveRun(job("vllm@0.12"), 1, replaced) for replaced in (manner, manner._replace(ahead=True))
+    ]
     assert alone[0].ttft_s == alone[1].ttft_s
     prompt, ahead = (
-        Played(job("vllm@0.12"), 8, replaced) for replaced in (manner, manner._replace(ahead=True))
+        InteractiveRun(job("vllm@0.12"), 8, replaced) for replaced in (manner, manner._replace(ahead=True))
     )
     longest = ahead.events[1][ahead.events[2] == 1].max()
     assert prompt.ttft_s < ahead.ttft_s <= prompt.ttft_s + longest
@@ -75,8 +77,10 @@ def test_a_step_that_was_filled_ahead_takes_nobody_in() -> None:
 
 def test_prompts_wait_for_others_so_many_steps() -> None:
     """TensorRT-LLM's batch_wait_timeout_iters: a prompt is read after so many steps of decodes at most."""
-    manner = Manner(rounds=6, shortest=0.8)
-    now, later = (Played(job("trtllm"), 8, manner._replace(patience=steps, enough=0.9)) for steps in (0, 20))
+    manner = MeasurementMethod(rounds=6, shortest=0.8)
+    now, later = (
+        InteractiveRun(job("trtllm"), 8, manner._replace(patience=steps, enough=0.9)) for steps in (0, 20)
+    )
     starts, counts = later.events[0], np.cumsum(later.events[2])
     course = later.server.course
     came, read = (np.searchsorted(starts, np.array(times)) for times in (course.arrival_s, course.start_s))
@@ -97,8 +101,8 @@ def table(path: Path) -> Path:
         by = model(llmir.hw.load("h100"), engine="vllm@0.12")
         for users in (2, 8, 32):
             for generate in (20, 60):
-                manner = Manner(rounds=10, apart_s=0.003)  # as of all closed loops: sources.yaml
-                loop = Played(Workload(program, by.device, 1, 512, generate, model=by), users, manner)
+                manner = MeasurementMethod(rounds=10, apart_s=0.003)  # as of all closed loops: sources.yaml
+                loop = InteractiveRun(Workload(program, by.device, 1, 512, generate, model=by), users, manner)
                 figures = f"{1e3 * loop.tpot_s},{1e3 * loop.ttft_s}"
                 rows.append(f"{name},h100,serving_closed_loop,512,{generate},{users},1,vllm-0.12.0,{figures}")
     path.write_text(HEAD + "\n".join(rows) + "\n")
@@ -132,5 +136,5 @@ def test_folds_that_leave_nothing_out_are_refused(tmp_path: Path, asked: dict[st
 
 def test_a_library_lends_to_engines_that_call_it_and_not_to_another_library() -> None:
     device, lent = llmir.hw.load("a100-80-sxm"), Basis("calibrated", engine="nccl")
-    assert related(device, lent, "vllm") == "calibrated"
-    assert related(device, lent, "torch.distributed nccl") == ENGINE
+    assert kernel_relation(device, lent, "vllm") == "calibrated"
+    assert kernel_relation(device, lent, "torch.distributed nccl") == ENGINE

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.request.closed_loop import Service
+from llmir.backends.request.closed_loop import ClosedLoopWorkload
 from llmir.ir.core.program import Program
 
 HOW: dict[str, Any] = {"engine": "vllm"}
@@ -141,7 +141,7 @@ def test_a_loop_settles_where_it_ends_up_when_it_is_played(chunk: int) -> None:
         for prompt, generate in ((100, 20), (100, 300), (1000, 100), (4000, 20), (4000, 300)):
             asked = {"prompt": prompt, "generate": generate, "chunk": chunk}
             service = llmir.workload(program, "h100", concurrency=users, **asked, **HOW)
-            assert isinstance(service, Service)
+            assert isinstance(service, ClosedLoopWorkload)
             loop = service.loop
             figures = loop.tpot_s, loop.ttft_s, loop.output_tokens_per_s
             measured = truth(program, users, prompt, generate, chunk)
@@ -171,7 +171,7 @@ def test_waves_are_what_they_are_when_they_are_played(engine: str, chunk: int) -
             continue
         asked: dict[str, Any] = {"prompt": prompt, "generate": generate, "chunk": chunk, "engine": engine}
         service = llmir.workload(program, "h100", concurrency=users, **asked)
-        assert isinstance(service, Service)
+        assert isinstance(service, ClosedLoopWorkload)
         loop = service.loop
         assert loop.in_flight == users and loop.tpot_s is not None
         played = play_prompts_first(users, prompt, generate, chunk, 3, whole=whole)

@@ -18,11 +18,11 @@ from llmir.backends.simulate.cluster import RunningPools, run_pools
 from llmir.backends.simulate.engine import check_pools
 from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.result import SimulatedPools
+from llmir.backends.simulate.result import PoolSimulation
 from llmir.backends.simulate.router import ROUTERS
-from llmir.backends.simulate.server import FOREVER, Capacity, Course, Policy, Server
-from llmir.backends.simulate.server_kinds import DecodeServer, decoded
-from llmir.backends.simulate.step_times import Prices
+from llmir.backends.simulate.server import FOREVER, Capacity, Policy, RequestTimeline, Server
+from llmir.backends.simulate.server_kinds import DecodeServer, decode_load
+from llmir.backends.simulate.step_times import StepTimes
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 from tests.naive_pools import NaiveDecoder
@@ -34,13 +34,13 @@ from tests.test_simulation import MODEL
 
 def served(
     many: tuple[int, int], router: str, load: Load, room: Capacity, fills: Policy, seconds: Any
-) -> tuple[RunningPools, Course, Course]:
-    read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
-    courses = Course(load.arrival_s.tolist()), Course([FOREVER] * len(load))
+) -> tuple[RunningPools, RequestTimeline, RequestTimeline]:
+    read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decode_load(load)
+    courses = RequestTimeline(load.arrival_s.tolist()), RequestTimeline([FOREVER] * len(load))
     mixes = replace(fills, mixes=True)
     first = (
-        Server(Prices(Toy()), fills, room, read, courses[0]),
-        DecodeServer(Prices(Toy()), mixes, room, rest, courses[1]),
+        Server(StepTimes(Toy()), fills, room, read, courses[0]),
+        DecodeServer(StepTimes(Toy()), mixes, room, rest, courses[1]),
     )
     routers = tuple(ROUTERS[router](n, one, room) for n, one in zip(many, (read, rest), strict=True))
     way = [float(s) if g > 1 else None for s, g in zip(seconds, load.generate, strict=True)]
@@ -110,11 +110,11 @@ def test_servers_of_one_sequence_are_queues_in_tandem(pace: float) -> None:
                 return super().__call__(1, [chunks[0][1]], ())
             return super().__call__(decodes, sums, chunks)
 
-    read, rest = replace(given_load, generate=np.ones_like(prompt)), decoded(given_load)
-    courses = Course(arrival.tolist()), Course([FOREVER] * len(prompt))
+    read, rest = replace(given_load, generate=np.ones_like(prompt)), decode_load(given_load)
+    courses = RequestTimeline(arrival.tolist()), RequestTimeline([FOREVER] * len(prompt))
     first = (
-        Server(Prices(Alone()), Vllm(), one, read, courses[0]),
-        DecodeServer(Prices(Alone()), Vllm(), one, rest, courses[1]),
+        Server(StepTimes(Alone()), Vllm(), one, read, courses[0]),
+        DecodeServer(StepTimes(Alone()), Vllm(), one, rest, courses[1]),
     )
     turn = ROUTERS["round-robin"]
     found = run_pools(first, (turn(1, read, one), turn(1, rest, one)), given_load, way.tolist())
@@ -160,7 +160,7 @@ def test_the_whole_is_made_of_both() -> None:
         router="least-loaded",
         warm_up=20,
     )
-    assert isinstance(found, SimulatedPools)
+    assert isinstance(found, PoolSimulation)
     assert found.prefill is not None
     assert found.decode is not None
     goes_on = found.load.generate > 1

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.cost.calibrated import Fastest, Measured
-from llmir.backends.cost.op_time import Price
+from llmir.backends.cost.calibrated import FastestKernel, KernelTime
+from llmir.backends.cost.op_time import OpTime
 from llmir.ir.sizes.binding import Binding
 
 MIXED = {"batch": 4, "new": 1, "context": 100, "beside": [{"batch": 2, "new": 64, "context": 0}]}
@@ -36,7 +36,7 @@ def test_rows_of_a_mixed_step_make_up_its_stages(model: str, device: str, passes
 def test_a_report_asks_a_price_once_for_its_time_in_a_graph_and_once_for_its_bound(
     passes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: Counter[tuple[str, Price]] = Counter()
+    asked: Counter[tuple[str, OpTime]] = Counter()
 
     def counted(kind: type[Any], name: str) -> None:
         known = getattr(kind, name)
@@ -51,11 +51,11 @@ def test_a_report_asks_a_price_once_for_its_time_in_a_graph_and_once_for_its_bou
     program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},{passes}")
     step = llmir.analyze(program, "h100-sxm", batch=3, new=1, context=1001)
     top = {id(price) for price in step.plan.prices}
-    for kind in (Measured, Fastest):
+    for kind in (KernelTime, FastestKernel):
         for name in ("due", "in_graph"):
             counted(kind, name)
     step.to_dict()
-    prices = {price for price in step.plan.prices if isinstance(price, Measured | Fastest)}
+    prices = {price for price in step.plan.prices if isinstance(price, KernelTime | FastestKernel)}
     assert len(prices) < 20
     assert asked == {(name, price): 1 for name in ("due", "in_graph") for price in prices}
 

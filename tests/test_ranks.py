@@ -17,9 +17,9 @@ from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.policies.vllm import Vllm
 from llmir.backends.simulate.server import LOG, Capacity
 from llmir.backends.simulate.server_kinds import PipelinedServer
-from llmir.backends.simulate.step_times import PricedStep, Prices, in_flight
+from llmir.backends.simulate.step_times import ProgramEstimator, StepTimes, in_flight
 from llmir.backends.step.composition import Surface
-from llmir.backends.step.evaluate import plan
+from llmir.backends.step.evaluate import step_evaluator
 from llmir.base.errors import InputError
 from llmir.ir.sizes.binding import Binding
 from tests.naive_uneven import Job, run
@@ -41,7 +41,7 @@ MODELS = {
 
 def surface(name: str) -> Surface:
     step = llmir.server(MODELS[name], "h100-sxm").prices().step
-    assert isinstance(step, PricedStep)
+    assert isinstance(step, ProgramEstimator)
     return step.surface
 
 
@@ -63,7 +63,7 @@ def test_a_rank_that_reads_alone_or_as_all_others_do_takes_what_analyze_says(nam
 def test_experts_see_what_all_ranks_read_and_the_rest_its_own(name: str) -> None:
     """Of 1 + x sequences on two ranks, rounded up, each has one, and experts see 1 + x times its tokens."""
     of, program = surface(name), MODELS[name].phase("prefill")
-    priced = plan(program, of.model)
+    priced = step_evaluator(program, of.model)
     for share in (0.25, 0.5):
         found = of.on_rank(0, (), [(1, 800, 300)], [(1, int(800 * share), 300)])
         expected = priced.timing(Binding(B=1 + share, T=800, C=300))
@@ -98,7 +98,7 @@ def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
     """The makespan of a flow shop (Johnson 1954): each stage takes them one by one."""
     program = served("llama3.1-8b", pp=4)
     step = llmir.server(program, "h100-sxm").prices().step
-    assert isinstance(step, PricedStep)
+    assert isinstance(step, ProgramEstimator)
     chunks = [(1000, 0), (1000, 1000), (1000, 2000), (1000, 3000), (1000, 4000), (1000, 5000), (500, 6000)]
     free = [0.0] * 4
     for chunk in chunks:
@@ -125,7 +125,7 @@ def test_ranks_and_micro_batches_are_the_plain_simulators(case: Case, window: in
     fills, load, room = case
     step = Toy(window, 1e-4 if window or room.micro_batches == 1 else 0.0, stages=room.micro_batches)
     naive, reads = naively(case, step)
-    server = serve(Prices(step), fills, room, load)
+    server = serve(StepTimes(step), fills, room, load)
     alike(server.course, reads)
     in_use(server, naive)
     left(server)
@@ -137,7 +137,7 @@ def test_a_pipeline_makes_each_token_once(case: Case, ranks: int, stages: int) -
     fills, load, capacity = case
     room = capacity._replace(ranks=ranks, micro_batches=stages)
     step = Toy(stages=stages)
-    servers = [serve(Prices(step), fills, room, load) for _ in range(2)]
+    servers = [serve(StepTimes(step), fills, room, load) for _ in range(2)]
     server, course = servers[0], servers[0].course
     assert isinstance(server, PipelinedServer) and not server.busy
     left(server)
@@ -171,7 +171,7 @@ def test_what_decodes_beside_nobody_is_as_in_an_uneven_pipeline(case: Case, stag
     generate = given_load.generate if alone else np.ones_like(given_load.generate)
     asked, step = load(given_load.prompt, generate, arrival), Toy(bend=0.0, stages=stages)
     many = Capacity(100_000, 16, room.tokens, 100, micro_batches=stages)
-    course = serve(Prices(step), Vllm(), many, asked).course
+    course = serve(StepTimes(step), Vllm(), many, asked).course
     columns = asked.arrival_s, asked.prompt, asked.generate
     jobs = [Job(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     run(jobs, lambda contexts, chunks: step.flow(contexts, 1, [chunks]), room.tokens, stages, stages)
@@ -188,7 +188,7 @@ def test_a_pipeline_is_near_one_that_is_simulated_plainly(pp: int, rate: int) ->
     columns = traffic.arrival_s, traffic.prompt, traffic.generate
     jobs = [Job(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     step = server.prices().step
-    assert isinstance(step, PricedStep)
+    assert isinstance(step, ProgramEstimator)
     of = step.surface
 
     def each(contexts: list[int], chunks: list[tuple[int, int]]) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from llmir.ir.core.dtype import dtype
-from llmir.ir.ops.quant import rounded, to_format
+from llmir.ir.ops.quant import round_trip, to_format
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,7 +107,7 @@ MATRICES = arrays.arrays(
 @given(MATRICES)
 @settings(max_examples=80)
 def test_the_error_is_within_the_bound_of_the_format(name: str, x: Array) -> None:
-    error = np.abs(rounded(x, dtype(name)) - x)
+    error = np.abs(round_trip(x, dtype(name)) - x)
     assert (error <= bound(x, name) * (1 + 1e-9)).all()
 
 
@@ -116,8 +116,8 @@ def test_the_error_is_within_the_bound_of_the_format(name: str, x: Array) -> Non
 @settings(max_examples=40)
 def test_what_a_format_gives_it_keeps(name: str, x: Array) -> None:
     """Twice is once, as long as the largest value of a tile has a code of its own."""
-    once = rounded(x, dtype(name))
-    twice = rounded(once, dtype(name))
+    once = round_trip(x, dtype(name))
+    twice = round_trip(once, dtype(name))
     assert (
         np.abs(twice - once) <= bound(once, name) * 1e-6 + (bound(once, name) if "4" in name[2:5] else 0)
     ).all()
@@ -125,13 +125,13 @@ def test_what_a_format_gives_it_keeps(name: str, x: Array) -> None:
 
 @given(MATRICES, st.sampled_from(("bf16", "fp16", "fp32", "tf32")))
 def test_wide_types_keep_values(x: Array, name: str) -> None:
-    assert rounded(x, dtype(name)) is x
+    assert round_trip(x, dtype(name)) is x
 
 
 @given(MATRICES, st.sampled_from([n for n in NAMES if "_t" not in n and n[:5] != "nvfp4" and "_b" not in n]))
 @settings(max_examples=60)
 def test_the_place_of_the_contracted_axis_does_not_matter(x: Array, name: str) -> None:
-    across = rounded(x.T, dtype(name.replace(".nk", ".kn"))).T
-    split = rounded(x[:, None, :, None], dtype(name.replace(".nk", ".bnkk")))[:, 0, :, 0]
-    assert np.array_equal(across, rounded(x, dtype(name)))
-    assert np.array_equal(split, rounded(x, dtype(name)))
+    across = round_trip(x.T, dtype(name.replace(".nk", ".kn"))).T
+    split = round_trip(x[:, None, :, None], dtype(name.replace(".nk", ".bnkk")))[:, 0, :, 0]
+    assert np.array_equal(across, round_trip(x, dtype(name)))
+    assert np.array_equal(split, round_trip(x, dtype(name)))

@@ -20,7 +20,7 @@ from llmir.backends.request.workload import Workload
 from llmir.backends.step.facts import weights
 from llmir.backends.step.report import Report
 from llmir.backends.work.rows import TRAFFIC
-from llmir.base.formats import exported
+from llmir.base.formats import export
 from llmir.frontends.models.presets import PRESETS
 from llmir.ir.core.program import Program
 
@@ -203,8 +203,8 @@ def reports(job: Workload) -> dict[str, Report]:
 @given(jobs())
 @settings(max_examples=40)
 def test_json_and_csv_add_up(job: Workload) -> None:
-    found = json.loads(str(exported(job, "json")))
-    rows = list(csv.DictReader(io.StringIO(str(exported(job, "csv")))))
+    found = json.loads(str(export(job, "json")))
+    rows = list(csv.DictReader(io.StringIO(str(export(job, "csv")))))
     assert sum(w["parameters"] for w in found["model"]["weights"]) == found["model"]["parameters"]
     assert sum(w["bytes"] for w in found["model"]["weights"]) == found["model"]["weight_bytes"]
     for name, step in reports(job).items():
@@ -243,7 +243,7 @@ GROUP = re.compile(NAMED + SHARE)
 
 def printed(step: Report) -> Iterator[tuple[int, float, int]]:
     """The stage, the seconds and the repeats of each row of a table, as a person reads it."""
-    lines = str(exported(step, "table")).splitlines()
+    lines = str(export(step, "table")).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("op "))
     end = next(i for i in range(start, len(lines)) if lines[i].startswith("total "))
     seen: dict[str, list[float]] = {}
@@ -281,7 +281,7 @@ def test_a_printed_table_adds_up_and_fits_80_columns(step: Report) -> None:
         off[stage] += times * abs(time) * 0.005
     for stage, total_s in sums.items():
         assert abs(total_s - step.time_s) <= off[stage] + 1e-15
-    text = str(exported(step, "table"))
+    text = str(export(step, "table"))
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -290,7 +290,7 @@ def test_a_printed_table_adds_up_and_fits_80_columns(step: Report) -> None:
 def test_markdown_and_html_add_up(step: Report) -> None:
     """They have the same cells; times have three digits."""
     headings, rows, _ = wording.flat(step)
-    html = str(exported(step, "html"))
+    html = str(export(step, "html"))
     lines = [dict(zip(headings, row, strict=True)) for row in rows[:-1]]
     assert [line["op"] for line in lines] == [row.name for row in step.ops]
     for stage in step.stages:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.kernels.scan import Chunks, ScanShape, Update, UpdateShape
+from llmir.backends.kernels.scan import ChunkScan, RecurrentUpdate, ScanShape, UpdateShape
 from llmir.hw import library
 from llmir.hw.device import Device
 
@@ -35,14 +35,14 @@ def shape(states: int, new: int, chunk: int = 64) -> ScanShape:
 
 @given(st.data(), st.sampled_from(GPUS), st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 500))
 def test_more_takes_no_less(data: Any, device: Device, states: int, new: int, more: int) -> None:
-    kernel = data.draw(kernels(Chunks))
+    kernel = data.draw(kernels(ChunkScan))
     least = kernel.seconds(device, shape(states, new)) * (1 - 1e-9)
     assert kernel.seconds(device, shape(states + more, new)) >= least
     assert kernel.seconds(device, shape(states, new + more)) >= least
 
 
 def test_chunks_of_a_sequence_go_one_after_another_and_those_of_many_beside_each_other() -> None:
-    kernel = Chunks(launch_us=1)
+    kernel = ChunkScan(launch_us=1)
     long = kernel.seconds(H100, shape(1, 65536))
     assert long == pytest.approx(2 * kernel.seconds(H100, shape(1, 32768)), rel=0.01)
     assert long > 15 * kernel.seconds(H100, shape(128, 512))
@@ -50,14 +50,14 @@ def test_chunks_of_a_sequence_go_one_after_another_and_those_of_many_beside_each
 
 
 def test_a_fused_scan_of_many_states_is_as_fast_as_memory() -> None:
-    kernel = Chunks(scratch=0.001, exposed=0.001, step_us=0.1, block_us=0.1, matrix=1)
+    kernel = ChunkScan(scratch=0.001, exposed=0.001, step_us=0.1, block_us=0.1, matrix=1)
     many = replace(shape(200_000, 64), flops=0)
     assert kernel.seconds(H100, many) == pytest.approx(many.moved / (0.7 * H100.memory_Bps), rel=0.01)
 
 
 def test_a_step_reads_and_writes_each_state() -> None:
     moved = 2 * 32768 * HEAD
-    seconds = Update(bandwidth=0.9).seconds(H100, UpdateShape(32768, moved))
+    seconds = RecurrentUpdate(bandwidth=0.9).seconds(H100, UpdateShape(32768, moved))
     assert seconds == pytest.approx(moved / (0.9 * H100.memory_Bps), rel=0.01)
 
 

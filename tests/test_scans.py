@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmir.base.errors import VerifyError
-from llmir.ir.core.op import Place, infer
+from llmir.ir.core.op import ExecutionPlace, infer
 from llmir.ir.core.tensor import parse_tensor
 from llmir.ir.ops import make
 from llmir.ir.ops.delta import GatedDelta, Lightning
@@ -54,7 +54,7 @@ def test_chunks_are_the_recurrence_and_states_go_on(
     scan: Scan, channels: bool, tokens: int, chunk: int, cut: int, seed: int
 ) -> None:
     arrays = _arrays(seed, tokens, type(scan), channels)
-    y, state = scan.evaluate(arrays, OUT, Place())
+    y, state = scan.evaluate(arrays, OUT, ExecutionPlace())
     along = [
         i for i, x in enumerate(arrays) if x.ndim > 2 and x.shape[:2] == (B, tokens) and i < len(arrays) - 1
     ]
@@ -62,7 +62,7 @@ def test_chunks_are_the_recurrence_and_states_go_on(
     for piece in (slice(0, min(cut, tokens)), slice(min(cut, tokens), tokens)):
         given = [x[:, piece] if i in along else x for i, x in enumerate(arrays[:-1])]
         if given[0].shape[1]:
-            part, now = replace(scan, chunk=chunk).evaluate([*given, now], OUT, Place())
+            part, now = replace(scan, chunk=chunk).evaluate([*given, now], OUT, ExecutionPlace())
             parts.append(part)
     np.testing.assert_allclose(np.concatenate(parts, axis=1), y, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(now, state, rtol=1e-9, atol=1e-9)
@@ -111,7 +111,7 @@ def test_chunks_take_the_workspace_of_their_kernels(
 
 def test_the_recurrence_of_mamba_2() -> None:
     x, dt, b, c, a_log, bias, skip, state = arrays = _arrays(0, 5, SsdScan, False)
-    y, last = SsdScan().evaluate(arrays, OUT, Place())
+    y, last = SsdScan().evaluate(arrays, OUT, ExecutionPlace())
     for t in range(5):
         step = np.log(1 + np.exp(dt[:, t] + bias))
         written = np.einsum("bgr,bgrd,bgn->bgrdn", step, x[:, t], b[:, t])
@@ -125,7 +125,7 @@ def test_the_recurrence_of_mamba_2() -> None:
 def test_the_recurrence_of_the_delta_rule(channels: bool) -> None:
     """The state forgets, what it knows of a key is replaced by β of the value, and the query reads it."""
     q, k, v, decay, beta, state = arrays = _arrays(1, 5, GatedDelta, channels)
-    y, last = GatedDelta(scale=0.5).evaluate(arrays, OUT, Place())
+    y, last = GatedDelta(scale=0.5).evaluate(arrays, OUT, ExecutionPlace())
     alpha = np.exp(decay if channels else decay[..., None])
     for t in range(5):
         state = alpha[:, t][..., None] * state

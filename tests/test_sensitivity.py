@@ -10,7 +10,7 @@ import pytest
 
 import llmir
 from llmir.backends.compare.sensitivity import Gain, Sensitivity
-from llmir.backends.cost.calibrated import Calibrated
+from llmir.backends.cost.calibrated import CalibratedModel
 from llmir.backends.request.workload import Workload
 from llmir.base.errors import InputError
 
@@ -81,7 +81,7 @@ def test_all_rates_together_are_a_device_so_much_faster() -> None:
 
 def test_a_host_that_is_quicker_saves_its_share() -> None:
     model = job("h100-sxm").model
-    assert isinstance(model, Calibrated)
+    assert isinstance(model, CalibratedModel)
     assert model.host is not None
     decode = job("h100-sxm").decode
     assert decode is not None

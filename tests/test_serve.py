@@ -21,7 +21,7 @@ import llmir
 from llmir.cli.main import cli
 from llmir.frontends.models import presets
 from llmir.hw import library
-from llmir.server.guard import Hosts, RefusedError
+from llmir.page_server.guard import AllowedHosts, RejectionError
 
 from . import emit_cases, page_cases, serve_cases
 from .browser import OFF, program_of
@@ -217,7 +217,7 @@ def test_a_file_beside_the_server_is_not_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert llmir.load("./mine").parameters
     assert llmir.hw.load("tiny.yaml").memory_Bps == 1e9
-    from llmir.server.worker import answered
+    from llmir.page_server.worker import answer_setup
 
     for said in (
         {"model": "mine"},
@@ -226,8 +226,8 @@ def test_a_file_beside_the_server_is_not_read(tmp_path: Path, monkeypatch: pytes
         {"model": "llama3.2-1b", "hw": {"extend": "tiny.yaml"}},
         {"model": "llama3.2-1b", "engine": "tiny.yaml"},
     ):
-        with pytest.raises(RefusedError) as refused:
-            answered(json.dumps(said).encode())
+        with pytest.raises(RejectionError) as refused:
+            answer_setup(json.dumps(said).encode())
         assert refused.value.status == 422
 
 
@@ -289,11 +289,11 @@ def test_a_token_is_asked_for() -> None:
 
 
 def test_hosts_are_those_of_where_it_listens() -> None:
-    assert "127.0.0.2:1" in Hosts("127.0.0.2")
-    assert "10.0.0.5" in Hosts("10.0.0.5")
-    assert "localhost" not in Hosts("10.0.0.5")
-    assert f"{socket.gethostname()}:8765" in Hosts("0.0.0.0")
-    assert "evil.example" not in Hosts("0.0.0.0")
+    assert "127.0.0.2:1" in AllowedHosts("127.0.0.2")
+    assert "10.0.0.5" in AllowedHosts("10.0.0.5")
+    assert "localhost" not in AllowedHosts("10.0.0.5")
+    assert f"{socket.gethostname()}:8765" in AllowedHosts("0.0.0.0")
+    assert "evil.example" not in AllowedHosts("0.0.0.0")
 
 
 def test_requests_of_all_kinds_are_answered() -> None:

@@ -33,9 +33,9 @@ def serving() -> Iterator[str]:
     """The address of a server of pages."""
     import uvicorn
 
-    from llmir.server.app import app
-    from llmir.server.listener import bound
-    from llmir.server.worker import Worker
+    from llmir.page_server.app import app
+    from llmir.page_server.listener import bound
+    from llmir.page_server.worker import Worker
 
     listener, worker = bound("127.0.0.1", 0), Worker()
     server = uvicorn.Server(uvicorn.Config(app(worker=worker), log_level="error"))

@@ -7,8 +7,8 @@ from pickle import PicklingError
 
 import pytest
 
-from llmir.server.guard import RefusedError
-from llmir.server.worker import Worker
+from llmir.page_server.guard import RejectionError
+from llmir.page_server.worker import Worker
 
 
 def sleeps(body: bytes) -> bytes:
@@ -30,7 +30,7 @@ def test_what_takes_long_is_ended_and_the_next_is_answered() -> None:
         (b"end", 422, "ended"),
         (b"break", 500, "KeyError"),
     ):
-        with pytest.raises(RefusedError, match=why) as refused:
+        with pytest.raises(RejectionError, match=why) as refused:
             worker(body)
         assert refused.value.status == status
         assert worker(b"fine") == b"fine"

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.request.speculation import yielded
+from llmir.backends.request.speculation import accepted_tokens
 from llmir.backends.simulate.cluster import serve
-from llmir.backends.simulate.load import Yields
-from llmir.backends.simulate.server import LOG, gaps
-from llmir.backends.simulate.step_times import Prices
+from llmir.backends.simulate.load import AcceptedTokens
+from llmir.backends.simulate.server import LOG, token_gaps
+from llmir.backends.simulate.step_times import StepTimes
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 from tests.commands import Run, runner
@@ -55,14 +55,14 @@ def test_it_is_the_plain_simulator(case: Case) -> None:
     """Each step yields what was drawn; slots of drafts that were wrong stay the request's."""
     fills, load, room = case
     naive, reads = naively(case, Exact())
-    server = serve(Prices(Exact()), fills, room, load)
+    server = serve(StepTimes(Exact()), fills, room, load)
     alike(server.course, reads)
     in_use(server, naive)
     left(server)
     steps = [len(load.yields(r.number)) - len(r.yields) for r in reads]
     log = dict(zip(LOG, server.events.T, strict=True))
     found = server.course
-    _, counts = gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
+    _, counts = token_gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
     assert log["steps"] @ log["decodes"] == sum(steps)
     assert counts.sum() == sum(len(set(r.times)) - 1 for r in reads if r.times)  # tokens come together
 
@@ -73,7 +73,7 @@ def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
     """Little's law, sample by sample."""
     ways = {"ahead", "patience"} & {field.name for field in fields(case[0])}
     case = replace(case[0], **dict.fromkeys(ways, 0)), *case[1:]  # who is late or held has no column
-    log = serve(Prices(Exact()), case[0], case[2], case[1]).events
+    log = serve(StepTimes(Exact()), case[0], case[2], case[1]).events
     event = dict(zip(LOG, log.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]
     plain = sum(seconds * requests for _, seconds, requests, _ in naively(case, Exact())[0].log)
@@ -85,14 +85,16 @@ def test_yields_have_the_law_of_drafts(acceptance: float) -> None:
     """The chance of n tokens and more is that of n - 1 drafts that are right (arXiv:2211.17192)."""
     drafts = 4
     lengths = np.full(1000, 200)
-    every = Yields(drafts, acceptance, 0, lengths)
+    every = AcceptedTokens(drafts, acceptance, 0, lengths)
     drawn = np.concatenate([every(i) for i in range(1000)])
-    assert len(drawn) == 200_000 and drawn.mean() == pytest.approx(yielded(drafts, acceptance), rel=0.01)
+    assert len(drawn) == 200_000 and drawn.mean() == pytest.approx(
+        accepted_tokens(drafts, acceptance), rel=0.01
+    )
     for n in range(1, drafts + 2):
         assert (drawn >= n).mean() == pytest.approx(acceptance ** (n - 1), abs=0.005)
-    again = Yields(drafts, acceptance, 0, lengths)
+    again = AcceptedTokens(drafts, acceptance, 0, lengths)
     assert all((again(i) == every(i)).all() for i in (999, 0, 500))  # in any order
-    other = Yields(drafts, acceptance, 1, lengths)
+    other = AcceptedTokens(drafts, acceptance, 1, lengths)
     assert acceptance in (0, 1) or any((other(i) != every(i)).any() for i in range(9))
 
 

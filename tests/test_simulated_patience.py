@@ -10,13 +10,13 @@ import pytest
 
 from llmir.backends.simulate.cluster import serve
 from llmir.backends.simulate.policies.trtllm import Trtllm
-from llmir.backends.simulate.step_times import Prices
+from llmir.backends.simulate.step_times import StepTimes
 from tests.serving_cases import ROOM, Toy, load
 
 PATIENCE, STEPS = 9, 60
 
 
-class Finite(Prices):
+class Finite(StepTimes):
     """No more runs of steps than there are steps: a server that stands still fails."""
 
     runs = 0

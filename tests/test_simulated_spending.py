@@ -15,7 +15,7 @@ from .commands import Run, runner
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 TP2 = llmir.run(MODEL, "shard{tp=2}")
-(H200,) = library.priced(["h200"], {"h200": 3.6})  # a tenth of a cent a second; 700 W by its datasheet
+(H200,) = library.with_prices(["h200"], {"h200": 3.6})  # a tenth of a cent a second; 700 W by its datasheet
 USD_S = 3.6 / 3600
 
 

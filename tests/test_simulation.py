@@ -18,9 +18,9 @@ from llmir.api.deployment import Deployment
 from llmir.backends.simulate.cluster import serve
 from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.policies.vllm import Vllm
-from llmir.backends.simulate.server import LOG, Capacity, gaps
-from llmir.backends.simulate.step_times import PricedStep, Prices, in_flight
-from llmir.backends.step.composition import Batch
+from llmir.backends.simulate.server import LOG, Capacity, token_gaps
+from llmir.backends.simulate.step_times import ProgramEstimator, StepTimes, in_flight
+from llmir.backends.step.composition import DecodeBatch
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 from llmir.ir.sizes.binding import Binding
@@ -58,14 +58,14 @@ COPIES: Case = (
 def test_it_is_the_plain_simulator(case: Case, window: int) -> None:
     fills, load, capacity = case
     naive, reads = naively(case, Toy(window))
-    server = serve(Prices(Toy(window)), fills, capacity, load)
+    server = serve(StepTimes(Toy(window)), fills, capacity, load)
     alike(server.course, reads)
     stay = [r.number for r in reads if len(r.times) == r.generate]  # others are looked up till they leave
     assert [server.cached[i] for i in stay] == [reads[i].cached for i in stay]
     in_use(server, naive)
     left(server)
     found = server.course
-    seconds, counts = gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
+    seconds, counts = token_gaps(server.events, np.array(found.joined_s), np.array(found.resumed_s))
     made = [r.times for r in reads if r.times]
     assert counts.sum() == sum(len(times) - 1 for times in made)
     assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9, abs=0)
@@ -77,7 +77,7 @@ def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
     """Little's law, sample by sample: requests over time are those in the plain simulator."""
     ways = {"ahead", "patience"} & {field.name for field in fields(case[0])}
     case = replace(case[0], **dict.fromkeys(ways, 0)), *case[1:]  # who is late or held has no column
-    log = serve(Prices(Toy()), case[0], case[2], case[1]).events
+    log = serve(StepTimes(Toy()), case[0], case[2], case[1]).events
     event = dict(zip(LOG, log.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]
     plain = sum(seconds * requests for _, seconds, requests, _ in naively(case)[0].log)
@@ -91,7 +91,7 @@ def test_littles_law(gap_s: float, fills: Vllm) -> None:
     rng = np.random.default_rng(2)
     lengths = [rng.integers(low, high, 800) for low, high in ((1, 900), (1, 60))]
     arrival = np.cumsum(rng.exponential(gap_s, 800))
-    server = serve(Prices(Toy()), fills, Capacity(900, 16, 1000, 20), load(*lengths, arrival))
+    server = serve(StepTimes(Toy()), fills, Capacity(900, 16, 1000, 20), load(*lengths, arrival))
     event = dict(zip(LOG, server.events.T, strict=True))
     inside = event["waiting"] + event["decodes"] + event["reads"]
     begins = event["start_s"][np.searchsorted(event["start_s"], arrival - 1e-12)]
@@ -106,7 +106,7 @@ def test_with_one_server_each_wait_is_lindleys(busy: float) -> None:
     service = 3e-3 + 2e-5 * prompt + 1e-8 * prompt * prompt
     arrival = np.cumsum(rng.exponential(service.mean() / busy, len(prompt)))
     one = Capacity(blocks=10_000, block=16, tokens=4000, sequences=1)
-    found = serve(Prices(Toy()), Vllm(), one, load(prompt, np.ones(len(prompt)), arrival)).course
+    found = serve(StepTimes(Toy()), Vllm(), one, load(prompt, np.ones(len(prompt)), arrival)).course
     wait, waits = 0.0, []
     for i in range(len(prompt)):
         waits.append(wait)
@@ -162,7 +162,7 @@ def test_steps_are_those_of_sequences_given_one_by_one(name: str, engine: str) -
     program = llmir.run(llmir.load(name), llmir.pipeline_of(engine))
     device = "b200" if "scout" in name else "h100-sxm"
     step = llmir.server(program, device, engine=engine).prices().step
-    assert isinstance(step, PricedStep)
+    assert isinstance(step, ProgramEstimator)
     rng = np.random.default_rng(0)
     # New tokens of a prompt: one; as few as drafts; any number.
     for decodes, most in product((0, 1, 3, 40, 300), (2, 16, 800)):
@@ -301,7 +301,7 @@ def test_the_command_says_what_the_api_says(tmp_path: Any) -> None:
 )
 def test_many_steps_of_a_batch_are_as_one_by_one(contexts: list[int], runs: list[int]) -> None:
     functions = (C, Min.of(C, 7), ceildiv(C + 1, 8), Min.of(2 * C - 32 * ceildiv(C + 1, 16) + 32, 15))
-    many, single = Batch(functions, contexts), Batch(functions, contexts)
+    many, single = DecodeBatch(functions, contexts), DecodeBatch(functions, contexts)
     for steps in runs:
         before = []
         for _ in range(steps):
@@ -329,7 +329,7 @@ def test_turns_come_after_answers_and_find_what_was_said(
         seed=seed,
     )
     least = -(-given_load.longest // size) + 1
-    server = serve(Prices(Toy()), Vllm(), Capacity(max(blocks // size, least), size, 64, 8), given_load)
+    server = serve(StepTimes(Toy()), Vllm(), Capacity(max(blocks // size, least), size, 64, 8), given_load)
     found, after, written = server.course, given_load.after, given_load.written
     left(server)
     assert server.most_held <= server.capacity.blocks
@@ -340,6 +340,6 @@ def test_turns_come_after_answers_and_find_what_was_said(
     whole = np.where(first, 0, written[after] // size * size)
     again = np.array(found.preemptions) > 0  # which may find their own tokens
     assert (again | (np.array(server.cached) <= whole)).all()
-    roomy = serve(Prices(Toy()), Vllm(), Capacity(100_000, size, 64, 8), given_load)
+    roomy = serve(StepTimes(Toy()), Vllm(), Capacity(100_000, size, 64, 8), given_load)
     assert roomy.cached == whole.tolist()
     assert (given_load.prompt[~first] > (given_load.prompt + given_load.generate)[after][~first]).all()

@@ -8,7 +8,7 @@ import pytest
 
 import llmir
 from llmir.backends.tape import python
-from llmir.backends.tape.derivatives import slope
+from llmir.backends.tape.derivatives import derivatives
 from llmir.backends.tape.record import Function, Tape
 from llmir.base.array_namespace import SCALARS
 
@@ -33,10 +33,10 @@ def test_rules_are_those_of_calculus() -> None:
         xp.ceil(x) * x: 3,
         xp.ceildiv(x, 2) + x // 2: 0,
     }
-    found = python.compiled(slope(Function.of(tape, "x", cases), "x"))(2.5)
+    found = python.compiled(derivatives(Function.of(tape, "x", cases), "x"))(2.5)
     assert found == pytest.approx(tuple(cases.values()), rel=1e-12, abs=0)
     with pytest.raises(TypeError, match="exponent changes"):
-        slope(Function.of(tape, "x", [2**x]), "x")
+        derivatives(Function.of(tape, "x", [2**x]), "x")
 
 
 @pytest.mark.parametrize("model", ["llama3.1-8b", "gpt-oss-20b", "deepseek-v3"])
@@ -47,7 +47,7 @@ def test_of_steps_are_differences(model: str, by: str) -> None:
     rng, smooth = random.Random(model + by), 0
     whole = step._code(step.program, False).whole.function
     run = python.compiled(whole)
-    found = python.compiled(slope(whole, {"batch": "B", "new": "T", "context": "C"}[by]))
+    found = python.compiled(derivatives(whole, {"batch": "B", "new": "T", "context": "C"}[by]))
     for _ in range(12):
         # Between integers, at which sequences are rounded up.
         sizes = {"batch": (2, 300), "new": (9, 900), "context": (1, 20_000)}

@@ -12,7 +12,7 @@ import pytest
 import llmir
 from benchmarks.smooth import CONTEXTS, ENGINES, MODELS, PRECISIONS, SHARDS, Jump, jumps, table
 from llmir.backends.cost.transfer import basis
-from llmir.backends.kernels.attention import AttentionShape, Decode, Prefill
+from llmir.backends.kernels.attention import AttentionShape, DecodeAttention, PrefillAttention
 from llmir.hw import library
 from llmir.hw.device import Device
 
@@ -57,7 +57,7 @@ def test_no_more_tokens_take_less_whichever_graph_holds_them(
 def test_a_cliff_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of few tokens that takes one alone: the second costs what a prompt's kernel takes."""
     alone = staticmethod(lambda shape: (shape.new == 1) & (shape.cached > 0))
-    monkeypatch.setattr(Decode, "takes", alone)
+    monkeypatch.setattr(DecodeAttention, "takes", alone)
     found = jumps("h20", "sglang", "llama3.1-8b")
     assert "two tokens" in {jump.law for jump, _ in found.faults if jump.op == "attention flash_attention"}
     assert all(isinstance(jump, Jump) and jump.share > 0 for jump, _ in found.faults)
@@ -113,7 +113,7 @@ def test_a_device_with_one_rate_raised_is_never_slower(name: str, precision: str
 @pytest.mark.parametrize("group", [1, 4, 8, 48])
 def test_two_new_tokens_read_their_keys_once(group: int) -> None:
     shape = AttentionShape(8, np.array([1.0, 2.0]), 16384, 8, group, 128)
-    one, two = Decode().seconds(H100, shape)
+    one, two = DecodeAttention().seconds(H100, shape)
     assert one <= two <= 1.3 * one
 
 
@@ -135,4 +135,4 @@ def test_many_new_tokens_take_what_their_pairs_do_by_either_kernel() -> None:
     shape = AttentionShape(4, 8192, 65536, 8, 8, 128)
     pairs = 4 * 64 * 8192 * (65536 + 8192 / 2)
     peak = 4 * 128 * pairs / H100.matrix_peak("bf16")[0]
-    assert peak < Prefill().seconds(H100, shape) < Decode().seconds(H100, shape) < 5 * peak
+    assert peak < PrefillAttention().seconds(H100, shape) < DecodeAttention().seconds(H100, shape) < 5 * peak

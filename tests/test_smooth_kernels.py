@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmir.backends.cost.transfer import FEWEST, Fit, engines, nearest
-from llmir.backends.kernels.gemm import Gemm, GemmShape
-from llmir.backends.kernels.moe import GroupedShape, Moe
+from llmir.backends.cost.transfer import MIN_MULTIPROCESSORS, KernelFit, kernel_sources, nearest_fit
+from llmir.backends.kernels.gemm import GemmKernel, GemmShape
+from llmir.backends.kernels.moe import GroupedShape, MoeKernel
 from llmir.hw import library
 from llmir.hw.device import Device
 
@@ -40,23 +40,23 @@ EXPERTS = {
 }
 WEIGHTS = ((4096, 4096), (28672, 4096), (4096, 14336), (1280, 8192), (128256, 4096), (7168, 2048), (512, 512))
 COUNTS = np.unique([*range(1, 300), *np.geomspace(300, 32768, 100).astype(int)]).astype(float)
-GPUS = [name for name in library.names() if (library.load(name).multiprocessors or 0) >= FEWEST]
+GPUS = [name for name in library.names() if (library.load(name).multiprocessors or 0) >= MIN_MULTIPROCESSORS]
 
 
 @lru_cache(maxsize=64)
-def fits(name: str, families: tuple[str, ...]) -> tuple[Fit, ...]:
+def fits(name: str, families: tuple[str, ...]) -> tuple[KernelFit, ...]:
     """Each kernel that some engine would take for one of these families."""
     device = library.load(name)
     found = {
         (fit.family, fit.engine, fit.device.name): fit
         for family in families
-        for engine in engines(device)
-        if (fit := nearest(device, (family,), engine))
+        for engine in kernel_sources(device)
+        if (fit := nearest_fit(device, (family,), engine))
     }
     return tuple(found.values())
 
 
-def products(name: str) -> Iterator[tuple[Fit, GemmShape]]:
+def products(name: str) -> Iterator[tuple[KernelFit, GemmShape]]:
     for fit in fits(name, tuple(PRODUCTS)):
         x, w, dtype = PRODUCTS[fit.family.removeprefix("cdna_")]
         batch = 128 if fit.family.startswith("bmm") else 1
@@ -67,7 +67,7 @@ def products(name: str) -> Iterator[tuple[Fit, GemmShape]]:
 MIXTURES = ((128, 8), (16, 2))  # experts, and how many of them a token chooses
 
 
-def experts(name: str) -> Iterator[tuple[Fit, GroupedShape, int, int]]:
+def experts(name: str) -> Iterator[tuple[KernelFit, GroupedShape, int, int]]:
     """Products of so many tokens, by mixture."""
     for fit in fits(name, tuple(EXPERTS)):
         x, w, dtype = EXPERTS[fit.family]
@@ -80,11 +80,11 @@ def routed(shape: GroupedShape, tokens: Any, count: int, top: int) -> GroupedSha
     return replace(shape, rows=top * tokens, experts=count * (1 - (1 - top / count) ** tokens), top_k=top)
 
 
-def seconds(fit: Fit, device: Device, shape: Any) -> Any:
+def seconds(fit: KernelFit, device: Device, shape: Any) -> Any:
     return np.asarray(fit.kernel.seconds(device, shape))
 
 
-def wave(device: Device, kernel: Gemm, shape: GemmShape) -> float:
+def wave(device: Device, kernel: GemmKernel, shape: GemmShape) -> float:
     """Seconds of one tile on each multiprocessor, of the largest, at the clock that lasts."""
     tall, wide = kernel.tiles[-1]
     one = replace(shape, m=float(tall), n=float(wide * (device.multiprocessors or 1)), batch=1)
@@ -96,7 +96,7 @@ def test_one_more_row_costs_its_share_and_a_wave_of_tiles_at_most(name: str) -> 
     device = library.load(name)
     for fit, shape in products(name):
         kernel = fit.kernel
-        assert isinstance(kernel, Gemm)
+        assert isinstance(kernel, GemmKernel)
         time, more = (seconds(fit, device, replace(shape, m=m)) for m in (COUNTS, COUNTS + 1))
         assert (np.diff(time) >= -1e-9 * time[1:]).all(), (fit.family, fit.engine, shape.n, shape.k)
         assert (more >= time * (1 - 1e-9)).all()
@@ -119,7 +119,7 @@ def test_one_more_token_of_experts_costs_its_share_at_most(name: str) -> None:
     device = library.load(name)
     for fit, shape, count, top in experts(name):
         kernel = fit.kernel
-        assert isinstance(kernel, Moe)
+        assert isinstance(kernel, MoeKernel)
         time, more = (seconds(fit, device, routed(shape, m, count, top)) for m in (COUNTS, COUNTS + 1))
         where = fit.family, fit.engine, shape.n, shape.k
         assert (np.diff(time) >= -1e-9 * time[1:]).all(), where

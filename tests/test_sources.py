@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import llmir
-from llmir.backends.silicon.closed_loop import Manner
-from llmir.backends.silicon.rows import Machines
+from llmir.backends.silicon.closed_loop import MeasurementMethod
+from llmir.backends.silicon.rows import DeviceLookup
 from llmir.backends.silicon.tables.table import load
-from llmir.backends.silicon.validate.estimates import captured, priced_by
-from llmir.backends.silicon.validate.requests import Request, request
+from llmir.backends.silicon.validate.estimates import cost_model_choice, with_graphs
+from llmir.backends.silicon.validate.requests import MeasuredRequest, measured_request
 from llmir.backends.step.report import Report
 from llmir.base.errors import InputError
 from llmir.hw import library
@@ -35,12 +35,12 @@ def test_a_source_may_say_what_ran_a_row_and_how_long_it_was(
         f"{COLUMNS}\nllama-2-7b,a100_sxm,1,static_batch_latency,512,,4,113,transformers,{note},{source}\n"
     )
     _, rows = load(table)
-    assert Machines(tmp_path)(rows["gpu"][0]).name == gpu
-    assert request(rows, 0).prompt == prompt
+    assert DeviceLookup(tmp_path)(rows["gpu"][0]).name == gpu
+    assert measured_request(rows, 0).prompt == prompt
 
 
 def test_a_station_is_an_a100_whose_matrix_units_are_slower() -> None:
-    machines = Machines(Path())
+    machines = DeviceLookup(Path())
     station, card = machines("a100-station"), machines("a100_sxm")
     assert station.calibration == card.calibration
     assert station.memory_Bps == card.memory_Bps
@@ -50,10 +50,10 @@ def test_a_station_is_an_a100_whose_matrix_units_are_slower() -> None:
 SERVED = "model,gpu,num_gpus,tp,kind,isl,osl,batch_or_concurrency,tpot_ms,framework,weight_dtype,source"
 
 
-def served(folder: Path, line: str, columns: str = SERVED) -> Request:
+def served(folder: Path, line: str, columns: str = SERVED) -> MeasuredRequest:
     table = folder / "e2e.csv"
     table.write_text(f"{columns}\n{line}\n")
-    return request(load(table)[1], 0)
+    return measured_request(load(table)[1], 0)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_row_says_how_it_was_measured_before_its_source_does(tmp_path: Path) -
     source = served(tmp_path, RUN)
     assert served(tmp_path, RUN + 9 * ",", f"{SERVED},{MANNER}") == source
     own = served(tmp_path, f"{RUN},3,0.5,7,1,4,0.5,0.75,batch_or_concurrency + 10,256", f"{SERVED},{MANNER}")
-    manner = Manner(3, 0.5, 7e-3, ahead=True, patience=4, enough=0.5, utilization=0.75, graphs=256)
+    manner = MeasurementMethod(3, 0.5, 7e-3, ahead=True, patience=4, enough=0.5, utilization=0.75, graphs=256)
     assert own == source._replace(manner=manner, chunk=74)
     for chunk, read in (("all", "all"), ("2048", 2048)):
         said = served(tmp_path, f"{RUN},{chunk},0", f"{SERVED},chunk,ahead")
@@ -126,10 +126,10 @@ def test_a_row_that_was_measured_in_no_possible_way_is_named(tmp_path: Path, col
 
 def test_graphs_that_hold_a_step_spare_its_launches() -> None:
     program = llmir.run(llmir.load("qwen3-32b"), f"{llmir.pipeline_of('trtllm')},shard{{tp=8}}")
-    by = priced_by("calibrated").model(library.load("h100"), "trtllm@1.1")
+    by = cost_model_choice("calibrated").model(library.load("h100"), "trtllm@1.1")
     at = {"batch": 224, "new": 1, "context": 4500}
-    usual, larger = (Report(program, library.load("h100"), **at, model=captured(by, n)) for n in (0, 256))
+    usual, larger = (Report(program, library.load("h100"), **at, model=with_graphs(by, n)) for n in (0, 256))
     assert usual.time_s > 1.5 * larger.time_s
     below = {**at, "batch": 64}
-    one, other = (Report(program, library.load("h100"), **below, model=captured(by, n)) for n in (0, 256))
+    one, other = (Report(program, library.load("h100"), **below, model=with_graphs(by, n)) for n in (0, 256))
     assert one.time_s == other.time_s

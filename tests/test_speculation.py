@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.request.speculation import yielded
+from llmir.backends.request.speculation import accepted_tokens
 from llmir.backends.request.workload import Workload
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
@@ -44,9 +44,9 @@ def test_a_step_yields_the_drafts_before_the_first_wrong_one_and_one_more(
     rng = np.random.default_rng(0)
     right = rng.random((200_000, drafts)) < acceptance
     tokens = 1 + np.cumprod(right, axis=1).sum(axis=1)
-    assert yielded(drafts, acceptance) == pytest.approx(tokens.mean(), rel=0.01)
+    assert accepted_tokens(drafts, acceptance) == pytest.approx(tokens.mean(), rel=0.01)
     if acceptance < 1:
-        assert yielded(drafts, acceptance) == pytest.approx(
+        assert accepted_tokens(drafts, acceptance) == pytest.approx(
             (1 - acceptance ** (drafts + 1)) / (1 - acceptance)
         )
 

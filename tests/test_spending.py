@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.request.workload import spending
+from llmir.backends.request.workload import cost_breakdown
 from llmir.hw import library
 from llmir.ir.core.program import Program
 
@@ -18,7 +18,7 @@ from .commands import Run, runner
 
 LLAMA = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 TP2 = llmir.run(LLAMA, "shard{tp=2}")
-(H200,) = library.priced(["h200"], {"h200": 3.5})  # 700 W by its datasheet
+(H200,) = library.with_prices(["h200"], {"h200": 3.5})  # 700 W by its datasheet
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 def test_a_job_costs_its_time(batch: int, prompt: int, generate: int, program: Program) -> None:
     """Without stages, dollars of all tokens are what all devices cost until the last token is there."""
     job = llmir.workload(program, H200, batch=batch, prompt=prompt, generate=generate)
-    found = spending(job)
+    found = cost_breakdown(job)
     assert found.input and found.output
     hours, tokens = job.e2e_s / 3600, batch * generate
     assert found.answers.usd_per_mtok * tokens / 1e6 == pytest.approx(program.devices * 3.5 * hours)
@@ -43,7 +43,7 @@ def test_a_job_costs_its_time(batch: int, prompt: int, generate: int, program: P
 
 def test_cached_tokens_are_not_read() -> None:
     job = llmir.workload(LLAMA, H200, prompt=1000, cached=900, generate=1)
-    found = spending(job)
+    found = cost_breakdown(job)
     assert found.output is None and found.input is not None
     assert found.input.usd_per_mtok == pytest.approx(job.ttft_s * 3.5 / 3600 / 100 * 1e6)
 

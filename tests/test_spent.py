@@ -9,14 +9,14 @@ import pytest
 
 import llmir
 from llmir.hw import library
-from llmir.hw.prices import spent
+from llmir.hw.prices import operating_cost
 
 KWH = 3.6e6  # joules
 
 
 def test_an_hour_of_tokens_costs_an_hour_of_devices() -> None:
     device = replace(library.load("h100-sxm"), price_per_hour_usd=2.5)
-    found = spent(device, 8, 5000.0)
+    found = operating_cost(device, 8, 5000.0)
     assert found.usd_per_hour == 20
     assert found.usd_per_mtok * 5000 * 3600 / 1e6 == pytest.approx(20)
     # Eight boards of 700 W take 5.6 kWh in that hour.
@@ -26,14 +26,16 @@ def test_an_hour_of_tokens_costs_an_hour_of_devices() -> None:
 def test_many_rates_at_once() -> None:
     device = library.load("h100-sxm")
     rates = np.array([10.0, 20.0])
-    each = [spent(device, 2, rate) for rate in rates]
-    assert spent(device, 2, rates).usd_per_mtok.tolist() == [one.usd_per_mtok for one in each]
-    assert spent(device, 2, rates).joules_per_token.tolist() == [one.joules_per_token for one in each]
+    each = [operating_cost(device, 2, rate) for rate in rates]
+    assert operating_cost(device, 2, rates).usd_per_mtok.tolist() == [one.usd_per_mtok for one in each]
+    assert operating_cost(device, 2, rates).joules_per_token.tolist() == [
+        one.joules_per_token for one in each
+    ]
 
 
 def test_no_figure_is_made_up() -> None:
     bare = replace(library.load("h100-sxm"), price_per_hour_usd=None, board_power_W=None)
-    assert spent(bare, 2, 10.0) == (None, None, None, None)
+    assert operating_cost(bare, 2, 10.0) == (None, None, None, None)
 
 
 def test_rows_of_a_sweep_have_joules_where_power_is_known() -> None:

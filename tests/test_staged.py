@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.cost.models import model
-from llmir.backends.step.evaluate import StageCost, plan
-from llmir.backends.step.program_batch import staged as by_arithmetic
+from llmir.backends.step.evaluate import StageCost, step_evaluator
+from llmir.backends.step.program_batch import stage_evaluator as by_arithmetic
 from llmir.base.errors import InputError, PassError
 from llmir.hw.library import load as device
 from llmir.ir.core.program import Program
@@ -31,7 +31,7 @@ def alike(program: Program, sizes: tuple[int, ...], hw: str = "h200", **at: Any)
     cut = llmir.run(program, [Stages(layers=sizes), "slice-sends"])
     by = model(device(hw))
     for phase in ("prefill", "decode"):
-        one, other = by_arithmetic(program.phase(phase), by, sizes), plan(cut.phase(phase), by)
+        one, other = by_arithmetic(program.phase(phase), by, sizes), step_evaluator(cut.phase(phase), by)
         if len(sizes) > 1:
             assert one.rows == other.rows
         for ours, theirs in zip(one.memories, other.memories, strict=True):

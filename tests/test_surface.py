@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.step.composition import Batch, Keeps, Surface, parts
+from llmir.backends.step.composition import DecodeBatch, KvSums, Surface, split_size
 from llmir.base.errors import InputError
 from llmir.ir.core.masks import Chunk, Entries, Mask, Window
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.binding import Binding, Uneven
+from llmir.ir.sizes.binding import Binding, UnevenBinding
 from llmir.ir.sizes.polynomial import B, C, Dim, Min, Size, T, ceildiv
 
 FUSED = llmir.DEFAULT_PIPELINE
@@ -118,7 +118,7 @@ def test_pairs_of_a_step_follow_from_what_is_kept(mask: Mask, contexts: list[int
     """Brute force: who sees whom, query by query."""
     pairs, kept = mask.pairs(T, C), mask.kept(C)
     assert isinstance(pairs, Dim) and isinstance(kept, Dim)
-    keeps = Keeps([pairs_at(pairs), kept])
+    keeps = KvSums([pairs_at(pairs), kept])
     constant, *often = keeps.of(pairs_at(pairs))
     found = constant * len(contexts)
     found += sum(times * total for times, total in zip(often, keeps.sums(contexts), strict=True))
@@ -129,14 +129,14 @@ def test_pairs_of_a_step_follow_from_what_is_kept(mask: Mask, contexts: list[int
 
 
 def pairs_at(size: Size) -> Dim:
-    (found,) = parts(size).values()
+    (found,) = split_size(size).values()
     assert isinstance(found, Dim)
     return found
 
 
 @given(contexts=st.lists(st.integers(0, 5000), min_size=1, max_size=20), ranks=st.integers(1, 4))
 def test_uneven_sequences_are_sums(contexts: list[int], ranks: int) -> None:
-    at, each = Uneven(contexts), np.array(contexts)
+    at, each = UnevenBinding(contexts), np.array(contexts)
     assert at(B) == len(contexts)
     assert at(B * C) == each.sum()
     assert at(B * T * Min.of(C + T, 100)) == np.minimum(each + 1, 100).sum()
@@ -160,7 +160,7 @@ events = st.lists(st.just(None) | starts | st.tuples(st.integers(0, 30)), max_si
 @given(first=st.lists(starts, max_size=5), events=events)
 def test_a_batch_keeps_what_its_sequences_do(first: list[int], events: list[Any]) -> None:
     """Steps, joins and leaves in any order."""
-    batch, contexts = Batch(FUNCTIONS, first), list(first)
+    batch, contexts = DecodeBatch(FUNCTIONS, first), list(first)
     for event in events:
         if event is None:
             batch.advance()

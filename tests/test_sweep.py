@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.search.sweep import BYTES, SHARES, WORK, Sweep, axis
+from llmir.backends.search.sweep import BYTES, SHARES, WORK, Sweep, axis_values
 from llmir.base.errors import InputError
 
 from .alike import same
@@ -174,8 +174,8 @@ def brute(first: int, last: int, step: str) -> list[int]:
 @given(st.integers(1, 200), st.integers(0, 3000), st.sampled_from(("", "1", "7", "x2", "x3", "x10")))
 def test_ranges(first: int, more: int, step: str) -> None:
     said = f"{first}:{first + more}{':' if step else ''}{step}"
-    assert list(axis("batch", said)) == brute(first, first + more, step)
-    assert axis("batch", f"{said},{first}") == axis("batch", said)
+    assert list(axis_values("batch", said)) == brute(first, first + more, step)
+    assert axis_values("batch", f"{said},{first}") == axis_values("batch", said)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_ranges(first: int, more: int, step: str) -> None:
 )
 def test_axes_that_mean_nothing(name: str, said: object, why: str) -> None:
     with pytest.raises(InputError, match=why):
-        axis(name, said)
+        axis_values(name, said)
 
 
 @pytest.mark.parametrize("asked", [llmir.sweep, llmir.page])

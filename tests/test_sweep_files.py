@@ -95,7 +95,7 @@ def test_pieces_are_the_points_in_order() -> None:
     every = [(b, n, c) for b in points[0] for n in points[1] for c in points[2]]
     for most in (1, 2, 6, 7, 13, 14, 41, 42, 1000):
         found: list[tuple[int, ...]] = []
-        for grid in sweep.grids(points, most):
+        for grid in sweep.row_grids(points, most):
             shape = [axis.size for axis in grid]
             assert shape[0] * shape[1] * shape[2] <= most
             for b in grid[0].ravel():
@@ -165,7 +165,7 @@ def test_an_interrupt_while_the_file_is_put_together_says_how_to_go_on(
 
     file = tmp_path / "grid.jsonl"
     with monkeypatch.context() as patched:
-        patched.setattr("llmir.backends.export.sweep.Folder._join", interrupt)
+        patched.setattr("llmir.backends.export.sweep.SweepFolder._join", interrupt)
         with pytest.raises(KeyboardInterrupt, match=r"interrupted; 6 of 6 .* goes on"):
             llmir.sweep_to(file, TINY, AXES)
     assert llmir.sweep_to(file, TINY, AXES).read == 6

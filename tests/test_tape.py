@@ -19,20 +19,20 @@ from hypothesis import strategies as st
 
 from llmir.backends.kernels.base import KERNELS, Kernel, Shape
 from llmir.backends.kernels.engine_cpu import RunShape, StepShape
-from llmir.backends.kernels.gemm import LentBlockGemm, LentCdnaGemm, LentGemm, LowGemm
-from llmir.backends.kernels.latent import CompressedShape, SharedShape
-from llmir.backends.kernels.scan import Step, UpdateShape
+from llmir.backends.kernels.gemm import SmallTileGemm, TransferBlockGemm, TransferCdnaGemm, TransferGemm
+from llmir.backends.kernels.latent import CompressedShape, SharedKvShape
+from llmir.backends.kernels.scan import ScanStep, UpdateShape
 from llmir.backends.step.timing import Timing
 from llmir.backends.tape import numpy, python
 from llmir.backends.tape.record import Function, Symbol, Tape
-from llmir.backends.work.network import ALGORITHMS, exchange
+from llmir.backends.work.network import ALGORITHMS, network_limit
 from llmir.base.array_namespace import ARRAYS, SCALARS, Namespace, Number
 from llmir.hw import library
 from llmir.hw.device import Device
 from llmir.ir.core.op import OPS
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import ATOMS, B, C, Dim, T
-from llmir.ir.sizes.routing_laws import Arrived, Chance, Even, Groups, PowerLaw, Zipf
+from llmir.ir.sizes.routing_laws import Chance, Even, GroupLimitedRouting, LocalRouting, PowerLaw, Zipf
 
 from .test_kernels import kernels
 
@@ -206,7 +206,7 @@ def test_every_function_of_the_namespace_has_a_text() -> None:
 
 # --- kernels -------------------------------------------------------------------------------------
 
-CLASSES = [*dict.fromkeys(KERNELS.values()), LentGemm, LentBlockGemm, LentCdnaGemm, LowGemm]
+CLASSES = [*dict.fromkeys(KERNELS.values()), TransferGemm, TransferBlockGemm, TransferCdnaGemm, SmallTileGemm]
 WORDS = ("dtype", "ranks", "adds", "sms")  # of a mesh, a type or a mode, never of a size
 RANGES = {
     "causal": st.sampled_from([0, 1, 1]),
@@ -267,13 +267,13 @@ def parts(kernel: type[Kernel]) -> list[tuple[str, type[Shape]]]:
     for name in ("seconds", "narrow", "dispatch", "activation", "combine"):
         if hasattr(kernel, name):
             kind = get_type_hints(getattr(kernel, name))["shape"]
-            found.append((name, UpdateShape if issubclass(kernel, Step) else kind))
+            found.append((name, UpdateShape if issubclass(kernel, ScanStep) else kind))
     return found
 
 
 CASES = [(kernel, *part) for kernel in CLASSES for part in parts(kernel)]
 CASES += [(kernel, "seconds", kind) for kernel, kind in ((KERNELS["mla_absorbed"], CompressedShape),)]
-CASES += [(KERNELS["attention_prefill"], "seconds", SharedShape)]
+CASES += [(KERNELS["attention_prefill"], "seconds", SharedKvShape)]
 
 
 def alike(kernel: Kernel, part: str, shape: Shape, device: Device) -> None:
@@ -330,12 +330,12 @@ def test_a_switch_is_made_where_hardware_makes_one_alone() -> None:
 LAWS = [
     Chance(),
     Even(),
-    Groups(),
+    GroupLimitedRouting(),
     Zipf(0.7),
     Zipf(0.0),
     PowerLaw(1.2),
-    Arrived(8, Even()),
-    Arrived(4, Chance()),
+    LocalRouting(8, Even()),
+    LocalRouting(4, Chance()),
 ]
 ONE = {"ceildiv": (3,), "min": (2 * C,), "max": (C,), "of_prefill": (), "of_decode": ()}
 LAID = {
@@ -382,7 +382,9 @@ def test_every_law_is_of_symbols(name: str, law: Any) -> None:
 @pytest.mark.parametrize("opcode", [*ALGORITHMS, "send"])
 @pytest.mark.parametrize(("name", "ranks"), [("h100-sxm", 8), ("dgx-h100", 32), ("rtx4090", 4)])
 def test_every_algorithm_of_a_network_is_of_symbols(opcode: str, name: str, ranks: int) -> None:
-    limit = exchange(library.load(name), opcode, 4096 * B * T, tuple(range(2 if opcode == "send" else ranks)))
+    limit = network_limit(
+        library.load(name), opcode, 4096 * B * T, tuple(range(2 if opcode == "send" else ranks))
+    )
     tape = Tape(SCALARS)
     at = Binding(**{name: tape.symbol(name) for name in "BTC"})
     run = python.compiled(Function.of(tape, "BTC", [limit.time(at)]))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.kernels.base import recording
-from llmir.backends.step.functions import MOST, Code
+from llmir.backends.step.functions import MOST, StepFunction
 from llmir.backends.tape import numpy, python
-from llmir.backends.tape.outline import Outline, whole, within
+from llmir.backends.tape.outline import Outline, inline_calls, prune
 from llmir.backends.tape.outline import blocks as cover
 from llmir.backends.tape.pruning import BOUNDS, Choices, Range
 from llmir.backends.tape.record import Function, Tape
@@ -96,7 +96,7 @@ def test_what_is_left_out_decides_nothing(data: st.DataObject, most: int) -> Non
     calls = [tape.call(function, size * 2, k) for k in constants]
     late = tape.symbol("c") * tape.namespace.maximum(calls[0], calls[1])
     outline = Function.of(tape, "nc", [*calls, late])
-    found, every = within(outline, ["n"], most), whole(outline)
+    found, every = prune(outline, ["n"], most), inline_calls(outline)
     assert len(found.function.live) <= len(every.live)
     short, full = python.compiled(found.function), python.compiled(every)
     for count in range(1, most + 1):
@@ -113,7 +113,7 @@ def test_of_variants_those_stay_that_are_once_the_least() -> None:
     outline = Outline(SCALARS)
     asked = Function.of(outline, "n", [outline.call(function, outline.symbol("n"))])
     for most, minima, maxima in ((10_000, 2, 0), (900, 1, 0), (400, 0, 0)):
-        found = within(asked, ["n"], most).function
+        found = prune(asked, ["n"], most).function
         assert (found.count("minimum"), found.count("maximum")) == (minima, maxima)
 
 
@@ -129,7 +129,7 @@ def test_a_step_is_equal_at_all_tokens_of_the_range(plan: Any, new: int | None) 
 
     To the last bit of single points; numpy's cube root of an array is not always that of a constant.
     """
-    code = Code(lambda at: (plan.timing(at, plan.busy(at)).step,), new)
+    code = StepFunction(lambda at: (plan.timing(at, plan.busy(at)).step,), new)
     functions = code.short.function, code.whole.function
     assert 3 * len(functions[0].live) < 2 * len(functions[1].live)
     short, full = map(numpy.compiled, functions)
@@ -144,7 +144,7 @@ def test_beyond_the_range_prices_are_those_of_all_variants(plan: Any) -> None:
     def figures(at: Binding) -> tuple[Any, ...]:
         return (plan.timing(at, plan.busy(at)).step,)
 
-    code, always = Code(figures, after=0), Code(figures, 1, after=0)
+    code, always = StepFunction(figures, after=0), StepFunction(figures, 1, after=0)
     for step in ((1, MOST, 0), (1, MOST + 1, 0), (8, MOST, 77), (MOST * 4, 2, 9)):
         expected = figures(Binding(**dict(zip("BTC", step, strict=True))))
         assert code.point(*step) == code.point(*step) == expected
@@ -155,10 +155,10 @@ def test_beyond_the_range_prices_are_those_of_all_variants(plan: Any) -> None:
 
 
 def test_a_kernel_is_recorded_once_for_all_programs() -> None:
-    def code(name: str, passes: str) -> Code:
+    def code(name: str, passes: str) -> StepFunction:
         program = llmir.run(llmir.run(llmir.load(name), llmir.DEFAULT_PIPELINE), passes)
         plan = llmir.analyze(program, "h200", batch=8).plan
-        return Code(lambda at: (plan.timing(at, plan.busy(at)).step,), 1)
+        return StepFunction(lambda at: (plan.timing(at, plan.busy(at)).step,), 1)
 
     code("llama3.1-8b", "shard{tp=2}")
     before = recording.cache_info().misses

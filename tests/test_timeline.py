@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.backends.export.timeline import trace
-from llmir.backends.step.report import Report, Slice
+from llmir.backends.step.report import Report, TimeSlice
 from llmir.base.errors import InputError, OutputError
 
 from .commands import Run, runner
@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 def check(report: Report) -> None:
     """What a timeline must be of any step."""
-    stages: dict[int, list[Slice]] = defaultdict(list)
+    stages: dict[int, list[TimeSlice]] = defaultdict(list)
     for s in report.timeline():
         stages[s.stage].append(s)
     assert sorted(stages) == list(range(len(report.program.entries)))
@@ -138,7 +138,7 @@ def test_a_file_is_what_was_predicted(pipeline: str, tmp_path: Path) -> None:
     assert document == trace(job) == json.loads(llmir.trace(job, tmp_path / "x.json").read_text("utf-8"))
     events = document["traceEvents"]
     kernels = [e for e in events if e.get("cat") == "kernel"]
-    expected: list[Slice] = []
+    expected: list[TimeSlice] = []
     began: list[float] = []
     start = 0.0
     for step in job.steps.values():

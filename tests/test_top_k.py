@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmir.base.errors import VerifyError
-from llmir.ir.core.op import Place
+from llmir.ir.core.op import ExecutionPlace
 from llmir.ir.core.program import Program
 from llmir.ir.ops.top_k import SigmoidTopK, SoftmaxTopK, TopK
 from llmir.ir.tools.build import Builder
@@ -50,7 +50,7 @@ def test_the_choice_is_that_of_plain_loops(router: Any, kind: type[TopK], data: 
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
     logits, bias = rng.normal(size=(2, 3, groups * size)) + 3 * (kind is TopK), rng.normal(size=groups * size)
     operands = [logits, bias] if biased else [logits]
-    values, chosen = op.evaluate(operands, (), Place())
+    values, chosen = op.evaluate(operands, (), ExecutionPlace())
     for row, value, which in zip(
         logits.reshape(6, -1), values.reshape(6, -1), chosen.reshape(6, -1), strict=True
     ):
@@ -97,7 +97,7 @@ def test_a_buffer_is_bytes_and_no_parameter() -> None:
 @given(st.integers(-30, 30))
 def test_a_softmax_of_the_chosen_logits_is_a_normalized_one_of_all(seed: int) -> None:
     logits = np.random.default_rng(abs(seed)).normal(size=(1, 5, 12)) * (1 + abs(seed))
-    values, chosen = SoftmaxTopK(3, normalize=True).evaluate([logits], (), Place())
+    values, chosen = SoftmaxTopK(3, normalize=True).evaluate([logits], (), ExecutionPlace())
     picked = np.take_along_axis(logits, chosen, axis=-1)
     powers = np.exp(picked - picked.max(axis=-1, keepdims=True))
     np.testing.assert_allclose(values, powers / powers.sum(axis=-1, keepdims=True), rtol=1e-12)

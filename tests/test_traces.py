@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from scipy import stats
 
 import llmir
-from llmir.backends.simulate.load import trace
+from llmir.backends.simulate.load import trace_load
 from llmir.backends.simulate.replications import STUDENT
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
@@ -46,7 +46,7 @@ OURS = VIDUR.replace("arrived_at,num_prefill_tokens,num_decode_tokens", "arrival
 )
 def test_each_format_says_the_same_requests(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text, "utf-8")
-    found = trace(tmp_path / name, speed=2)
+    found = trace_load(tmp_path / name, speed=2)
     assert found.prompt.tolist() == [374, 396, 879]
     assert found.generate.tolist() == [44, 109, 55]
     assert found.arrival_s == pytest.approx([0, 2.1572895, 13.7708175], abs=1e-6)
@@ -96,7 +96,7 @@ def test_wrong_rows_are_named(tmp_path: Path, name: str, text: str | None, says:
 def test_the_first_five_wrong_rows_are_named_and_the_others_counted(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(OURS + "30,0,1\n" * 8, "utf-8")
     with pytest.raises(InputError, match=r"row 4 \(line 5\): .*\(line 9\): .*; and 3 more$") as error:
-        trace(tmp_path / "t.csv")
+        trace_load(tmp_path / "t.csv")
     assert str(error.value).count("line ") == 5
 
 

@@ -14,19 +14,19 @@ import llmir
 from llmir.backends.cost.transfer import (
     DIE,
     basis,
-    carried,
-    of_device,
-    of_engine,
+    combine_errors,
+    device_error,
+    engine_error,
     relation,
-    relatives,
-    together,
+    transfer_sources,
+    transfer_to,
 )
-from llmir.backends.kernels.attention import AttentionShape, Decode, Prefill
+from llmir.backends.kernels.attention import AttentionShape, DecodeAttention, PrefillAttention
 from llmir.backends.kernels.base import KERNELS
-from llmir.backends.kernels.engine_cpu import Host
-from llmir.backends.kernels.gemm import Gemm, GemmShape
-from llmir.backends.silicon.calibrate.transfer import WITHIN, Loan, bands, covered
-from llmir.backends.silicon.validate.estimates import priced_by
+from llmir.backends.kernels.engine_cpu import EngineCpu
+from llmir.backends.kernels.gemm import GemmKernel, GemmShape
+from llmir.backends.silicon.calibrate.transfer import WITHIN, TransferCase, band_coverage, relation_bands
+from llmir.backends.silicon.validate.estimates import cost_model_choice
 from llmir.base.errors import InputError
 from llmir.hw import library, transfer
 
@@ -75,10 +75,12 @@ def test_a_farther_relation_is_never_narrower() -> None:
 
 
 def test_every_kernel_that_a_gpu_can_borrow_is_of_a_group_that_was_measured() -> None:
-    gpus = (f for f, kernel in KERNELS.items() if not f.startswith("cpu_") and not issubclass(kernel, Host))
+    gpus = (
+        f for f, kernel in KERNELS.items() if not f.startswith("cpu_") and not issubclass(kernel, EngineCpu)
+    )
     of_gpus = {f: KERNELS[f] for f in gpus}
     assert {kernel.group for kernel in of_gpus.values()} == {*transfer.table()["other SM"]}
-    assert all(of_engine(family) > 0 for family in of_gpus)
+    assert all(engine_error(family) > 0 for family in of_gpus)
 
 
 def test_the_file_is_what_the_command_writes() -> None:
@@ -89,15 +91,15 @@ def test_the_file_is_what_the_command_writes() -> None:
 def test_a_kernel_at_home_has_its_own_error_and_parameters() -> None:
     fit = basis(H100, "gemm_bf16", "vllm")
     assert fit
-    assert of_device(H100, H100, "gemm_bf16") == 0
-    assert vars(carried(fit.kernel, H100, H100)) == pytest.approx(vars(fit.kernel))
-    assert together(fit.fitted.error, 0.0) == fit.fitted.error
+    assert device_error(H100, H100, "gemm_bf16") == 0
+    assert vars(transfer_to(fit.kernel, H100, H100)) == pytest.approx(vars(fit.kernel))
+    assert combine_errors(fit.fitted.error, 0.0) == fit.fitted.error
 
 
 def test_slow_matrix_units_are_nearer_to_their_peak() -> None:
     """H20 has the multiprocessors and clocks of H100 and a fifth of its matrix rate."""
-    home = Gemm(rate=0.8, sustained=0.85)
-    moved = carried(home, H20, H100)
+    home = GemmKernel(rate=0.8, sustained=0.85)
+    moved = transfer_to(home, H20, H100)
     share = (
         2 * 8192**3 / H20.matrix_peak("bf16")[0] / np.array([k.seconds(H20, LARGE) for k in (home, moved)])
     )
@@ -105,7 +107,7 @@ def test_slow_matrix_units_are_nearer_to_their_peak() -> None:
     assert 0.9 < share[1] < 1
 
 
-@pytest.mark.parametrize("kernel", [Gemm(rate=0.8), Prefill(), Decode(alone=0.5)])
+@pytest.mark.parametrize("kernel", [GemmKernel(rate=0.8), PrefillAttention(), DecodeAttention(alone=0.5)])
 @pytest.mark.parametrize("borrower", ["h20", "h200", "a100", "rtx4090"])
 @pytest.mark.parametrize("rate", ["matrix", "vector", "memory"])
 def test_a_borrowed_kernel_is_never_slower_where_a_rate_is_raised(
@@ -119,13 +121,13 @@ def test_a_borrowed_kernel_is_never_slower_where_a_rate_is_raised(
     }
     faster: Any = replace(device, **raised[rate])  # type: ignore[arg-type]
     rows = np.array([1.0, 7, 64, 300, 4096])
-    new = 1.0 if isinstance(kernel, Decode) else rows
+    new = 1.0 if isinstance(kernel, DecodeAttention) else rows
     shape: Any = (
         GemmShape(m=rows, n=4096, k=4096)
-        if isinstance(kernel, Gemm)
+        if isinstance(kernel, GemmKernel)
         else AttentionShape(batch=rows, new=new, cached=1024.0, kv_heads=8, group=4, head=128)
     )
-    before, after = (carried(kernel, d, H100).seconds(d, shape) for d in (device, faster))
+    before, after = (transfer_to(kernel, d, H100).seconds(d, shape) for d in (device, faster))
     assert (after <= before * (1 + 1e-12)).all()
 
 
@@ -133,9 +135,9 @@ def test_two_of_three_rows_lie_within_the_bands_that_loans_make() -> None:
     """Errors of any spread, of cases of any length."""
     random = np.random.default_rng(0)
     found = [_loan(name, random.normal(0, spread, rows)) for name, spread, rows in SPREADS]
-    table = bands(found)
+    table = relation_bands(found)
     for name in {name for name, *_ in SPREADS}:
-        one, two = covered([loan for loan in found if loan.relation == name], table)
+        one, two = band_coverage([loan for loan in found if loan.relation == name], table)
         assert one == pytest.approx(WITHIN, abs=0.02)
         assert 0.85 < two < 0.97
     assert table["same SM"]["products"] <= table["other SM"]["products"] <= table["other memory"]["products"]
@@ -150,9 +152,9 @@ SPREADS = [
 ]
 
 
-def _loan(relation: str, off: Any) -> Loan:
+def _loan(relation: str, off: Any) -> TransferCase:
     case: Any = SimpleNamespace(families=("gemm_bf16",))
-    return Loan(case, relation, H100, "vllm", 0.08, off)
+    return TransferCase(case, relation, H100, "vllm", 0.08, off)
 
 
 def test_an_engine_that_lends_a_kernel_widens_its_band() -> None:
@@ -163,20 +165,20 @@ def test_an_engine_that_lends_a_kernel_widens_its_band() -> None:
     )
     assert (str(own.basis), str(other.basis)) == ("calibrated", "calibrated for vllm")
     assert own.error
-    assert other.error == pytest.approx(together(own.error, of_engine("gemm_bf16")))
+    assert other.error == pytest.approx(combine_errors(own.error, engine_error("gemm_bf16")))
 
 
 def test_rows_without_their_device_borrow_its_relatives_kernels() -> None:
-    plain, alone, other = (priced_by("calibrated", without) for without in (None, "device", "engine"))
+    plain, alone, other = (cost_model_choice("calibrated", without) for without in (None, "device", "engine"))
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     steps = [by.step(program, H100, "vllm", 8, 1, 512) for by in (plain, alone, other)]
     products = [{op.name: op for op in step.ops}["layer.qkv_proj"] for step in steps]
     said = ["calibrated", "borrowed from A100-80-SXM", "calibrated for sglang"]
     assert [str(product.basis) for product in products] == said
     with pytest.raises(InputError, match="the roofline uses no measured kernels"):
-        priced_by("ideal", "device")
+        cost_model_choice("ideal", "device")
     with pytest.raises(InputError, match="without"):
-        priced_by("calibrated", "host")
+        cost_model_choice("calibrated", "host")
 
 
 @pytest.mark.parametrize("name", ["mi300x", "mi250", "rtx4090", "a40", "v100-32", "h20"])
@@ -184,7 +186,7 @@ def test_a_raised_rate_does_not_change_whose_kernels_are_taken(name: str) -> Non
     device = library.load(name)
     rates = {dtype: 4 * rate for dtype, rate in device.matrix_flops.items()}
     faster = replace(device, matrix_flops=rates, memory_Bps=4 * device.memory_Bps)
-    assert relatives(faster) == relatives(device)
+    assert transfer_sources(faster) == transfer_sources(device)
 
 
 def test_a_file_that_states_other_rates_keeps_kernels_and_widens_their_band() -> None:
@@ -205,7 +207,7 @@ def test_a_file_that_states_other_rates_keeps_kernels_and_widens_their_band() ->
             fit = basis(device, family)
             assert fit is not None
             assert fit.kernel == getattr(basis(H100, family), "kernel", None)
-            wider = of_device(device, fit.device, family)
+            wider = device_error(device, fit.device, family)
             assert wider == (transfer.table()[expected][group] if expected else 0.0)
 
 
@@ -229,6 +231,6 @@ def test_a_step_at_other_rates_is_further_off_than_whole_runs_were(
     host = bare.plan.model.host_error
     assert host
     assert added
-    assert float(other.error or 0) >= together(host, added) * (1 - 1e-12)
+    assert float(other.error or 0) >= combine_errors(host, added) * (1 - 1e-12)
     assert float(other.error or 0) > float(bare.error or 0)
     assert all((a.error or 0) < (b.error or 0) for a, b in zip(bare.work, other.work, strict=True) if a.error)

@@ -13,7 +13,7 @@ import pytest
 
 import llmir
 from llmir.backends.interpret.program import interpret
-from llmir.base.names import stored
+from llmir.base.names import checkpoint_place
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.ops.moe import GroupedLinear
@@ -54,7 +54,7 @@ class Checkpoint:
                 self.terms[param, len(own)] = own, terms[0]
                 if grouped and param and "{expert}" not in param:
                     self.stacked[param] = at.node.op.experts
-                name, piece, *_ = stored(param)
+                name, piece, *_ = checkpoint_place(param)
                 if piece is not None:
                     sizes = zip(term, map(Binding(), at.graph.type(value).shape), strict=True)
                     rows = math.prod(n for axis, n in sizes if axis not in ("[e]", *terms[0]))
@@ -65,7 +65,7 @@ class Checkpoint:
             if param := numberless(at.graph[value.node].op.param):
                 self.shapes[param] = of = partial(at.node.op.stored, slot)
                 shape = of(tuple(map(Binding(), at.graph.type(value).shape)))
-                name, piece, *_ = stored(param)
+                name, piece, *_ = checkpoint_place(param)
                 if piece is not None:
                     self.rows.setdefault(name, {})[piece] = shape[0]
 
@@ -88,8 +88,8 @@ class Checkpoint:
             return transformers_cases.parameter(name, (self.stacked[template], *whole))[expert][0]
 
         term, x = self.terms.get((template, len(shape)), ([], []))
-        tensor, piece, blocks, turned, _ = stored(name)
-        rows = {} if piece is None else self.rows[stored(template).tensor]
+        tensor, piece, blocks, turned, _ = checkpoint_place(name)
+        rows = {} if piece is None else self.rows[checkpoint_place(template).tensor]
         start = sum(rows[i] for i in range(piece or 0))
         if template in self.shapes and not term:
             own = self.shapes[template](shape)

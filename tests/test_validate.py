@@ -14,9 +14,9 @@ import pytest
 import llmir
 from llmir.backends.cost.transfer import basis
 from llmir.backends.kernels.attention import AttentionShape
-from llmir.backends.request.closed_loop import Service
+from llmir.backends.request.closed_loop import ClosedLoopWorkload
 from llmir.backends.silicon.validate import bounds
-from llmir.backends.silicon.validate.rows import Judged, Validation
+from llmir.backends.silicon.validate.rows import Validation, ValidationRow
 from llmir.hw import library
 
 H100, B200 = library.load("h100-sxm"), library.load("b200")
@@ -49,7 +49,7 @@ def model(**changes: Any) -> str:
     return ",".join(str(row.get(c, "")) for c in MODEL.strip().split(",")) + "\n"
 
 
-def only(found: Validation) -> Judged:
+def only(found: Validation) -> ValidationRow:
     assert not found.refused, found.refused
     [row] = found.rows
     return row
@@ -210,7 +210,7 @@ def test_a_closed_loop_is_what_analyze_prints(judge: Any) -> None:
         judge(MODEL + model(kind="serving_closed_loop", batch_or_concurrency=8, isl=512, osl=32, tpot_ms=99))
     )
     job = llmir.workload(program, "a100", concurrency=8, prompt=512, generate=32, cost="ideal")
-    assert isinstance(job, Service)
+    assert isinstance(job, ClosedLoopWorkload)
     assert row.predicted_s == job.loop.tpot_s
     decode, prompt = (
         llmir.analyze(program, "a100", cost="ideal", batch=batch, new=new, context=cached).time_s

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 import llmir
 from llmir.base.errors import InputError, LlmirError
-from llmir.base.formats import EXPORTERS, Result, Shown, exported, formats
+from llmir.base.formats import EXPORTERS, Displayable, Result, export, formats
 from llmir.cli.main import cli
 from llmir.ir.core.program import Program
 
 from .commands import TINY
 
 
-def results() -> dict[str, Shown]:
+def results() -> dict[str, Displayable]:
     """One of each kind."""
     eager = llmir.load(TINY)
     fused = llmir.run(eager, llmir.DEFAULT_PIPELINE)
@@ -65,7 +65,7 @@ def test_every_result_prints_and_shows_in_notebooks(kind: str, capsys: pytest.Ca
 def test_every_result_is_json(kind: str) -> None:
     result = RESULTS[kind]
     assert isinstance(result, Result)
-    assert json.loads(exported(result, "json")) == json.loads(json.dumps(result.to_dict()))
+    assert json.loads(export(result, "json")) == json.loads(json.dumps(result.to_dict()))
 
 
 def test_a_printed_workload_is_the_table_of_the_command(
@@ -97,9 +97,9 @@ def test_ir_is_what_a_program_prints() -> None:
 def test_the_bundled_models_are_listed_in_python_too(name: str, title: str) -> None:
     found = llmir.models(name)
     assert title in str(found)
-    whole = json.loads(exported(found, "json"))
+    whole = json.loads(export(found, "json"))
     assert whole == json.loads(json.dumps(whole if found.data is None else found.data))
-    assert len(list(csv.DictReader(io.StringIO(str(exported(found, "csv")))))) == len(found.rows)
+    assert len(list(csv.DictReader(io.StringIO(str(export(found, "csv")))))) == len(found.rows)
 
 
 def test_what_is_not_bundled_is_one_line() -> None:
@@ -123,14 +123,14 @@ def test_files_are_written_as_their_suffix_says(tmp_path: Path) -> None:
     for suffix, name in ((".txt", "table"), (".json", "json"), (".csv", "csv"), (".html", "html")):
         written = llmir.save(step, tmp_path / f"step{suffix}")
         text = written.read_text("utf-8")
-        assert str(exported(step, name)) in text
-        assert (text == exported(step, name)) == (name != "html")
+        assert str(export(step, name)) in text
+        assert (text == export(step, name)) == (name != "html")
     page = (tmp_path / "step.html").read_text("utf-8")
     assert page.startswith('<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>')
     assert llmir.save(step, tmp_path / "page", "html").read_text("utf-8") == page
     rows = list(csv.DictReader(io.StringIO((tmp_path / "step.csv").read_text("utf-8"))))
     assert [row["name"] for row in rows] == [op["name"] for op in step.to_dict()["ops"]]  # type: ignore[attr-defined]
-    assert llmir.save(step, tmp_path / "plain", "json").read_text("utf-8") == exported(step, "json")
+    assert llmir.save(step, tmp_path / "plain", "json").read_text("utf-8") == export(step, "json")
     program = llmir.load(TINY)
     assert llmir.load(llmir.save(program, tmp_path / "tiny.ir")) == program
     assert llmir.load(tmp_path / "tiny.ir") == program
@@ -210,7 +210,7 @@ def linears(draw: st.DrawFn) -> Program:
 @given(linears(), st.sampled_from(("overview", "layer", "full")))
 def test_any_linear_is_drawn_printed_and_explained(program: Program, level: str) -> None:
     step = llmir.analyze(program, "h100-sxm", batch=2, new=3)
-    source = exported(step, "dot", level=level, phase="both")
+    source = export(step, "dot", level=level, phase="both")
     assert isinstance(source, str) and "linear" in source
     assert "linear" in str(step)
     assert str(program["main"]["linear"].op.einsum) in str(llmir.explain(step, "linear"))  # type: ignore[attr-defined]

@@ -109,7 +109,7 @@ def test_each_argument_and_each_wrong_value(name: str, argument: str) -> None:
         try:
             survives(lambda value=value: call(**{**usual, argument: value}))  # type: ignore[misc]
         except Exception as error:
-            what = f"{argument}: value {i} of fresh(), {convert.shown(value)}"
+            what = f"{argument}: value {i} of fresh(), {convert.show_value(value)}"
             raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
 
 
@@ -118,7 +118,7 @@ def test_each_argument_and_each_wrong_value(name: str, argument: str) -> None:
 def test_each_option_of_a_pass_and_each_wrong_value(kind: type[Pass], name: str, program: Program) -> None:
     for value in fresh():
         survives(lambda value=value: llmir.run(program, kind(**{name: value})))  # type: ignore[misc]
-        shown = convert.shown(value)
+        shown = convert.show_value(value)
         survives(lambda shown=shown: llmir.run(program, f"{kind.name}{{{name}={shown}}}"))  # type: ignore[misc]
 
 

@@ -11,7 +11,7 @@ from llmir.base.arguments import integer
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
-from llmir.base.names import layered
+from llmir.base.names import is_layered
 from llmir.base.values import figure
 from llmir.ir.core.mesh import ONE_DEVICE
 from llmir.ir.core.op import work
@@ -24,7 +24,7 @@ WHAT = ("weights", "kv_cache", "matmul_flops")
 
 
 @dataclass(frozen=True)
-class Share:
+class ShardedTerm:
     """A weight, a cache or the products of an op: bytes or matmul FLOPs of all its `repeat`s in a step.
 
     `whole` is what one device has, `ranks` what all have together, the fullest taken for all; `copies` is on
@@ -54,7 +54,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Total:
+class ConservationTotal:
     """All of one kind: `ranks` together = `unsharded` + `replicated` + `uneven`."""
 
     unsharded: int
@@ -73,12 +73,12 @@ class Conservation(Result):
     at: Binding
 
     @cached_property
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[ShardedTerm, ...]:
         """Every weight, cache and product of the sharded program."""
         return tuple(_joined(_shares(self.after, self.at)))
 
     @figure
-    def totals(self) -> Mapping[str, Total]:
+    def totals(self) -> Mapping[str, ConservationTotal]:
         """By what: `weights` and `kv_cache` in bytes, `matmul_flops`."""
         one, found = _whole(self.before, self.at), {}
         for what in WHAT:
@@ -87,11 +87,13 @@ class Conservation(Result):
             replicated = sum(s.replicated for s in mine)
             # Against the program before: what it lost or gained would be left over here.
             rest = together - one[what] - replicated
-            found[what] = Total(one[what], replicated, rest, together, together / self.after.devices)
+            found[what] = ConservationTotal(
+                one[what], replicated, rest, together, together / self.after.devices
+            )
         return found
 
     @property
-    def replicated(self) -> tuple[Share, ...]:
+    def replicated(self) -> tuple[ShardedTerm, ...]:
         """What is on several ranks."""
         return tuple(s for s in self.shares if s.copies > 1 or s.spare)
 
@@ -167,9 +169,9 @@ def conservation(
     return Conservation(before, after, Binding(**at))
 
 
-def _joined(shares: Iterable[tuple[str, Share]]) -> Iterator[Share]:
+def _joined(shares: Iterable[tuple[str, ShardedTerm]]) -> Iterator[ShardedTerm]:
     """What several stages hold under one name in the checkpoint as one: copies of each other."""
-    found: dict[str, Share] = {}
+    found: dict[str, ShardedTerm] = {}
     for key, share in shares:
         first = found.setdefault(key, share)
         if first is not share:
@@ -186,14 +188,14 @@ def _whole(program: Program, at: Binding) -> dict[str, int]:
     return found
 
 
-def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
+def _shares(program: Program, step: Binding) -> Iterator[tuple[str, ShardedTerm]]:
     """Each share of a stage, and what it is known by: a weight for the whole model, by its parameter."""
     parts = program.micro_batches
     at = Binding(**{**step.symbols, "B": int(step.symbols["B"]) // parts})
     written = Binding(**{**at.symbols, "C": at.symbols["C"] + at.symbols["T"]})  # caches after the step
     for node in program.held():
         share, name = _tensor(program, node, "weights", node.repeat, at), node.node.op.param
-        yield (name if name and not layered(name) else node.path), share
+        yield (name if name and not is_layered(name) else node.path), share
     for node in program.instances():
         if node.node.op.role == "cache":
             yield node.path, _tensor(program, node, "kv_cache", node.repeat * parts, written)
@@ -201,11 +203,11 @@ def _shares(program: Program, step: Binding) -> Iterator[tuple[str, Share]]:
             yield from ((s.name, s) for s in _products(program, node, node.repeat * parts, at))
 
 
-def _tensor(program: Program, node: Instance, what: str, times: int, at: Binding) -> Share:
+def _tensor(program: Program, node: Instance, what: str, times: int, at: Binding) -> ShardedTerm:
     op: Any = node.node.op
     mesh, type = program.mesh, node.node.results[0]
     whole, copies = times * int(at(op.own.bytes)), mesh.devices // mesh.size(type.spread)
-    return Share(
+    return ShardedTerm(
         what,
         node.path,
         node.node.op.block,
@@ -218,7 +220,7 @@ def _tensor(program: Program, node: Instance, what: str, times: int, at: Binding
     )
 
 
-def _products(program: Program, node: Instance, times: int, at: Binding) -> Iterator[Share]:
+def _products(program: Program, node: Instance, times: int, at: Binding) -> Iterator[ShardedTerm]:
     """The products of an op, one a result; each is split where any of its axes is.
 
     Those of a scan have no result of their own, and some read one operand alone: each is split as all are
@@ -244,7 +246,7 @@ def _products(program: Program, node: Instance, times: int, at: Binding) -> Iter
         copies, *alike = (mesh.devices // mesh.size(split) for split in (set().union(*splits), *splits))
         if scan and ranks != copies * one:
             copies = next((c for c in alike if ranks == c * one), copies)
-        yield Share(
+        yield ShardedTerm(
             "matmul_flops",
             name,
             op.block,

@@ -25,16 +25,16 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from llmir.backends.cost.calibrated import Calibrated
-from llmir.backends.cost.models import CostModel, model, unmeasured
-from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.transfer import engines, first, kernels_of
-from llmir.backends.request.closed_loop import HOST, ClosedLoop, service
-from llmir.backends.request.workload import Workload, spending
-from llmir.backends.step.evaluate import OVERHEAD, OpCost, plan
+from llmir.backends.cost.calibrated import CalibratedModel
+from llmir.backends.cost.models import CostModel, model, roofline_reason
+from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.cost.transfer import calibration_source, first_engine, kernel_sources
+from llmir.backends.request.closed_loop import ENGINE_CPU_TERM, ClosedLoop, closed_loop_workload
+from llmir.backends.request.workload import Workload, cost_breakdown
+from llmir.backends.step.evaluate import OVERHEAD, OpCost, step_evaluator
 from llmir.backends.step.report import Report
 from llmir.backends.work.rows import ROOFLINE, Basis
-from llmir.base.arguments import integer, shown
+from llmir.base.arguments import integer, show_value
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
@@ -46,10 +46,10 @@ from llmir.ir.core.program import Program
 
 
 @dataclass(frozen=True)
-class Side(Figures):
+class ComparisonSide(Figures):
     """One side: its model, each basis of its ops' times with the share of it, and the mean relative error."""
 
-    model: Model
+    model: DeviceCostModel
     shares: Mapping[Basis, float]
     error: float | None
 
@@ -61,7 +61,7 @@ class Side(Figures):
     @property
     def engine(self) -> str | None:
         """Whose kernels, with whose host if that is another's."""
-        if not isinstance(self.model, Calibrated):
+        if not isinstance(self.model, CalibratedModel):
             return None
         kernels, asked = self.model.kernels, self.model.engine
         return kernels if asked in (None, kernels) else f"{kernels}, host of {asked}"
@@ -69,7 +69,7 @@ class Side(Figures):
     @property
     def source(self) -> str:
         """Where most kernels were measured, and how far off their times are."""
-        device, whose = self.model.device, kernels_of(self.model.device)
+        device, whose = self.model.device, calibration_source(self.model.device)
         where = f"borrowed from {whose.name}" if whose and whose != device else f"measured on {device.name}"
         return where + (f" ± {100 * self.error:.0f}%" if self.error is not None else "")
 
@@ -81,11 +81,11 @@ class Side(Figures):
 
 
 @dataclass(frozen=True)
-class Bases:
+class ComparisonBases:
     """The basis of both sides of a comparison; `why` it is the roofline, where nobody asked for that."""
 
-    before: Side
-    after: Side
+    before: ComparisonSide
+    after: ComparisonSide
     why: str = ""
 
     def __str__(self) -> str:
@@ -125,9 +125,9 @@ class Bases:
         }
 
 
-def bases(before: Iterable[Report], after: Iterable[Report], why: str = "") -> Bases:
+def comparison_bases(before: Iterable[Report], after: Iterable[Report], why: str = "") -> ComparisonBases:
     """The bases of two sides; `InputError` if times of the one are measured and of the other are not."""
-    found = Bases(_side(before), _side(after), why)
+    found = ComparisonBases(_side(before), _side(after), why)
     if found.before.kind != found.after.kind:
         named = (f"{side.kind} for {side.model.device.name}" for side in (found.before, found.after))
         raise InputError(
@@ -141,7 +141,7 @@ def _pair(what: str, old: str | None, new: str | None) -> str:
     return f"{what} {old} before, {new} after"
 
 
-def _side(reports: Iterable[Report]) -> Side:
+def _side(reports: Iterable[Report]) -> ComparisonSide:
     shares: dict[Basis, float] = {}
     models, known, off = [], 0.0, 0.0
     for report in reports:
@@ -155,27 +155,27 @@ def _side(reports: Iterable[Report]) -> Side:
     whole = sum(shares.values()) or 1.0
     largest = sorted(shares, key=lambda basis: -shares[basis])
     error = off / known if known else None
-    return Side(models[0], {basis: shares[basis] / whole for basis in largest}, error)
+    return ComparisonSide(models[0], {basis: shares[basis] / whole for basis in largest}, error)
 
 
 Sides = Sequence[tuple[Program, Device]]
 
 
 @dataclass(frozen=True)
-class Common:
+class CommonBasis:
     """A cost model for each side, all of one basis; `why` it is the roofline, where nobody asked for that."""
 
-    models: tuple[Model, ...]
+    models: tuple[DeviceCostModel, ...]
     why: str = ""
 
 
-def common(
+def common_basis(
     sides: Sides,
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
     engine_after: str | None = None,
-) -> Common:
+) -> CommonBasis:
     """The models that these options ask for on every side, of `engine_after` on the last.
 
     By default they are calibrated, with the kernels of one engine, if all ops of all sides have measured
@@ -185,71 +185,73 @@ def common(
     if cost is not None or engine or efficiency or engine_after:
         names = [engine] * (len(devices) - 1) + [engine_after or engine]
         pairs = zip(devices, names, strict=True)
-        return Common(tuple(model(device, cost, name, efficiency) for device, name in pairs))
+        return CommonBasis(tuple(model(device, cost, name, efficiency) for device, name in pairs))
     engine, why = _engine(devices)
     if not why:
         models = tuple(model(device, "calibrated", engine) for device in devices)
         why = next(
             (lack for (program, _), m in zip(sides, models, strict=True) if (lack := _lack(program, m))), ""
         )
-    return Common(tuple(model(device, "ideal") for device in devices), why) if why else Common(models)
+    return (
+        CommonBasis(tuple(model(device, "ideal") for device in devices), why) if why else CommonBasis(models)
+    )
 
 
 def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:
     """The engine to take, None for the default of all; and what speaks against any."""
-    firsts = [first(device) for device in devices]
+    firsts = [first_engine(device) for device in devices]
     if None in firsts:
-        return None, unmeasured(devices[firsts.index(None)])
+        return None, roofline_reason(devices[firsts.index(None)])
     if len(set(firsts)) == 1:
         return None, ""
-    if shared := [name for name in firsts if all(name in engines(device) for device in devices)]:
+    if shared := [name for name in firsts if all(name in kernel_sources(device) for device in devices)]:
         return shared[0], ""
     on = ", ".join(f"{name} on {d.name}" for d, name in zip(devices, firsts, strict=True))
     return None, f"no engine was measured on all: {on}"
 
 
-def _lack(program: Program, model: Model) -> str:
+def _lack(program: Program, model: DeviceCostModel) -> str:
     """An op that no kernel was measured for, in words; none if there is none."""
-    of = plan(program, model)
+    of = step_evaluator(program, model)
     missing = (row for row, price in zip(of.rows, of.prices, strict=True) if price.basis == ROOFLINE)
     row = next(missing, None)
     return f"no kernel for {row.node.op.opcode} was measured on {model.device.name}" if row else ""
 
 
-class Key(NamedTuple):
+class OpKey(NamedTuple):
     """What an op is known by: its path without the numbers of unrolled layers, and its opcode."""
 
     path: str
     opcode: str
 
 
-Match = tuple[tuple[Key, ...], tuple[Key, ...]]  # ops of the one program, ops of the other
+Match = tuple[tuple[OpKey, ...], tuple[OpKey, ...]]  # ops of the one program, ops of the other
 
 
-def key(path: str, opcode: str) -> Key:
+def op_key(path: str, opcode: str) -> OpKey:
     """The key of an op.
 
     >>> key("layer.31.q_proj", "linear")
     Key(path='layer.q_proj', opcode='linear')
     """
-    return Key(re.sub(r"\.\d+(?=\.)", "", path), opcode)
+    return OpKey(re.sub(r"\.\d+(?=\.)", "", path), opcode)
 
 
 @dataclass
-class Flow:
+class Dataflow:
     """Who feeds whom in a step: ops in schedule order, by slot what feeds them, and the weights they read.
 
     Collectives and quantization only move or re-type what they are given: their users are fed by what feeds
     them, and nothing else does their work.
     """
 
-    feeds: dict[Key, list[set[Key]]] = field(default_factory=dict)
-    held: dict[Key, set[str]] = field(default_factory=dict)
-    users: dict[Key, set[Key]] = field(default_factory=dict)
-    outputs: list[set[Key]] = field(default_factory=list)
-    moves: set[Key] = field(default_factory=set)
+    feeds: dict[OpKey, list[set[OpKey]]] = field(default_factory=dict)
+    held: dict[OpKey, set[str]] = field(default_factory=dict)
+    users: dict[OpKey, set[OpKey]] = field(default_factory=dict)
+    outputs: list[set[OpKey]] = field(default_factory=list)
+    moves: set[OpKey] = field(default_factory=set)
 
-    def add(self, op: Key, operands: Sequence[Iterable[Key | str]]) -> None:
+    def add(self, op: OpKey, operands: Sequence[Iterable[OpKey | str]]) -> None:
         """An op, or a copy of one; a `str` is a weight or a cache."""
         slots = self.feeds.setdefault(op, [])
         slots += [set() for _ in operands[len(slots) :]]
@@ -262,25 +264,25 @@ class Flow:
                     slot.add(one)
                     self.users.setdefault(one, set()).add(op)
 
-    def fed_by(self, op: Key) -> set[Key]:
+    def fed_by(self, op: OpKey) -> set[OpKey]:
         """The ops that feed `op`."""
         return set().union(*self.feeds[op])
 
 
 @lru_cache(maxsize=256)
-def flow(program: Program) -> Flow:
+def dataflow(program: Program) -> Dataflow:
     """The flow of a step, through the bodies of `repeat` and round them."""
-    found = Flow()
+    found = Dataflow()
 
-    def walk(name: str, path: str, given: Sequence[frozenset[Key | str]]) -> list[frozenset[Key | str]]:
+    def walk(name: str, path: str, given: Sequence[frozenset[OpKey | str]]) -> list[frozenset[OpKey | str]]:
         graph = program[name]
-        made: dict[Value, frozenset[Key | str]] = {
+        made: dict[Value, frozenset[OpKey | str]] = {
             n.values[0]: g for n, g in zip(graph.inputs, given, strict=False)
         }
         for node in graph.nodes:
-            op = key(path + node.name, node.op.opcode)
+            op = op_key(path + node.name, node.op.opcode)
             operands = [made[v] for v in node.operands]
-            results: Iterable[frozenset[Key | str]]
+            results: Iterable[frozenset[OpKey | str]]
             if node.op.source:
                 held = node.op.role != "activation"
                 results = [made.get(node.values[0], frozenset([op.path] if held else []))]
@@ -296,33 +298,33 @@ def flow(program: Program) -> Flow:
             elif node.op.moves:
                 found.moves.add(op)
                 found.add(op, [])
-                results = [frozenset[Key | str]().union(*operands)] * len(node.values)
+                results = [frozenset[OpKey | str]().union(*operands)] * len(node.values)
             else:
                 found.add(op, operands)
                 results = [frozenset([op])] * len(node.values)
             made.update(zip(node.values, results, strict=True))
         return [made[v] for v in graph.outputs]
 
-    made: list[frozenset[Key | str]] = []
+    made: list[frozenset[OpKey | str]] = []
     for entry in program.entries:
         made = walk(entry, "", made)
-    found.outputs += [{op for op in results if isinstance(op, Key)} for results in made]
+    found.outputs += [{op for op in results if isinstance(op, OpKey)} for results in made]
     return found
 
 
 def matches(a: Program, b: Program) -> list[Match]:
     """Every op of both programs, once: pairs, groups that replace one another, and ops that only one has."""
-    return list(_Grouping(flow(a), flow(b)).matches())
+    return list(_Grouping(dataflow(a), dataflow(b)).matches())
 
 
 class _Grouping:
     """Groups of the ops that only one program has; a group is called by one of its (side, op) members."""
 
-    def __init__(self, a: Flow, b: Flow) -> None:
+    def __init__(self, a: Dataflow, b: Dataflow) -> None:
         self.sides = (a, b)
         self.pairs = a.feeds.keys() & b.feeds.keys()
-        self.group: dict[tuple[int, Key], int] = {}
-        self.members: list[tuple[set[Key], set[Key]]] = []
+        self.group: dict[tuple[int, OpKey], int] = {}
+        self.members: list[tuple[set[OpKey], set[OpKey]]] = []
         for side, flow in enumerate(self.sides):
             for op in flow.feeds:
                 if (side, op) not in self.group:
@@ -335,7 +337,7 @@ class _Grouping:
         for side in (0, 1):
             self.place(side)
 
-    def lone(self, side: int) -> list[Key]:
+    def lone(self, side: int) -> list[OpKey]:
         """The ops that only this side has, and that something on the other may stand for."""
         flow = self.sides[side]
         return [op for op in flow.feeds if op not in self.pairs and op not in flow.moves]
@@ -352,7 +354,7 @@ class _Grouping:
 
     def anchor(self) -> None:
         """Join what stands at the same path, reads the same weights, or feeds the same slot of a pair."""
-        signs: dict[str, tuple[int, Key]] = {}
+        signs: dict[str, tuple[int, OpKey]] = {}
         for side in (0, 1):
             for op in self.lone(side):
                 for sign in (op.path, *sorted(self.sides[side].held[op])):
@@ -378,7 +380,7 @@ class _Grouping:
         left, right = self.members[group]
         return len(left) == len(right) == 1 and {x.opcode for x in left} == {y.opcode for y in right}
 
-    def slots(self, group: int) -> tuple[list[set[Key]], list[set[Key]]]:
+    def slots(self, group: int) -> tuple[list[set[OpKey]], list[set[OpKey]]]:
         """What feeds the two ops of a pair."""
         [left], [right] = self.members[group]
         return self.sides[0].feeds[left], self.sides[1].feeds[right]
@@ -432,7 +434,7 @@ FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm
 MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
 
 
-class Pair(NamedTuple):
+class FigurePair(NamedTuple):
     """A figure before and after; None where there is none."""
 
     before: Any
@@ -448,16 +450,16 @@ class Pair(NamedTuple):
         return {"before": self.before, "after": self.after, "delta": self.delta}
 
 
-class Row(NamedTuple):
+class FigureRow(NamedTuple):
     """A figure of two servers: as people call it, its name in JSON, and its values."""
 
     label: str
     name: str
-    pair: Pair
+    pair: FigurePair
 
 
 @dataclass(frozen=True)
-class Part(Figures):
+class OpTotal(Figures):
     """An op as it runs `repeat` times in a step; figures are of all these executions together."""
 
     name: str
@@ -483,8 +485,8 @@ class Part(Figures):
 class Change:
     """Ops `before` and the ops `after` that do their work; one of the two is empty if it is new or gone."""
 
-    before: tuple[Part, ...]
-    after: tuple[Part, ...]
+    before: tuple[OpTotal, ...]
+    after: tuple[OpTotal, ...]
 
     @property
     def what(self) -> str:
@@ -497,9 +499,9 @@ class Change:
         fewer = len(self.after) - len(self.before)
         return "fused" if fewer < 0 else "split" if fewer else "replaced"
 
-    def figure(self, name: str) -> Pair:
+    def figure(self, name: str) -> FigurePair:
         """One of `FIGURES`, summed over the ops."""
-        return Pair(*(sum(getattr(p, name) for p in parts) for parts in (self.before, self.after)))
+        return FigurePair(*(sum(getattr(p, name) for p in parts) for parts in (self.before, self.after)))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: every op, and by how much each figure grew."""
@@ -521,13 +523,13 @@ class StepDiff(Result):
     before: Report
     after: Report
     changes: tuple[Change, ...]
-    same: tuple[Part, ...]
-    basis: Bases
+    same: tuple[OpTotal, ...]
+    basis: ComparisonBases
 
-    def total(self, name: str) -> Pair:
+    def total(self, name: str) -> FigurePair:
         """A figure of the whole steps: any number of a `Report`; of time, the step on all stages together."""
         name = "all_stages_s" if name == "time_s" else name
-        return Pair(getattr(self.before, name), getattr(self.after, name))
+        return FigurePair(getattr(self.before, name), getattr(self.after, name))
 
     def to_dict(self) -> dict[str, Any]:
         """The phase of the JSON; figures are of all repeats together."""
@@ -549,55 +551,56 @@ class WorkloadDiff(Result):
     why: str = ""  # it is the roofline, where nobody asked for that
 
     @cached_property
-    def basis(self) -> Bases:
+    def basis(self) -> ComparisonBases:
         """What the times of either side are made of; `InputError` if that does not compare."""
         before, after = ([r for r in (w.prefill, w.decode) if r] for w in (self.before, self.after))
-        return bases(before, after, self.why)
+        return comparison_bases(before, after, self.why)
 
     @cached_property
     def prefill(self) -> StepDiff:
         """The largest steps that read prompts; where one side's budget is smaller, both as large as its."""
         before, after = sides = self.before, self.after
         if len({(side.batch, side.length, side.cached) for side in sides}) > 1:
-            return steps(before.prefill, after.prefill, self.why)
+            return step_diff(before.prefill, after.prefill, self.why)
         least = min((side.prefill for side in sides), key=lambda step: step.batch * step.new)
-        return steps(before.prefill_as(least), after.prefill_as(least), self.why)
+        return step_diff(before.prefill_as(least), after.prefill_as(least), self.why)
 
     @cached_property
     def decode(self) -> StepDiff | None:
         """The last decode steps; None unless both have one."""
         before, after = self.before.decode, self.after.decode
-        return steps(before, after, self.why) if before and after else None
+        return step_diff(before, after, self.why) if before and after else None
 
     @property
     def phases(self) -> tuple[tuple[str, StepDiff], ...]:
         """The steps by name."""
         return ("prefill", self.prefill), *([("decode", self.decode)] if self.decode else [])
 
-    def total(self, name: str) -> Pair:
+    def total(self, name: str) -> FigurePair:
         """A figure that a `Workload` has, such as `ttft_s`."""
-        return Pair(getattr(self.before, name), getattr(self.after, name))
+        return FigurePair(getattr(self.before, name), getattr(self.after, name))
 
     @property
-    def served(self) -> tuple[Row, ...]:
+    def served(self) -> tuple[FigureRow, ...]:
         """What users of a server see of them; nothing where there is none."""
         return ()
 
     @property
-    def peak_memory_bytes(self) -> Pair:
+    def peak_memory_bytes(self) -> FigurePair:
         """The highest peak of any step."""
-        return Pair(*(w.peak_bytes(w.batch) for w in (self.before, self.after)))
+        return FigurePair(*(w.peak_bytes(w.batch) for w in (self.before, self.after)))
 
     @cached_property
-    def spent(self) -> tuple[Row, Row]:
+    def spent(self) -> tuple[FigureRow, FigureRow]:
         """USD of a million tokens of answers, and joules of one at most; None of a device that has none."""
-        sides = [spending(w).answers for w in (self.before, self.after)]
+        sides = [cost_breakdown(w).answers for w in (self.before, self.after)]
         cost, energy = (
-            Pair(*each) for each in zip(*((s.usd_per_mtok, s.joules_per_token) for s in sides), strict=True)
+            FigurePair(*each)
+            for each in zip(*((s.usd_per_mtok, s.joules_per_token) for s in sides), strict=True)
         )
         return (
-            Row("$/Mtok output", "cost_usd_per_mtok", cost),
-            Row("J/tok, at most", "energy_j_per_token", energy),
+            FigureRow("$/Mtok output", "cost_usd_per_mtok", cost),
+            FigureRow("J/tok, at most", "energy_j_per_token", energy),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -628,15 +631,15 @@ class WorkloadDiff(Result):
 def diff(before: object, after: object) -> StepDiff | WorkloadDiff:
     """The difference of two reports or of two workloads; `InputError` if their times are of two kinds."""
     if isinstance(before, Report) and isinstance(after, Report):
-        return steps(before, after)
+        return step_diff(before, after)
     if isinstance(before, Workload) and isinstance(after, Workload):
-        bases([before.prefill], [after.prefill])
+        comparison_bases([before.prefill], [after.prefill])
         return WorkloadDiff(before, after)
     given = f"{type(before).__name__} and {type(after).__name__}"
     raise InputError(f"diff: expected two programs and a device, two reports, or two workloads, got {given}")
 
 
-def steps(before: Report, after: Report, why: str = "") -> StepDiff:
+def step_diff(before: Report, after: Report, why: str = "") -> StepDiff:
     """The difference of two steps at a point; `InputError` on a grid, or if times are not of one kind.
 
     `why` says why both are rooflines, where nobody asked for that.
@@ -644,10 +647,10 @@ def steps(before: Report, after: Report, why: str = "") -> StepDiff:
     shape = before.shape or after.shape
     if shape:
         raise InputError(f"a diff is of one point, not of a grid {shape}")
-    basis = bases([before], [after], why)
+    basis = comparison_bases([before], [after], why)
     old, new = _op_parts(before), _op_parts(after)
     changes: list[Change] = []
-    same: list[Part] = []
+    same: list[OpTotal] = []
     for left, right in matches(before.program, after.program):
         one = tuple(old[k][1] for k in left), tuple(new[k][1] for k in right)
         if left == right and [old[k][0] for k in left] == [new[k][0] for k in right]:
@@ -665,7 +668,7 @@ def steps(before: Report, after: Report, why: str = "") -> StepDiff:
     return StepDiff(before, after, tuple(changes), tuple(same), basis)
 
 
-def _overheads(report: Report) -> dict[str, tuple[Part, ...]]:
+def _overheads(report: Report) -> dict[str, tuple[OpTotal, ...]]:
     """What is no op, each kind on all stages together, by its name."""
     found: dict[str, list[OpCost]] = {}
     for row in report.ops:
@@ -674,7 +677,7 @@ def _overheads(report: Report) -> dict[str, tuple[Part, ...]]:
     none: dict[str, Any] = dict.fromkeys(FIGURES, 0)
     return {
         name: (
-            Part(
+            OpTotal(
                 name,
                 OVERHEAD,
                 OVERHEAD,
@@ -689,7 +692,7 @@ def _overheads(report: Report) -> dict[str, tuple[Part, ...]]:
     }
 
 
-def folded(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:
+def fold_changes(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:
     """Changes that several bodies have alike, as one, and those bodies: alternating layers need one line."""
     found: dict[Any, dict[str, Change]] = {}
     for change in changes:
@@ -697,13 +700,13 @@ def folded(changes: Iterable[Change]) -> list[tuple[tuple[str, ...], Change]]:
         inside = parts[0].name.rpartition(".")[0]
         alike = [[(p.name.rpartition(".")[2], p.opcode) for p in s] for s in (change.before, change.after)]
         found.setdefault((bool(inside), *map(tuple, alike)), {})[inside] = change
-    return [(tuple(of), _together([*of.values()])) for of in found.values()]
+    return [(tuple(of), _sum_changes([*of.values()])) for of in found.values()]
 
 
-def _together(changes: list[Change]) -> Change:
+def _sum_changes(changes: list[Change]) -> Change:
     """Changes with as many ops on either side, added up."""
 
-    def added(parts: tuple[Part, ...]) -> Part:
+    def added(parts: tuple[OpTotal, ...]) -> OpTotal:
         sums: dict[str, Any] = {f: sum(getattr(p, f) for p in parts) for f in ("repeat", *FIGURES)}
         return replace(parts[0], **sums)
 
@@ -711,12 +714,12 @@ def _together(changes: list[Change]) -> Change:
     return Change(*(tuple(map(added, zip(*side, strict=True))) for side in sides))
 
 
-def _op_parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Part]]:
+def _op_parts(report: Report) -> dict[OpKey, tuple[Counter[tuple[Number, ...]], OpTotal]]:
     """For each op how often it runs at which figures (exact, so that equal ops are equal), and all as one."""
-    copies: dict[Key, list[Any]] = {}
+    copies: dict[OpKey, list[Any]] = {}
     for op, row in zip(report.work, report.plan.rows, strict=True):
         prefix = report.program.prefix(report.program.entries[op.stage])
-        copies.setdefault(key(op.name.removeprefix(prefix), row.node.op.opcode), []).append(op)
+        copies.setdefault(op_key(op.name.removeprefix(prefix), row.node.op.opcode), []).append(op)
     found = {}
     for at, ops in copies.items():
         runs: Counter[tuple[Number, ...]] = Counter()
@@ -724,7 +727,7 @@ def _op_parts(report: Report) -> dict[Key, tuple[Counter[tuple[Number, ...]], Pa
             runs[tuple(getattr(op, f) for f in FIGURES)] += op.repeat
         longest = max(ops, key=lambda op: float(op.time_s))
         times, first = sum(runs.values()), ops[0]
-        part = Part(
+        part = OpTotal(
             *at, first.kind, first.block, times, bound=longest.bound, basis=longest.basis, **_sums(runs)
         )
         found[at] = runs, part
@@ -745,7 +748,7 @@ _TERMS = {"step_s": "  decode step", "host_s": "  host", "prompts_s": "  others'
 
 
 @dataclass(frozen=True)
-class ServiceDiff(WorkloadDiff):
+class ClosedLoopDiff(WorkloadDiff):
     """Two workloads, and as many users of either in a closed loop."""
 
     @property
@@ -755,12 +758,18 @@ class ServiceDiff(WorkloadDiff):
         return sides[0].loop, sides[1].loop
 
     @property
-    def served(self) -> tuple[Row, ...]:
+    def served(self) -> tuple[FigureRow, ...]:
         """What the users see, and the terms of a token's time, whose changes add up to its own."""
-        found = [Row(what, name, Pair(*(getattr(loop, name) for loop in self.loops))) for what, name in _LOOP]
+        found = [
+            FigureRow(what, name, FigurePair(*(getattr(loop, name) for loop in self.loops)))
+            for what, name in _LOOP
+        ]
         sides = [_loop_terms(loop) for loop in self.loops]
         parts = [name for name in _TERMS if any(name in side for side in sides)]
-        terms = [Row(_TERMS[n], f"terms.{n}", Pair(*(side.get(n, 0.0) for side in sides))) for n in parts]
+        terms = [
+            FigureRow(_TERMS[n], f"terms.{n}", FigurePair(*(side.get(n, 0.0) for side in sides)))
+            for n in parts
+        ]
         return (*found[:2], *terms, *found[2:])
 
     def to_dict(self) -> dict[str, Any]:
@@ -778,23 +787,25 @@ def _loop_terms(loop: ClosedLoop) -> Mapping[str, float]:
         return {}
     step, *rest = loop.terms
     found = {"step_s": step.time_s}
-    return found | {"host_s" if term.what == HOST else "prompts_s": term.time_s for term in rest}
+    return found | {"host_s" if term.what == ENGINE_CPU_TERM else "prompts_s": term.time_s for term in rest}
 
 
-def stepped(programs: list[Program], basis: Common, step: Mapping[str, Any], **idle: Any) -> StepDiff:
+def compare_steps(
+    programs: list[Program], basis: CommonBasis, step: Mapping[str, Any], **idle: Any
+) -> StepDiff:
     """The difference of two programs in a step; InputError for what is `idle` there, but None."""
     for name, value in idle.items():
         if value is not None:
-            raise InputError(f"{name}: {shown(value)} is of requests; say prompt or generate too")
+            raise InputError(f"{name}: {show_value(value)} is of requests; say prompt or generate too")
     at: dict[str, Any] = {name: integer(name, value, name != "context") for name, value in step.items()}
     sides = zip(programs, basis.models, strict=True)
     reports = [Report(p, m.device, **at, model=m) for p, m in sides]
-    return steps(reports[0], reports[1], basis.why)
+    return step_diff(reports[0], reports[1], basis.why)
 
 
-def requested(
+def compare_requests(
     programs: list[Program],
-    basis: Common,
+    basis: CommonBasis,
     tokens: list[tuple[Any, Any]],
     concurrency: int | None,
     **asked: Any,
@@ -805,5 +816,5 @@ def requested(
     jobs = [Workload(p, m.device, prompt=t[0], generate=t[1], model=m, **asked) for p, m, t in sides]
     if concurrency is None:
         return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
-    served = [service(job, concurrency, None) for job in jobs]
-    return ServiceDiff(served[0], served[1], why=basis.why)
+    served = [closed_loop_workload(job, concurrency, None) for job in jobs]
+    return ClosedLoopDiff(served[0], served[1], why=basis.why)

@@ -19,15 +19,15 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
-from llmir.backends.cost.calibrated import Crossing, Fastest, Measured, Part
-from llmir.backends.cost.op_time import Price
+from llmir.backends.cost.calibrated import FastestKernel, FusedAttentionPart, KernelTime, MultiNodeTime
+from llmir.backends.cost.op_time import OpTime
 from llmir.backends.cost.roofline import limits
 from llmir.backends.kernels.base import Kernel, Shape, parameters
-from llmir.backends.step.evaluate import BUBBLE, OVERHEAD, OpCost, late
+from llmir.backends.step.evaluate import BUBBLE, OVERHEAD, OpCost, collective_skew
 from llmir.backends.step.report import Report
 from llmir.backends.tape.python import TEXT
 from llmir.backends.tape.record import Function, Tape
-from llmir.backends.work.network import Exchange, Way
+from llmir.backends.work.network import CollectiveRoute, NetworkLimit
 from llmir.backends.work.rows import Basis, Limit, Row
 from llmir.base.array_namespace import SCALARS, Number
 from llmir.base.dataclass import dataclass
@@ -38,13 +38,13 @@ from llmir.base.values import Figures
 from llmir.hw.device import Device
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.binding import Binding, Mixed
+from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import Size
 from llmir.ir.tools.text import print_node
 
 
 @dataclass(frozen=True)
-class Term:
+class OverheadTerm:
     """A time on the way to that of the row: what it is, how it comes about, and seconds."""
 
     what: str
@@ -61,12 +61,12 @@ def find_overhead(report: Report, name: str) -> OpCost | None:
     return found[0] if found else None
 
 
-def terms(report: Report, row: OpCost) -> tuple[Term, ...]:
+def overhead_terms(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
     """Times of which the row is the last less the first, once."""
     return _bubble(report, row) if row.bound == BUBBLE else _engine(report, row)
 
 
-def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
+def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
     """Of a micro-batch on its stage: the ops alone, in a graph, as the CPU launches them, and after it."""
     host = report.plan.host
     assert host is not None, "an engine's row is there with its host only"
@@ -77,38 +77,40 @@ def _engine(report: Report, row: OpCost) -> tuple[Term, ...]:
     captured = bool(report.plan.captured(report.at))
     hidden = f"{100 * host.hidden:.3g}%" if captured and host.hidden > 0.0005 else "nothing"
     return (
-        Term("ops alone", f"{kernels:,} kernels, each with its launch", alone),
-        Term("in a graph", f"that hides {hidden} of each launch", alone + float(added.hidden_s)),
-        Term(
+        OverheadTerm("ops alone", f"{kernels:,} kernels, each with its launch", alone),
+        OverheadTerm("in a graph", f"that hides {hidden} of each launch", alone + float(added.hidden_s)),
+        OverheadTerm(
             "as launched",
             "at once" if captured else f"by the CPU, {host.launching}",
             float(whole - added.host_s - added.skew_s),
         ),
-        *_late(report, row, host.skew_us, float(whole - added.host_s)),
-        Term("as scheduled", "at the first stage" if row.stage else f"by the CPU: {cpu}", float(whole)),
+        *_skew_terms(report, row, host.skew_us, float(whole - added.host_s)),
+        OverheadTerm(
+            "as scheduled", "at the first stage" if row.stage else f"by the CPU: {cpu}", float(whole)
+        ),
     )
 
 
-def _late(report: Report, row: OpCost, skew_us: float, time_s: float) -> tuple[Term, ...]:
+def _skew_terms(report: Report, row: OpCost, skew_us: float, time_s: float) -> tuple[OverheadTerm, ...]:
     """That collectives wait for the last rank, where there are any."""
     counts: dict[int, int] = {}
     for r in report.plan.rows:
-        if r.stage == row.stage and late(r):
+        if r.stage == row.stage and collective_skew(r):
             counts[r.work.ranks] = counts.get(r.work.ranks, 0) + r.repeat
     if not counts:
         return ()
     calls = ", ".join(f"{n:,} collectives of {ranks} ranks" for ranks, n in sorted(counts.items()))
-    return (Term("ranks together", f"{calls}, each is {skew_us:.3g} µs late", time_s),)
+    return (OverheadTerm("ranks together", f"{calls}, each is {skew_us:.3g} µs late", time_s),)
 
 
-def _bubble(report: Report, row: OpCost) -> tuple[Term, ...]:
+def _bubble(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
     """Of a step: what the stage works, and what all take."""
     parts, stage = report.program.micro_batches, report.stages[row.stage]
     each = f"{parts} micro-batch{'es' if parts > 1 else ''} of {1e3 * float(stage.time_s):.3g} ms"
     times = ", ".join(f"{1e3 * float(s.time_s):.3g}" for s in report.stages)
     return (
-        Term("stage works", each, parts * float(stage.time_s)),
-        Term("step", f"Σt + {parts - 1} · max t; stages take {times} ms", float(report.time_s)),
+        OverheadTerm("stage works", each, parts * float(stage.time_s)),
+        OverheadTerm("step", f"Σt + {parts - 1} · max t; stages take {times} ms", float(report.time_s)),
     )
 
 
@@ -133,7 +135,7 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Bound:
+class TimeBound:
     """A limit on the time: `latency_s`, and `amount` at `rate` per second, a constant of the device."""
 
     bound: str
@@ -149,7 +151,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Sent:
+class LinkTraffic:
     """Bytes that a rank sends over one link, at `rate` per second."""
 
     link: str
@@ -158,12 +160,12 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Route:
+class NetworkRoute:
     """A way to send, and what it would take; links are busy at once."""
 
     name: str
     latency_s: float
-    sends: tuple[Sent, ...]
+    sends: tuple[LinkTraffic, ...]
     time_s: float
     fastest: bool
 
@@ -179,7 +181,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Line:
+class FormulaLine:
     """A line of arithmetic: a formula of a kernel's parameters, of what it is given and of lines before."""
 
     name: str
@@ -203,7 +205,7 @@ class KernelExplanation(Figures):
     strange: float  # what heads, or ops, that it was not fitted to add to `error`
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[FormulaLine, ...]
 
 
 @dataclass(frozen=True)
@@ -233,9 +235,9 @@ class Explanation(Figures, Result):
     reads: tuple[Amount, ...]
     writes: tuple[Amount, ...]
     sends: tuple[Amount, ...]
-    routes: tuple[Route, ...]
+    routes: tuple[NetworkRoute, ...]
     results: tuple[Amount, ...]
-    limits: tuple[Bound, ...]
+    limits: tuple[TimeBound, ...]
     basis: Basis
     error: float | None
     ideal_time_s: float
@@ -245,7 +247,7 @@ class Explanation(Figures, Result):
     share: float
     stages: int
     step_time_s: float
-    terms: tuple[Term, ...] = ()
+    terms: tuple[OverheadTerm, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -263,7 +265,7 @@ BINDS = {
 TIGHT = 5
 
 
-def arithmetic(kernel: Kernel, part: str, device: Device, shape: Shape) -> tuple[Line, ...]:
+def arithmetic(kernel: Kernel, part: str, device: Device, shape: Shape) -> tuple[FormulaLine, ...]:
     """What a part of a kernel computes of a shape of numbers, line by line; the last is the seconds.
 
     Lines are Python, in names of the kernel's parameters, of the shape's numbers and of lines before.
@@ -311,11 +313,11 @@ def _chosen(function: Function, given: Mapping[str, Number]) -> Function:
     return Function.of(tape, given, found)
 
 
-def _tape_lines(function: Function, given: Mapping[str, Number]) -> tuple[Line, ...]:
+def _tape_lines(function: Function, given: Mapping[str, Number]) -> tuple[FormulaLine, ...]:
     nodes, values = function.tape.nodes, _values(function.tape, given)
     uses = Counter(n for number in function.live for n in nodes[number].of)
     said: dict[int, tuple[str, int]] = {}
-    lines: list[Line] = []
+    lines: list[FormulaLine] = []
 
     def say(number: int, binds: int) -> str:
         if number in said:
@@ -329,7 +331,7 @@ def _tape_lines(function: Function, given: Mapping[str, Number]) -> tuple[Line, 
         text = _text(kind, of, say) if number in function.live else say(number, 0)
         if number == last or uses[number] > 1 or len(text) > WIDEST:
             name = TIME if number == last else f"t{len(lines) + 1}"
-            lines.append(Line(name, text, values[number]))
+            lines.append(FormulaLine(name, text, values[number]))
             said[number] = name, TIGHT
         else:
             said[number] = text, BINDS.get(kind, TIGHT)
@@ -451,7 +453,7 @@ def _overhead(report: Report, row: OpCost, phase: str) -> Explanation:
         share=row.share,
         stages=len(report.program.entries),
         step_time_s=report.time_s,
-        terms=terms(report, row),
+        terms=overhead_terms(report, row),
     )
 
 
@@ -470,22 +472,22 @@ def _sends(report: Report, row: Row) -> tuple[Amount, ...]:
     return tuple(found)
 
 
-def _exchange(report: Report, row: Row) -> Exchange | None:
+def _exchange(report: Report, row: Row) -> NetworkLimit | None:
     found = limits(report.plan.model.device, row)
-    return next((limit for limit in found if isinstance(limit, Exchange)), None)
+    return next((limit for limit in found if isinstance(limit, NetworkLimit)), None)
 
 
-def _routes(report: Report, row: Row) -> tuple[Route, ...]:
+def _routes(report: Report, row: Row) -> tuple[NetworkRoute, ...]:
     """The ways to send that are fastest at some size, from small to large."""
     limit = _exchange(report, row)
     if limit is None:
         return ()
     best, payload = limit.fastest(report.at), report.at(limit.amount)
 
-    def route(way: Way) -> Route:
+    def route(way: CollectiveRoute) -> NetworkRoute:
         legs = ((leg.span, report.at(leg.bytes(limit.amount))) for leg in way.legs)
-        sends = tuple(Sent(span.name, size, span.link.Bps) for span, size in legs)
-        return Route(way.name, way.latency_s, sends, float(way.time(payload)), way is best)
+        sends = tuple(LinkTraffic(span.name, size, span.link.Bps) for span, size in legs)
+        return NetworkRoute(way.name, way.latency_s, sends, float(way.time(payload)), way is best)
 
     return tuple(map(route, limit.ways))
 
@@ -532,20 +534,20 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
     return tuple(found)
 
 
-def _held(price: Price, at: Binding) -> Price:
+def _op_time_at(price: OpTime, at: Binding) -> OpTime:
     """The price whose time it is at a point: of kernels the fastest, or what none takes less than."""
-    if isinstance(price, Part) and price.own.time(at) == price.time(at):
-        return _held(price.own, at)
-    if not isinstance(price, Fastest) or isinstance(at, Mixed):
+    if isinstance(price, FusedAttentionPart) and price.own.time(at) == price.time(at):
+        return _op_time_at(price.own, at)
+    if not isinstance(price, FastestKernel) or isinstance(at, MixedBinding):
         return price
     floors = (one.less for one in price.prices if one.less)
     return next((one for one in (price.of(at), *floors) if one.time(at) == price.time(at)), price.of(at))
 
 
-def _kernel(price: Price, at: Binding) -> KernelExplanation | None:
+def _kernel(price: OpTime, at: Binding) -> KernelExplanation | None:
     """What a calibrated price is made of, of attention that of the kernel which holds."""
-    price = _held(price, at)
-    if not isinstance(price, Measured):
+    price = _op_time_at(price, at)
+    if not isinstance(price, KernelTime):
         return None
     fit, given = price.fit, price.call.at(at)
     constants = (
@@ -561,15 +563,15 @@ def _kernel(price: Price, at: Binding) -> KernelExplanation | None:
         strange=price.call.strange + price.call.doubt,
         given={name: value for name, value in vars(given).items() if value != math.inf},
         parameters=tuple(constants),
-        lines=() if isinstance(price, Crossing) else _kernel_lines(price, given),
+        lines=() if isinstance(price, MultiNodeTime) else _kernel_lines(price, given),
     )
 
 
-def _kernel_lines(price: Measured, shape: Shape) -> tuple[Line, ...]:
+def _kernel_lines(price: KernelTime, shape: Shape) -> tuple[FormulaLine, ...]:
     return arithmetic(price.fit.kernel, price.call.part, price.device, shape)
 
 
-def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:
+def _limits(report: Report, row: Row, cost: OpCost) -> tuple[TimeBound, ...]:
     found = limits(report.plan.model.device, row)
     times = [float(x.time(report.at)) for x in found]
     # Of limits that tie, the one that the report names.
@@ -577,15 +579,15 @@ def _limits(report: Report, row: Row, cost: OpCost) -> tuple[Bound, ...]:
     return tuple(_bound(report, x, t, i == first) for i, (x, t) in enumerate(zip(found, times, strict=True)))
 
 
-def _bound(report: Report, limit: Limit, time: float, decides: bool) -> Bound:
+def _bound(report: Report, limit: Limit, time: float, decides: bool) -> TimeBound:
     what, amount, rate, constant, latency = limit.what, limit.amount, limit.rate, limit.constant, 0.0
-    if isinstance(limit, Exchange):
+    if isinstance(limit, NetworkLimit):
         way = limit.fastest(report.at)
         leg, latency = way.slowest, way.latency_s
         span = leg.span
         what, amount = f"{way.name}, bytes over {span.name}", leg.bytes(limit.amount)
         rate, constant = span.link.Bps, span.constant
-    return Bound(
+    return TimeBound(
         bound=limit.bound,
         what=what,
         expression=str(amount),

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from llmir.backends.cost.calibrated import Calibrated, QuickLaunch
-from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.roofline import Efficiency, Ideal
+from llmir.backends.cost.calibrated import CalibratedModel, FastLaunchModel
+from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.cost.roofline import EfficiencyModel, IdealModel
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
 from llmir.base.arguments import number
@@ -24,7 +24,7 @@ from llmir.base.values import Figures
 from llmir.hw.device import Device
 
 MOST = 100.0  # times as much more; beyond, another device is meant
-HOST = ("step_us", "sequence_us", "kernel_us")
+ENGINE_CPU = ("step_us", "sequence_us", "kernel_us")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Sensitivity(Figures, Result):
 def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
     """What `more` of each resource saves of a workload's steps; InputError for a cost model of the user's."""
     more, model = number("more", more, 0, MOST, above=True), job.model
-    if not isinstance(model, (Calibrated, Ideal, Efficiency)):
+    if not isinstance(model, (CalibratedModel, IdealModel, EfficiencyModel)):
         raise InputError(f"cost: {job.prefill.cost_model} is a model of yours; sensitivity takes llmir's own")
     now = {name: step for name, step in job.steps.items() if step is not None}
     gains = []
@@ -104,7 +104,7 @@ def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
     return Sensitivity(job.program.name, job.device.name, first.cost_model, more, times, tuple(gains))
 
 
-def _with(job: Workload, model: Model) -> Workload:
+def _with(job: Workload, model: DeviceCostModel) -> Workload:
     """The same requests by another model."""
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     return Workload(**own | {"device": model.device, "model": model})
@@ -121,20 +121,20 @@ def _gain(resource: str, value: float | None, now: Mapping[str, Report], then: M
     return Gain(resource, value, saved, tuple(sorted(ops, key=lambda op: -op.saved_s)))
 
 
-def _models(model: Model, times: float) -> Iterator[tuple[str, float | None, Model]]:
+def _models(model: DeviceCostModel, times: float) -> Iterator[tuple[str, float | None, DeviceCostModel]]:
     """Each resource, how much there is, and the model that has so many times as much."""
     kind: Any = model
-    for resource, value, device in raised(model.device, times):
+    for resource, value, device in raise_rates(model.device, times):
         yield resource, value, replace(kind, device=device)
-    if isinstance(model, Calibrated):
-        held = {f.name: getattr(model, f.name) for f in fields(Calibrated)}
-        yield "launch", None, QuickLaunch(**held, times=times)
+    if isinstance(model, CalibratedModel):
+        held = {f.name: getattr(model, f.name) for f in fields(CalibratedModel)}
+        yield "launch", None, FastLaunchModel(**held, times=times)
         if host := model.host:
-            quick = replace(host, **{name: getattr(host, name) / times for name in HOST})
+            quick = replace(host, **{name: getattr(host, name) / times for name in ENGINE_CPU})
             yield "host", None, replace(model, host=quick)
 
 
-def raised(device: Device, times: float) -> Iterator[tuple[str, float, Device]]:
+def raise_rates(device: Device, times: float) -> Iterator[tuple[str, float, Device]]:
     """Each rate of a device by the name in its file, in the units there, and the device with more of it."""
     for group, key in (("matrix_flops", "matrix_tflops"), ("vector_flops", "vector_tflops")):
         rates: Mapping[str, float] = getattr(device, group)

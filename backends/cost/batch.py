@@ -18,15 +18,15 @@ from llmir.backends.work.rows import Limit
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Atom, Dim, Size
 
-from .calibrated import Fastest, Measured, Part
-from .op_time import Price, Roofline
+from .calibrated import FastestKernel, FusedAttentionPart, KernelTime
+from .op_time import OpTime, Roofline
 
 Array = Any  # of float64
-_MADE_OF_NUMBERS = (Measured, Fastest, Part, Roofline, Limit, Call, Shape)
+_MADE_OF_NUMBERS = (KernelTime, FastestKernel, FusedAttentionPart, Roofline, Limit, Call, Shape)
 _NUMBERS, _WORDS = (int, float, Dim), (str, bool, type(None))
 
 
-class Several(Binding):
+class BindingStack(Binding):
     """The sizes of several programs at the same points; those of prices that stack are of one each."""
 
     each: tuple[Binding, ...]
@@ -38,7 +38,7 @@ class Several(Binding):
 
 
 @dataclass(frozen=True, eq=False)
-class Column(Atom):
+class SizeStack(Atom):
     """Sizes one after the other, each by the binding of that number, along an axis before the points'."""
 
     sizes_of: tuple[tuple[int, Size], ...]
@@ -61,10 +61,10 @@ class Column(Atom):
         return found[self._places]
 
 
-class Stack:
+class OpTimeStack:
     """Prices that are evaluated together, each with the number of a binding, for points of so many axes."""
 
-    def __init__(self, prices: Sequence[tuple[int, Price]], axes: int) -> None:
+    def __init__(self, prices: Sequence[tuple[int, OpTime]], axes: int) -> None:
         groups: dict[object, tuple[list[int], list[list[Size]]]] = {}
         for i, (_, price) in enumerate(prices):
             numbers: list[Size] = []
@@ -76,7 +76,7 @@ class Stack:
             which = [prices[i][0] for i in places]
             self.groups.append((places, _of(prices[places[0]][1], _columns(which, each, axes))))
 
-    def each(self, seconds: Callable[[Price], Sequence[Any]]) -> Iterator[tuple[list[int], list[Array]]]:
+    def each(self, seconds: Callable[[OpTime], Sequence[Any]]) -> Iterator[tuple[list[int], list[Array]]]:
         """The numbers of some prices, and what `seconds` says of these: arrays, of a row each."""
         for places, price in self.groups:
             shaped = (np.asarray(value, dtype=np.float64) for value in seconds(price))
@@ -107,7 +107,7 @@ def _columns(which: Sequence[int], numbers: Sequence[Sequence[Size]], axes: int)
     """Each number of the prices: one where it is the same in all, else a column of theirs."""
     for values in zip(*numbers, strict=True):
         if any(isinstance(value, Dim) for value in values):
-            yield Dim((((Column(tuple(zip(which, values, strict=True))),), 1),))
+            yield Dim((((SizeStack(tuple(zip(which, values, strict=True))),), 1),))
         elif all(value == values[0] for value in values):
             yield values[0]
         else:

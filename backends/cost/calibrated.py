@@ -18,36 +18,36 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from llmir.backends.kernels.base import Call, Kernel, calls
-from llmir.backends.kernels.collective import CollectiveShape, Network, across
-from llmir.backends.kernels.eager_attention import fused
-from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.kernels.base import Call, Kernel, kernel_calls
+from llmir.backends.kernels.collective import CollectiveShape, NetworkKernel, internode_calls
+from llmir.backends.kernels.eager_attention import fused_share
+from llmir.backends.kernels.engine_cpu import EngineCpu
 from llmir.backends.kernels.stream import StreamShape
-from llmir.backends.work.network import boxed, split
+from llmir.backends.work.network import one_node, split_group
 from llmir.backends.work.rows import BETWEEN_NODES, BOUNDS, CALIBRATED, Basis, Row
 from llmir.base.array_namespace import Number
 from llmir.hw.calibration import LIBRARIES
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
-from llmir.ir.sizes.binding import Binding, Mixed
+from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import Dim, maximum, minimum, monomials
 
 from . import transfer
-from .op_time import Model, Price, Roofline
-from .roofline import Ideal
-from .transfer import Fit, engines, first, nearest, on_own_chip, owner
+from .op_time import DeviceCostModel, OpTime, Roofline
+from .roofline import IdealModel
+from .transfer import KernelFit, first_engine, kernel_engine, kernel_sources, nearest_fit, same_chip
 
 
 @dataclass(frozen=True)
-class Part(Price):
+class FusedAttentionPart(OpTime):
     """No less than its share of what the engine's fused attention takes for these tokens and keys.
 
     Scores and their mix with the values are half of its work each, and read half of its keys and values; what
     an engine fuses with care it does not do faster apart, as a product with weights would.
     """
 
-    own: Price
-    fused: Price
+    own: OpTime
+    fused: OpTime
     share: float = 0.5
 
     @property
@@ -95,7 +95,7 @@ class Part(Price):
         return self.time(at), self.own.due(at)[1]
 
 
-def stand_in(row: Row) -> Call:
+def substitute(row: Row) -> Call:
     """What is sent, as an exchange between two ranks; all else as a stream of the bytes that it moves.
 
     No price is below the roofline's, so arithmetic is not lost.
@@ -105,7 +105,7 @@ def stand_in(row: Row) -> Call:
     return Call(("stream",), StreamShape(1, row.read + row.write))
 
 
-def within(call: Call, most: int) -> Call:
+def collective_within(call: Call, most: int) -> Call:
     """A collective of as many bytes among at most so many ranks."""
     shape = call.shape
     if not isinstance(shape, CollectiveShape) or shape.ranks <= most:
@@ -118,7 +118,7 @@ NCCL = "nccl"
 
 
 @dataclass(frozen=True)
-class Measured(Price):
+class KernelTime(OpTime):
     """The time of a calibrated kernel, and never less than the roofline's.
 
     `basis` says whose measurements they are; `error` is the mean relative error on unseen shapes.
@@ -126,7 +126,7 @@ class Measured(Price):
 
     device: Device
     call: Call
-    fit: Fit
+    fit: KernelFit
     roofline: Roofline
     engine: str = ""
     by: str = ""
@@ -134,31 +134,31 @@ class Measured(Price):
     @cached_property
     def basis(self) -> Basis:
         """Calibrated, of another device where that is borrowed from, or of another engine."""
-        own = self.fit.engine in (self.engine, owner(self.engine))
+        own = self.fit.engine in (self.engine, kernel_engine(self.engine))
         device = "" if self.fit.device == self.device else self.fit.device.name
         return Basis("calibrated", device, "" if own else self.fit.engine, self.by)
 
     @cached_property
     def error(self) -> float | None:
         """The mean relative error on unseen shapes, wider for what is borrowed and for strange shapes."""
-        return transfer.together(self.fit.fitted.error + self.call.strange + self.call.doubt, self.lent)
+        return transfer.combine_errors(self.fit.fitted.error + self.call.strange + self.call.doubt, self.lent)
 
     @cached_property
     def lent(self) -> float:
         """By another device's kernels, and another engine's."""
         family, engine = self.fit.family, self.basis.engine
-        device = transfer.of_device(self.device, self.fit.device, family)
+        device = transfer.device_error(self.device, self.fit.device, family)
         called = engine in LIBRARIES and self.engine not in LIBRARIES  # by engines, not by another library
         lent = engine and not called and not self.fit.kernel.library
-        other = transfer.of_engine(family) if lent else 0.0
-        return transfer.together(device, other)
+        other = transfer.engine_error(family) if lent else 0.0
+        return transfer.combine_errors(device, other)
 
     @cached_property
     def beyond(self) -> float:
         """All of it, but on a chip that hosts are fitted on: there what its rates add."""
-        if not on_own_chip(self.device):
+        if not same_chip(self.device):
             return self.lent
-        return transfer.of_rates(self.device, self.fit.device, self.fit.family)
+        return transfer.rate_error(self.device, self.fit.device, self.fit.family)
 
     @cached_property
     def launch_s(self) -> float:
@@ -200,7 +200,7 @@ class Measured(Price):
         return self.fit.kernel.takes(self.call.at(at))
 
     @cached_property
-    def less(self) -> Measured | None:
+    def less(self) -> KernelTime | None:
         """The price of what the call takes no less than by any kernel; None of nothing."""
         less = self.call.less
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
@@ -222,20 +222,20 @@ class Measured(Price):
 
 
 @dataclass(frozen=True)
-class Crossing(Measured):
+class MultiNodeTime(KernelTime):
     """The time of ranks in several nodes: of the slowest of `inside`, beside what the network adds.
 
     `network` is the fit's, or NCCL's own where the engine was not measured between nodes.
     """
 
-    inside: tuple[Measured, ...] = ()
+    inside: tuple[KernelTime, ...] = ()
     over: tuple[Call, ...] = ()  # the ways through the network
     network: Kernel | None = None
 
     def _fresh(self, at: Binding) -> tuple[Number, Number]:
         least = self.roofline.time(at)
         near = reduce(maximum, (one.call.seconds(one.fit.kernel, one.device, at, 0.0) for one in self.inside))
-        ways = (way.seconds(self.network or Network(), self.device, at, 0.0) for way in self.over)
+        ways = (way.seconds(self.network or NetworkKernel(), self.device, at, 0.0) for way in self.over)
         return maximum(near + reduce(minimum, ways), least), least
 
     @property
@@ -250,13 +250,13 @@ class Crossing(Measured):
 
 
 @dataclass(frozen=True)
-class Fastest(Price):
+class FastestKernel(OpTime):
     """The price of an op that several kernels do, as of attention: of those that take the shape, the least.
 
     The last takes all shapes. Sequences of several kinds in one step are taken one kind after another.
     """
 
-    prices: tuple[Measured, ...]
+    prices: tuple[KernelTime, ...]
     apart: ClassVar[bool] = True
 
     @property
@@ -284,18 +284,18 @@ class Fastest(Price):
         """The largest."""
         return max(price.beyond for price in self.prices)
 
-    def held(self, which: Number) -> Price:
+    def held(self, which: Number) -> OpTime:
         """The one that is fastest; all where it is now one and now another."""
         if isinstance(which, int):
             return self.prices[which] if which >= 0 else self
         first = int(np.min(which))
         if first >= 0 and np.all(which == first):
             return self.prices[first]
-        return self if first < 0 else _Varied(self.prices, which)
+        return self if first < 0 else _FastestByPoint(self.prices, which)
 
     def which(self, at: Binding) -> Number:
         """The number of the fastest, the first of equals."""
-        if isinstance(at, Mixed):
+        if isinstance(at, MixedBinding):
             return -1
         (least, *others), found = self._alone(at), 0
         for i, time in enumerate(others, 1):
@@ -307,7 +307,7 @@ class Fastest(Price):
         return [time for (time,) in self._each(at, lambda price: (price.time(at),))]
 
     @cached_property
-    def _floors(self) -> tuple[tuple[Measured, tuple[Measured, ...]], ...]:
+    def _floors(self) -> tuple[tuple[KernelTime, tuple[KernelTime, ...]], ...]:
         """What takes no more than the op, where none of some other kernels take it."""
         pairs = ((price.less, self.prices[:i]) for i, price in enumerate(self.prices))
         return tuple(
@@ -316,7 +316,7 @@ class Fastest(Price):
             if less
         )
 
-    def _each(self, at: Binding, value: Callable[[Measured], tuple[Number, ...]]) -> list[list[Number]]:
+    def _each(self, at: Binding, value: Callable[[KernelTime], tuple[Number, ...]]) -> list[list[Number]]:
         """Times that `value` says of each kernel, infinite where it cannot do the op.
 
         None is less than a kernel's time of what the op contains, if no kernel before it can do that.
@@ -331,9 +331,9 @@ class Fastest(Price):
             every = [[maximum(t, floor) for t, floor in zip(x, floors, strict=True)] for x in every]
         return every
 
-    def _least(self, at: Binding, value: Callable[[Measured, Binding], tuple[Number, ...]]) -> list[Number]:
+    def _least(self, at: Binding, value: Callable[[KernelTime, Binding], tuple[Number, ...]]) -> list[Number]:
         """The least of each time that `value` says of a kernel."""
-        if isinstance(at, Mixed):
+        if isinstance(at, MixedBinding):
             return at.each(self, lambda part: self._least(part, value))
         every = self._each(at, lambda price: value(price, at))
         return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
@@ -354,7 +354,7 @@ class Fastest(Price):
 
     def due(self, at: Binding) -> tuple[Number, Number]:
         """Seconds, and what those of the fastest kernel are due to."""
-        if isinstance(at, Mixed):
+        if isinstance(at, MixedBinding):
             return self.time(at), self.prices[-1].due(at)[1]
         which, (bound, *others) = self.which(at), (price.due(at)[1] for price in self.prices)
         for i, other in enumerate(others, 1):
@@ -362,12 +362,12 @@ class Fastest(Price):
         return self.time(at), bound
 
 
-def _fastest(prices: list[Measured]) -> Measured | Fastest:
-    return Fastest(tuple(prices)) if len(prices) > 1 else prices[0]
+def _fastest(prices: list[KernelTime]) -> KernelTime | FastestKernel:
+    return FastestKernel(tuple(prices)) if len(prices) > 1 else prices[0]
 
 
 @dataclass(frozen=True, eq=False)
-class _Varied(Fastest):
+class _FastestByPoint(FastestKernel):
     """The same on a grid of which the fastest is known at each point, by number."""
 
     fastest: Number
@@ -390,12 +390,12 @@ class _Varied(Fastest):
 
 
 @dataclass(frozen=True, eq=False)
-class Calibrated(Model):
+class CalibratedModel(DeviceCostModel):
     """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
 
     device: Device
     engine: str | None = None
-    host: Host | None = None
+    host: EngineCpu | None = None
     host_error: float | None = None
     runs: Engine | None = None
 
@@ -404,65 +404,68 @@ class Calibrated(Model):
     @property
     def kernels(self) -> str:
         """The engine whose kernels come first: the device's own where the one asked for has none."""
-        named = self.engine if self.engine and self.engine in engines(self.device) else None
-        return named or first(self.device) or "no"
+        named = self.engine if self.engine and self.engine in kernel_sources(self.device) else None
+        return named or first_engine(self.device) or "no"
 
-    def price(self, row: Row) -> Price:
+    def price(self, row: Row) -> OpTime:
         """A measured kernel's price; the roofline's where not even a stand-in is known."""
-        roofline, other = Ideal(self.device).price(row), stand_in(row)
+        roofline, other = IdealModel(self.device).price(row), substitute(row)
         if not (row.read or row.write or row.flops or row.work.wire):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
-        known = [price for call in calls(row) if (price := self._measured(call, roofline))]
-        over = across(row, self.device)
+        known = [price for call in kernel_calls(row) if (price := self._measured(call, roofline))]
+        over = internode_calls(row, self.device)
         known = known or [price for price in (self._measured(other, roofline, other.families[0]),) if price]
         if not known:
             return replace(roofline, basis=BETWEEN_NODES) if over else roofline
         if over:
             known = [self._crossing(price, over, row) for price in known]
         one = _fastest(known)
-        share, parts = fused(row)
+        share, parts = fused_share(row)
         whole = [price for call in parts if (price := self._measured(call, roofline))]
-        return Part(one, _fastest(whole), share) if whole else one
+        return FusedAttentionPart(one, _fastest(whole), share) if whole else one
 
-    def fit(self, device: Device, families: Sequence[str], engine: str | None) -> Fit | None:
+    def fit(self, device: Device, families: Sequence[str], engine: str | None) -> KernelFit | None:
         """The kernel of the first of these families that there is on a device."""
-        return nearest(device, families, engine)
+        return nearest_fit(device, families, engine)
 
-    def _crossing(self, one: Measured, over: tuple[Call, ...], row: Row) -> Crossing:
+    def _crossing(self, one: KernelTime, over: tuple[Call, ...], row: Row) -> MultiNodeTime:
         """Inside as many ranks as one node holds, or as it has: more can be faster where switches add.
 
         Engines leave what crosses nodes to NCCL, but no price is below that of their own kernels inside.
         """
-        device, most = boxed(self.device, row.work.ranks)
-        calls = {within(one.call, n) for n in (most, max(2, len(split(self.device, row.work.group)[0])))}
+        device, most = one_node(self.device, row.work.ranks)
+        calls = {
+            collective_within(one.call, n)
+            for n in (most, max(2, len(split_group(self.device, row.work.group)[0])))
+        }
         fits = [self.fit(device, one.call.families, engine) for engine in (self.engine, NCCL)]
         inside = [replace(one, device=device, call=call, fit=fit) for call in calls for fit in fits if fit]
-        made = Crossing(**vars(one), inside=tuple(inside), over=over)
+        made = MultiNodeTime(**vars(one), inside=tuple(inside), over=over)
         fit = self.fit(self.device, over[0].families, self.engine)
-        known = fit and self.engine and owner(self.engine) == owner(fit.engine)
+        known = fit and self.engine and kernel_engine(self.engine) == kernel_engine(fit.engine)
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
 
-    def _measured(self, made: Call, roofline: Roofline, by: str = "") -> Measured | None:
+    def _measured(self, made: Call, roofline: Roofline, by: str = "") -> KernelTime | None:
         found = self.fit(self.device, made.families, made.engine or self.engine)
         if not found:
             return None
         by = by or found.family * bool(made.strange)
-        return Measured(self.device, made, found, roofline, self.engine or self.kernels, by)
+        return KernelTime(self.device, made, found, roofline, self.engine or self.kernels, by)
 
 
 @dataclass(frozen=True, eq=False)
-class QuickLaunch(Calibrated):
+class FastLaunchModel(CalibratedModel):
     """As calibrated, with kernels whose empty call takes so many `times` less."""
 
     times: float = 1.0
 
-    def fit(self, device: Device, families: Sequence[str], engine: str | None) -> Fit | None:
+    def fit(self, device: Device, families: Sequence[str], engine: str | None) -> KernelFit | None:
         """That of the model, launched sooner."""
         found = super().fit(device, families, engine)
         return _sooner(found, self.times) if found else None
 
 
 @lru_cache(maxsize=1024)
-def _sooner(fit: Fit, times: float) -> Fit:
+def _sooner(fit: KernelFit, times: float) -> KernelFit:
     launch = getattr(fit.kernel, "launch_us", None)
     return replace(fit, kernel=replace(fit.kernel, **{"launch_us": launch / times})) if launch else fit

@@ -11,15 +11,15 @@ from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.hw.link import Link
-from llmir.hw.schema import stated
+from llmir.hw.schema import link_rate
 from llmir.ir.core.mesh import Mesh
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import parse_tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.tools.build import Builder
 
-from .op_time import Model, Price
-from .roofline import Efficiency, Ideal, derated
+from .op_time import DeviceCostModel, OpTime
+from .roofline import EfficiencyModel, IdealModel, derate
 
 HOST, NETWORK = "host", "network"
 # Copies of pinned memory reach this share of a link to the host: 25.1 of 32 GB/s on an A100, 52.8 of 64 on an
@@ -38,7 +38,7 @@ class Channel:
     name: str
     link: Link
     basis: Basis
-    price: Price | None = None
+    price: OpTime | None = None
 
     @property
     def shares(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class Channel:
         return self.link.latency_s + payload / self.link.Bps
 
 
-def between(model: Model, link: str) -> Channel:
+def server_channel(model: DeviceCostModel, link: str) -> Channel:
     """What `link` names that leads from one server to another: a `channel`, and not `host`."""
     if link == HOST:
         raise InputError(
@@ -61,7 +61,7 @@ def between(model: Model, link: str) -> Channel:
     return channel(model, link)
 
 
-def channel(model: Model, link: str) -> Channel:
+def channel(model: DeviceCostModel, link: str) -> Channel:
     """What `link` names on a cost model's device: `host`, one of its links, `network`, or a rate.
 
     Between devices a send is priced as the cost model prices it; to and from the host, at the rate that
@@ -70,7 +70,7 @@ def channel(model: Model, link: str) -> Channel:
     """
     device, said = model.device, text("link", link).strip()
     if said[:1].isdigit():
-        return Channel(said, stated(said), STATED)
+        return Channel(said, link_rate(said), STATED)
     if said == HOST:
         return _host(model)
     if said == NETWORK:
@@ -85,16 +85,16 @@ def channel(model: Model, link: str) -> Channel:
         )
     if device.link(2)[0] == said:
         return Channel(said, known[said], *_sent(model, 1))
-    if isinstance(model, Efficiency):
-        return Channel(said, derated(device, model.shares).links[said], EFFICIENCY)
+    if isinstance(model, EfficiencyModel):
+        return Channel(said, derate(device, model.shares).links[said], EFFICIENCY)
     return Channel(said, known[said], ROOFLINE)
 
 
-def _host(model: Model) -> Channel:
+def _host(model: DeviceCostModel) -> Channel:
     name, link = model.device.host_link
-    if isinstance(model, Efficiency):
-        return Channel(name, derated(model.device, model.shares).links[name], EFFICIENCY)
-    if isinstance(model, Ideal):
+    if isinstance(model, EfficiencyModel):
+        return Channel(name, derate(model.device, model.shares).links[name], EFFICIENCY)
+    if isinstance(model, IdealModel):
         return Channel(name, link, ROOFLINE)
     own, rate = CALIBRATED, link.host_Bps
     if rate is None:
@@ -102,7 +102,7 @@ def _host(model: Model) -> Channel:
     return Channel(name, Link(rate, link.latency_s), own)
 
 
-def _sent(model: Model, apart: int) -> tuple[Basis, Price]:
+def _sent(model: DeviceCostModel, apart: int) -> tuple[Basis, OpTime]:
     """The price of a send to the rank that is so many ranks away."""
     (row,) = rows(_send(apart))
     price = model.price(row)

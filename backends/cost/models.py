@@ -26,9 +26,9 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 
 from llmir.backends.kernels.base import KERNELS
-from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.kernels.engine_cpu import EngineCpu
 from llmir.backends.work.rows import Basis, Row
-from llmir.base.arguments import choice, shown
+from llmir.base.arguments import choice, show_value
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError, InputError, LlmirError
@@ -38,11 +38,11 @@ from llmir.hw.device import Device
 from llmir.hw.engine import Engine
 from llmir.ir.sizes.binding import Binding
 
-from .calibrated import Calibrated
-from .op_time import Model, Price, Roofline
+from .calibrated import CalibratedModel
+from .op_time import DeviceCostModel, OpTime, Roofline
 from .registry import COSTS, cost_model
-from .roofline import Efficiency, Ideal
-from .transfer import engines, first, host, known, owner
+from .roofline import EfficiencyModel, IdealModel
+from .transfer import check_families, engine_cpu, first_engine, kernel_engine, kernel_sources
 
 
 class CostModel(Protocol):
@@ -51,7 +51,7 @@ class CostModel(Protocol):
     Registered by a name, with `llmir.backends.cost.registry.cost_model`, it is called with the device.
     """
 
-    def price(self, row: Row) -> Callable[[Binding], Number] | Price:
+    def price(self, row: Row) -> Callable[[Binding], Number] | OpTime:
         """Seconds of one execution of an op on one rank, as a function of a binding; or a `Price`."""
 
 
@@ -59,7 +59,7 @@ NUMBERS = (int, float, np.number, np.ndarray, list, tuple)
 
 
 @dataclass(frozen=True, eq=False)
-class Seconds(Price):
+class FunctionTime(OpTime):
     """A price that is a function; bounds and the least are the roofline's."""
 
     seconds: Callable[[Binding], Number]
@@ -88,7 +88,9 @@ class Seconds(Price):
         except (TypeError, ValueError, OverflowError):
             time = np.array(np.nan)
         if not (np.isfinite(time) & (time >= 0)).all():
-            raise InputError(f"cost model {self.model}: {self.op} takes {shown(found)}, expected seconds")
+            raise InputError(
+                f"cost model {self.model}: {self.op} takes {show_value(found)}, expected seconds"
+            )
         return cast("Number", time) if at.shape else float(time)
 
     def due(self, at: Binding) -> tuple[Number, Number]:
@@ -101,7 +103,7 @@ class Seconds(Price):
 
 
 @dataclass(frozen=True, eq=False)
-class Own(Model):
+class CustomModel(DeviceCostModel):
     """A user's cost model on a device, made anew for each report: nothing is kept of one that may change."""
 
     device: Device
@@ -110,27 +112,27 @@ class Own(Model):
     symbolic: ClassVar[bool] = False  # a user's function takes numbers and arrays
     asks: ClassVar[bool] = True
 
-    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
+    def prices(self, rows: Sequence[Row]) -> tuple[OpTime, ...]:
         """The price of each row, of which a user's model may ask where it stands."""
         return tuple(map(self.price, rows))
 
-    def price(self, row: Row) -> Price:
+    def price(self, row: Row) -> OpTime:
         """What the user's model says; InputError for what is no price."""
         found: Any = self.model.price(row)
         if isinstance(getattr(found, "basis", None), Basis):
-            return cast("Price", found)
+            return cast("OpTime", found)
         if not callable(found):
             got = f"price gives {type(found).__name__} for {row.name}"
             raise InputError(f"cost model {self.name}: {got}, expected a function of a binding, or a Price")
-        return Seconds(found, Ideal(self.device).price(row), self.name, row.name)
+        return FunctionTime(found, IdealModel(self.device).price(row), self.name, row.name)
 
 
-def own(model: object, device: Device, name: str = "") -> Own:
+def custom_model(model: object, device: Device, name: str = "") -> CustomModel:
     """What prices a device by a user's model; InputError for what is none."""
     name = name or str(getattr(model, "name", "") or type(model).__name__)
     if isinstance(model, type) or not callable(getattr(model, "price", None)):
         raise InputError(f"cost: expected the name of a cost model, or an object with price(row), got {name}")
-    return Own(device, cast("CostModel", model), name)
+    return CustomModel(device, cast("CostModel", model), name)
 
 
 OURS = ("ideal", "calibrated")  # which are given once for a device
@@ -141,7 +143,7 @@ def model(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
-) -> Model:
+) -> DeviceCostModel:
     """The model that these options ask for: calibrated where a device was measured or can borrow, else ideal.
 
     `cost` is a name, or a model of the user's own.
@@ -158,71 +160,71 @@ def model(
         named = cost if isinstance(cost, str) else type(cost).__name__
         raise InputError(f"engine {engine!r}: cost model {named} knows no engines; leave one of them out")
     if isinstance(cost, str) and cost not in OURS:
-        return own(COSTS[cost](device), device, cost)
+        return custom_model(COSTS[cost](device), device, cost)
     if cost is not None and not isinstance(cost, str):
-        return own(cost, device)
+        return custom_model(cost, device)
     if efficiency:
         return _efficiency(device, FrozenDict(efficiency))
-    measured = cost != "ideal" and first(device) is not None
+    measured = cost != "ideal" and first_engine(device) is not None
     if engine is not None:
-        run_by(device, engine)  # or a HardwareError
+        kernel_engine_names(device, engine)  # or a HardwareError
     if cost == "ideal" or not (measured or cost or engine):
         return _ideal(device)
     if not measured:
         asked = f"cost {cost!r}" if cost else f"engine {engine!r}"
-        raise HardwareError(f"{asked}: {unmeasured(device)}; leave it out for the roofline")
+        raise HardwareError(f"{asked}: {roofline_reason(device)}; leave it out for the roofline")
     return _calibrated(device, engine)
 
 
-def run_by(device: Device, engine: str) -> tuple[str, Engine | None]:
+def kernel_engine_names(device: Device, engine: str) -> tuple[str, Engine | None]:
     """Whose kernels come first, and what runs them, if that is known: vllm of `vllm@0.12`, and vllm 0.12.
 
     HardwareError for an engine that is neither calibrated nor bundled, nor a file.
     """
     name, at, version = engine.partition("@")
     own = device.calibration.engines if device.calibration else ()
-    if name in own or name in engines(device):  # an engine, or one of its kernels
-        if bundled := next((n for n in (name, owner(name)) if n in library.engines()), None):
+    if name in own or name in kernel_sources(device):  # an engine, or one of its kernels
+        if bundled := next((n for n in (name, kernel_engine(name)) if n in library.engines()), None):
             return name, library.engine(bundled + at + version)
         if at:
             raise HardwareError(f"engine {engine!r}: no version of {name} is known; leave @{version} out")
         return name, None
-    profile = library.engine(engine, engines(device))
+    profile = library.engine(engine, kernel_sources(device))
     return profile.kernels or engine, profile
 
 
-def unmeasured(device: Device) -> str:
+def roofline_reason(device: Device) -> str:
     """Why a device has no kernels to take times from."""
     return f"{device.name} was not measured, nor was a GPU like it"
 
 
-_ideal = lru_cache(maxsize=256)(Ideal)
-_efficiency = lru_cache(maxsize=256)(Efficiency)
+_ideal = lru_cache(maxsize=256)(IdealModel)
+_efficiency = lru_cache(maxsize=256)(EfficiencyModel)
 
 
 @cost_model("calibrated")
-def calibrated(device: Device) -> Calibrated:
+def calibrated(device: Device) -> CalibratedModel:
     """With the device's first engine."""
     return _calibrated(device, None)
 
 
-def _calibrated(device: Device, engine: str | None) -> Calibrated:
-    return _run(device, engine, *run_by(device, engine)) if engine else _usual(device)
+def _calibrated(device: Device, engine: str | None) -> CalibratedModel:
+    return _run(device, engine, *kernel_engine_names(device, engine)) if engine else _usual(device)
 
 
 @lru_cache(maxsize=256)
-def _usual(device: Device) -> Calibrated:
+def _usual(device: Device) -> CalibratedModel:
     """By the engine that the device's calibration names, which is no file."""
-    return _run(device, None, *run_by(device, first(device) or ""))
+    return _run(device, None, *kernel_engine_names(device, first_engine(device) or ""))
 
 
 @lru_cache(maxsize=256)
-def _run(device: Device, engine: str | None, name: str, profile: Engine | None) -> Calibrated:
+def _run(device: Device, engine: str | None, name: str, profile: Engine | None) -> CalibratedModel:
     """By what an engine's file says, and not by its name, under which another may lie next time."""
-    known(device)
-    own = host(device, engine)
+    check_families(device)
+    own = engine_cpu(device, engine)
     if own or profile is None:
-        return Calibrated(device, engine and name, *(own or (None, None)))
+        return CalibratedModel(device, engine and name, *(own or (None, None)))
     of = KERNELS[profile.family].of(profile.host.parameters, f"engine {profile.name}")
-    assert isinstance(of, Host)
-    return Calibrated(device, engine and name, of, profile.error, profile)
+    assert isinstance(of, EngineCpu)
+    return CalibratedModel(device, engine and name, of, profile.error, profile)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import ClassVar, Protocol
 
-from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.kernels.engine_cpu import EngineCpu
 from llmir.backends.work.rows import BOUNDS, ROOFLINE, Basis, Limit, Row
 from llmir.base.array_namespace import Number
 from llmir.hw.device import Device
@@ -17,7 +17,7 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, maximum
 
 
-class Price(Protocol):
+class OpTime(Protocol):
     """What a cost model makes of an op. Equal prices are equal at every point, and hash alike.
 
     It may say, as `sizes`, all that it asks a binding for: many points at which those are few are then quick.
@@ -49,11 +49,11 @@ class Price(Protocol):
         """The place of the price that holds there, where several make up this one; -1 of all together."""
         return 0
 
-    def held(self, which: Number) -> Price:
+    def held(self, which: Number) -> OpTime:
         """The price that holds where `which` says so; itself where that is now one and now another."""
         return self
 
-    def of(self, at: Binding) -> Price:
+    def of(self, at: Binding) -> OpTime:
         """The price that holds there."""
         return self.held(self.which(at))
 
@@ -76,7 +76,7 @@ class Price(Protocol):
 
 
 @dataclass(frozen=True)
-class Roofline(Price):
+class Roofline(OpTime):
     """The largest of some limits: a lower bound, from the datasheet alone."""
 
     limits: tuple[Limit, ...]
@@ -108,7 +108,7 @@ class Roofline(Price):
         return time, bound
 
 
-class Model(ABC):
+class DeviceCostModel(ABC):
     """A cost model on one device; models are told apart by identity, and `model` gives each once.
 
     `engine` is the one that was asked for, of a model that knows engines; `host` what it adds to its kernels,
@@ -120,37 +120,37 @@ class Model(ABC):
     device: Device
     name: str
     engine: str | None = None
-    host: Host | None = None
+    host: EngineCpu | None = None
     host_error: float | None = None
     runs: Engine | None = None
     symbolic: ClassVar[bool] = True
     asks: ClassVar[bool] = False
 
     @abstractmethod
-    def price(self, row: Row) -> Price:
+    def price(self, row: Row) -> OpTime:
         """What the model makes of an op."""
 
-    def prices(self, rows: Sequence[Row]) -> tuple[Price, ...]:
+    def prices(self, rows: Sequence[Row]) -> tuple[OpTime, ...]:
         """The price of each row, one of those that differ in where they stand."""
         known = _known(self)
-        if len(known) > _PRICES:
+        if len(known) > _MAX_OP_TIMES:
             known.clear()
         for row in rows:
             if row.op not in known:
-                known[row.op] = row, _price(self, row.anywhere)
+                known[row.op] = row, _op_time(self, row.anywhere)
         return tuple([known[row.op][1] for row in rows])
 
 
-_PRICES = 1 << 14  # of a model, that are found again by `Row.op`
+_MAX_OP_TIMES = 1 << 14  # of a model, that are found again by `Row.op`
 
 
 @lru_cache(maxsize=256)
-def _known(model: Model) -> dict[tuple[int, int], tuple[Row, Price]]:
+def _known(model: DeviceCostModel) -> dict[tuple[int, int], tuple[Row, OpTime]]:
     """Prices of rows that are held, so that what tells them apart stays theirs."""
     return {}
 
 
 @lru_cache(maxsize=1 << 12)
-def _price(model: Model, row: Row) -> Price:
+def _op_time(model: DeviceCostModel, row: Row) -> OpTime:
     """Of programs alike, such as those of a plan, most rows are equal."""
     return model.price(row)

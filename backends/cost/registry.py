@@ -19,7 +19,7 @@ def cost_model(name: str) -> Callable[[Make], Make]:
     return COSTS.register(name)
 
 
-def whose(model: Any) -> str:
+def model_source(model: Any) -> str:
     """The name of a cost model, whose kernels it has, and the engine and version that runs them, if known."""
     if model.name != "calibrated":
         return plain(model.name)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from llmir.backends.work.network import boxed, exchange, split
+from llmir.backends.work.network import network_limit, one_node, split_group
 from llmir.backends.work.rows import BOUNDS, EFFICIENCY, Basis, Limit, Row
 from llmir.base.arguments import number
 from llmir.base.array_namespace import Number
@@ -25,13 +25,13 @@ from llmir.hw.link import Link
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.ragged import to_ports
 
-from .op_time import Model, Roofline
+from .op_time import DeviceCostModel, Roofline
 from .registry import cost_model
 
 
 @cost_model("ideal")
 @dataclass(frozen=True, eq=False)
-class Ideal(Model):
+class IdealModel(DeviceCostModel):
     """The `ideal` cost model on one device."""
 
     device: Device
@@ -60,15 +60,15 @@ def limits(device: Device, row: Row) -> tuple[Limit, ...]:
         constant = f"vector_tflops.{unit}"
         found.append(Limit("compute", done.vector, rate, f"{unit} vector FLOPs", constant))
     if done.wire:
-        inside, nodes = split(device, done.group)
+        inside, nodes = split_group(device, done.group)
         ports = to_ports(done.payload, len(inside)) if nodes > 1 else done.payload
         if ports == done.payload:
-            found.append(exchange(device, done.pattern, done.payload, done.group))
+            found.append(network_limit(device, done.pattern, done.payload, done.group))
         else:  # each rank to those of other nodes in its place, which hand on what goes to several
-            found.append(exchange(device, done.pattern, ports, done.group[:: len(inside)]))
+            found.append(network_limit(device, done.pattern, ports, done.group[:: len(inside)]))
         if nodes > 1:
-            one, ranks = boxed(device, done.ranks)
-            near = exchange(one, done.pattern, done.payload, tuple(range(ranks)))
+            one, ranks = one_node(device, done.ranks)
+            near = network_limit(one, done.pattern, done.payload, tuple(range(ranks)))
             found.append(replace(near, what=f"{near.what}, as in one node"))
     found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
     return tuple(found)
@@ -79,7 +79,7 @@ LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake
 
 
 @dataclass(frozen=True)
-class Derated(Roofline):
+class DeratedRoofline(Roofline):
     """The largest of the limits, each at the share of its rate that is `reached`, after `launch_s` an op."""
 
     basis: Basis = EFFICIENCY
@@ -102,7 +102,7 @@ class Derated(Roofline):
 
 
 @dataclass(frozen=True, eq=False)
-class Efficiency(Figures, Model):
+class EfficiencyModel(Figures, DeviceCostModel):
     """The `efficiency` cost model: shares of the rates of compute, memory and links, and seconds a launch.
 
     Links have the device's names for them, and `network` is between nodes.
@@ -129,18 +129,18 @@ class Efficiency(Figures, Model):
         """The links that it has shares of."""
         return tuple(name for name in self.shares if name not in (*UNITS, "launch"))
 
-    def price(self, row: Row) -> Derated:
+    def price(self, row: Row) -> DeratedRoofline:
         """The limits with the shares that their rates reach."""
         bounds = limits(self.device, row)
         reached = (
             replace(x, rate=x.rate * self.shares.get(x.bound, 1)) if x.bound in UNITS else x
-            for x in limits(derated(self.device, self.shares), row)
+            for x in limits(derate(self.device, self.shares), row)
         )
-        return Derated(bounds, EFFICIENCY, tuple(reached), float(self.shares.get("launch", 0)))
+        return DeratedRoofline(bounds, EFFICIENCY, tuple(reached), float(self.shares.get("launch", 0)))
 
 
 @lru_cache(maxsize=256)
-def derated(device: Device, shares: Mapping[str, float]) -> Device:
+def derate(device: Device, shares: Mapping[str, float]) -> Device:
     """The device with links at these shares of their rates."""
 
     def reached(name: str, link: Link) -> Link:

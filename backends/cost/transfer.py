@@ -32,22 +32,22 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from llmir.backends.kernels.base import KERNELS, Kernel, Travel, parameters
-from llmir.backends.kernels.engine_cpu import Host
-from llmir.backends.kernels.gemm import Gemm, GemmShape
-from llmir.backends.tape.outline import Outside
+from llmir.backends.kernels.base import KERNELS, Kernel, KernelTransfer, parameters
+from llmir.backends.kernels.engine_cpu import EngineCpu
+from llmir.backends.kernels.gemm import GemmKernel, GemmShape
+from llmir.backends.tape.outline import ExternalTape
 from llmir.base.array_namespace import SCALARS
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError
 from llmir.base.names import suggest
 from llmir.hw import library, transfer
-from llmir.hw.calibration import DATED, Fitted
+from llmir.hw.calibration import DATED, KernelParameters
 from llmir.hw.device import Device
 from llmir.hw.transfer import OTHER_MEMORY, OTHER_SM, OTHER_VENDOR, SAME_DIE, SAME_SM
 from llmir.ir.sizes.polynomial import maximum, minimum
 
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
-FEWEST = 16
+MIN_MULTIPROCESSORS = 16
 
 # A multiprocessor's matrix rate within this ratio: of one die, however many of them are enabled. Clocks of
 # one die's products differ by up to 13% (H100's PCIe card and module); the nearest two dies of one
@@ -90,42 +90,42 @@ def relation(device: Device, other: Device) -> str:
 
 
 @lru_cache(maxsize=256)
-def relatives(device: Device) -> tuple[Device, ...]:
+def transfer_sources(device: Device) -> tuple[Device, ...]:
     """The measured bundled GPUs other than this one, the nearest first; a device that is no GPU has none."""
-    if (device.multiprocessors or 0) < FEWEST:
+    if (device.multiprocessors or 0) < MIN_MULTIPROCESSORS:
         return ()
-    others = (library.load(name) for name in library.measured() if name != device.measured_as)
+    others = (library.load(name) for name in library.calibrated_devices() if name != device.measured_as)
     return tuple(sorted(others, key=lambda other: nearness(device, other)))
 
 
-def by_nearness(device: Device) -> Iterator[Device]:
+def devices_by_nearness(device: Device) -> Iterator[Device]:
     """The device itself, then its relatives, whose files are read only if they are asked for."""
     yield device
-    yield from relatives(device)
+    yield from transfer_sources(device)
 
 
 @lru_cache(maxsize=256)
-def kernels_of(device: Device) -> Device | None:
+def calibration_source(device: Device) -> Device | None:
     """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
 
     Where a library's alone were measured on a nearer one (`libraries_of`), those go before.
     """
-    whole = (d for d in by_nearness(device) if d.calibration and not d.calibration.partial)
+    whole = (d for d in devices_by_nearness(device) if d.calibration and not d.calibration.partial)
     return next(whole, None)
 
 
 @lru_cache(maxsize=256)
-def on_own_chip(device: Device) -> bool:
+def same_chip(device: Device) -> bool:
     """Whether its kernels are its own, or of a GPU that differs in memory alone: hosts are fitted on such."""
-    found = kernels_of(device)
+    found = calibration_source(device)
     alike = device.isa, device.multiprocessors
     return found is not None and (found.isa, found.multiprocessors) == alike
 
 
 @lru_cache(maxsize=256)
-def libraries_of(device: Device) -> tuple[Device, ...]:
+def library_sources(device: Device) -> tuple[Device, ...]:
     """The GPUs nearer than `kernels_of` on which a library was measured alone, the nearest first."""
-    measured = (d for d in by_nearness(device) if d.calibration)
+    measured = (d for d in devices_by_nearness(device) if d.calibration)
     return tuple(takewhile(lambda d: d.calibration and d.calibration.partial, measured))
 
 
@@ -146,32 +146,32 @@ def _generation(device: Device) -> int:
     return int(found[0], 16) if found else 0
 
 
-class Reached(NamedTuple):
+class RateShares(NamedTuple):
     """Shares of the datasheet's rates that products reach; of two devices, one's beside the other's."""
 
     matrix: float
     memory: float
 
 
-ALIKE = Reached(1.0, 1.0)
+ALIKE = RateShares(1.0, 1.0)
 # Products by which vendors are compared, with the bits of both operands.
 PRODUCTS = {"gemm_bf16": 16, "gemm_fp8": 8, "gemm_fp8_block": 8, "gemm_int8": 8}
 
 
-def carried(
-    kernel: Kernel, device: Device, other: Device, reached: Reached = ALIKE, dtype: str = "bf16"
+def transfer_to(
+    kernel: Kernel, device: Device, other: Device, reached: RateShares = ALIKE, dtype: str = "bf16"
 ) -> Kernel:
     """A kernel of `other` as it is on `device`, where it computes in this dtype.
 
     `reached` says what products do there, beside other's.
     """
-    travel = Travel(device, other, dtype, reached.matrix, reached.memory)
+    travel = KernelTransfer(device, other, dtype, reached.matrix, reached.memory)
     kind, values = type(kernel), kernel.moved(travel)
     kind = kind if device == other else kind.elsewhere()
     return kind(**{p.name: minimum(maximum(values[p.name], p.low), p.high) for p in parameters(kind)})
 
 
-def computes(family: str) -> str:
+def compute_dtype(family: str) -> str:
     """The dtype of a family's products, as its name says.
 
     >>> computes("gemm_fp8_block"), computes("gemm_int8_weights"), computes("moe_nvfp4")
@@ -182,44 +182,44 @@ def computes(family: str) -> str:
     return "bf16" if parts[-1] == "weights" else next((named[p] for p in parts if p in named), "bf16")
 
 
-def reached(kernel: Gemm, device: Device, family: str) -> Reached:
+def reached_rates(kernel: GemmKernel, device: Device, family: str) -> RateShares:
     """Shares of the device's rates that a large product reaches at home, and one of a single row."""
-    dtype, bits = computes(family), PRODUCTS[family]
+    dtype, bits = compute_dtype(family), PRODUCTS[family]
     large = GemmShape(m=8192, n=8192, k=8192, x_bits=bits, w_bits=bits, dtype=dtype)
     single = replace(large, m=1, n=16384, k=16384)
     flops, moved = 2 * 8192**3, 16384**2 * bits / 8
-    return Reached(
+    return RateShares(
         flops / device.matrix_peak(dtype)[0] / float(kernel.seconds(device, large)),
         moved / device.memory_Bps / float(kernel.seconds(device, single)),
     )
 
 
 @lru_cache(maxsize=4096)
-def of_device(device: Device, other: Device, family: str) -> float:
+def device_error(device: Device, other: Device, family: str) -> float:
     """What a kernel of `other` is more off on `device`: a mean relative error; 0 of its own.
 
     Of a device whose file states other rates than it was measured with, as of one of the same die.
     """
     if device == other:
-        home = measured_with(device, family)
+        home = measured_device(device, family)
         return _error_of(relation(device, home), family) if home else 0.0
     return _error_of(relation(device, other), family)
 
 
-def of_rates(device: Device, other: Device, family: str) -> float:
+def rate_error(device: Device, other: Device, family: str) -> float:
     """What of that no whole run has in it, where the two have one chip: by rates that its file states alone.
 
     Runs were of devices as they are, and of those that differ in memory; a file may state what is no longer
     of one die.
     """
     if device == other:
-        return of_device(device, other, family)
+        return device_error(device, other, family)
     apart = relation(device, other) == transfer.SAME_SM
     least, most = (_error_of(kind, family) for kind in (transfer.SAME_DIE, transfer.SAME_SM))
     return math.sqrt(max(0.0, most**2 - least**2)) if apart else 0.0
 
 
-def measured_with(device: Device, family: str) -> Device | None:
+def measured_device(device: Device, family: str) -> Device | None:
     """The bundled device that a kernel was measured on, where a file that extends it states other rates.
 
     Of links for collectives, and for all else of the chip and its memory.
@@ -234,7 +234,7 @@ def measured_with(device: Device, family: str) -> Device | None:
     return home if ours != theirs else None
 
 
-def of_engine(family: str) -> float:
+def engine_error(family: str) -> float:
     """What another engine's kernel is more off than the engine's own."""
     return _error_of(transfer.ENGINE, family)
 
@@ -245,7 +245,7 @@ def _error_of(relation: str, family: str) -> float:
     return known.get(group) or max(known.values())
 
 
-def together(*errors: float) -> float:
+def combine_errors(*errors: float) -> float:
     """Of errors that know nothing of each other: the root of the sum of their squares.
 
     >>> together(0.03, 0.04), together(0.1, 0.0)
@@ -255,118 +255,120 @@ def together(*errors: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class KernelFit:
     """A kernel and what it was fitted on: `device` is the one that was measured."""
 
     family: str
     kernel: Kernel
     device: Device
     engine: str
-    fitted: Fitted
+    fitted: KernelParameters
 
 
 @lru_cache(maxsize=1024)
-def basis(device: Device, family: str, engine: str | None = None) -> Fit | None:
+def basis(device: Device, family: str, engine: str | None = None) -> KernelFit | None:
     """The kernels of a family on a device, by its own calibration or else the nearest relative's; or None.
 
     `engine` None is the device's first one; `sglang-triton` is sglang with its kernel triton. What an engine
     lacks it borrows from the others, in the order of the file; from those of years ago last of all.
     """
-    fits = (_fit_of(d, family, engine, last) for last in ((), DATED) for d in by_nearness(device))
+    fits = (_fit_of(d, family, engine, last) for last in ((), DATED) for d in devices_by_nearness(device))
     found = next(filter(None, fits), None)
-    return lent(found, device) if found else None
+    return transfer_kernel(found, device) if found else None
 
 
-def lent(fit: Fit, device: Device) -> Fit:
+def transfer_kernel(fit: KernelFit, device: Device) -> KernelFit:
     """The kernel as it is on that device, if it was fitted on another."""
     if fit.device == device:
         return fit
     reach = _reach(device, fit.device)
-    return replace(fit, kernel=carried(fit.kernel, device, fit.device, reach, computes(fit.family)))
+    return replace(fit, kernel=transfer_to(fit.kernel, device, fit.device, reach, compute_dtype(fit.family)))
 
 
-def known(device: Device) -> None:
+def check_families(device: Device) -> None:
     """HardwareError for a family, or a parameter, that a file's own calibration makes up."""
     for engine, families in (device.own_calibration.engines if device.own_calibration else {}).items():
         for family, fitted in families.items():
             _kernel(family, fitted, f"{device.name}: calibration.{engine}.{family}")
 
 
-def first(device: Device) -> str | None:
+def first_engine(device: Device) -> str | None:
     """The engine to take where none is named; None where there are no kernels to take."""
-    whose = kernels_of(device)
+    whose = calibration_source(device)
     return whose.calibration.engine if whose and whose.calibration else None
 
 
 @lru_cache(maxsize=256)
-def engines(device: Device) -> tuple[str, ...]:
+def kernel_sources(device: Device) -> tuple[str, ...]:
     """Names of engines, and of kernels of theirs, that the device's calibration or a relative's has.
 
     The first is the default one; there are none where the device can borrow nothing.
     """
-    known = [d.calibration for d in by_nearness(device) if d.calibration]
+    known = [d.calibration for d in devices_by_nearness(device) if d.calibration]
     firsts = (calibration.engine for calibration in known if not calibration.partial)
     others = (name for calibration in known for name in calibration.engines)
     return tuple(dict.fromkeys((*firsts, *others)))
 
 
-def nearest(device: Device, families: Sequence[str], engine: str | None = None) -> Fit | None:
+def nearest_fit(device: Device, families: Sequence[str], engine: str | None = None) -> KernelFit | None:
     """The fit of the first of these families that there is; the last stands in for the others.
 
     Before another engine's kernel for the first, the engine's own for one of the others is taken.
     """
     found = [b for family in families if (b := basis(device, family, engine))]
-    own = (b for b in found if b.family != families[-1] and b.engine in (engine, owner(engine or "")))
+    own = (b for b in found if b.family != families[-1] and b.engine in (engine, kernel_engine(engine or "")))
     return next(own, None) or next(iter(found), None)
 
 
-def _fit_of(device: Device, family: str, engine: str | None, dated: Sequence[str] = DATED) -> Fit | None:
+def _fit_of(
+    device: Device, family: str, engine: str | None, dated: Sequence[str] = DATED
+) -> KernelFit | None:
     """The engine's own, else of the device's others; of those of years ago these `dated` ones alone."""
     if device.calibration is None:
         return None
-    engines, family = device.calibration.engines, own(family, device)
-    asked = (engine, owner(engine)) if engine else ()
+    engines, family = device.calibration.engines, device_family(family, device)
+    asked = (engine, kernel_engine(engine)) if engine else ()
     others = (name for name in engines if name not in DATED or name in dated)
     for name in (*asked, device.calibration.engine, *others):
         if fitted := engines.get(name, {}).get(family):
             where = f"{device.name}: calibration.{name}.{family}"
-            return Fit(family, _kernel(family, fitted, where), device, name, fitted)
+            return KernelFit(family, _kernel(family, fitted, where), device, name, fitted)
     return None
 
 
 @lru_cache(maxsize=256)
-def _reach(device: Device, other: Device) -> Reached:
+def _reach(device: Device, other: Device) -> RateShares:
     """How near products come to the datasheet on the device, or the nearest of its vendor, beside `other`.
 
     Both as they were measured: a file that extends another's may state other rates.
     """
     from statistics import geometric_mean  # which is slow to import
 
-    home = next((d for d in by_nearness(device) if d.vendor == device.vendor and d.calibration), None)
+    home = next((d for d in devices_by_nearness(device) if d.vendor == device.vendor and d.calibration), None)
     if device.vendor == other.vendor or home is None:
         return ALIKE
     home = library.load(home.measured_as) if home.measured_as else home
-    shares: list[tuple[Reached, Reached]] = []
+    shares: list[tuple[RateShares, RateShares]] = []
     for family in PRODUCTS:
         fits = _fit_of(home, family, None), _fit_of(other, family, None)
         here, there = (fit.kernel if fit else None for fit in fits)
-        if isinstance(here, Gemm) and isinstance(there, Gemm):
-            shares.append((reached(here, home, family), reached(there, other, family)))
+        if isinstance(here, GemmKernel) and isinstance(there, GemmKernel):
+            shares.append((reached_rates(here, home, family), reached_rates(there, other, family)))
     if not shares:
         return ALIKE
     matrix, memory = (
         min(1.0, geometric_mean(ours[i] / theirs[i] for ours, theirs in shares)) for i in (0, 1)
     )
-    return Reached(matrix, memory)
+    return RateShares(matrix, memory)
 
 
-def own(family: str, device: Device) -> str:
+def device_family(family: str, device: Device) -> str:
     """The family on this device: a CPU has kernels of its own, and so has CDNA (of gfx9)."""
     kind = "cpu" if device.cores else "cdna" if device.isa.startswith("gfx9") else ""
     return f"{kind}_{family}" if f"{kind}_{family}" in KERNELS else family
 
 
-def owner(engine: str) -> str:
+def kernel_engine(engine: str) -> str:
     """The engine that one of several kernels belongs to.
 
     >>> owner("sglang-triton"), owner("sglang")
@@ -375,17 +377,19 @@ def owner(engine: str) -> str:
     return engine.partition("-")[0]
 
 
-def host(device: Device, engine: str | None = None) -> tuple[Host, float] | None:
+def engine_cpu(device: Device, engine: str | None = None) -> tuple[EngineCpu, float] | None:
     """What an engine adds to its kernels on this very device, where its file says so, and its error."""
     calibration = device.calibration
     if calibration is None or (engine and engine not in calibration.engines):
         return None
     name = engine or calibration.engine
-    found = _fit_of(device, "host", name) if own("host", device) in calibration.engines[name] else None
-    return (found.kernel, found.fitted.error) if found and isinstance(found.kernel, Host) else None
+    found = (
+        _fit_of(device, "host", name) if device_family("host", device) in calibration.engines[name] else None
+    )
+    return (found.kernel, found.fitted.error) if found and isinstance(found.kernel, EngineCpu) else None
 
 
-def _kernel(family: str, fitted: Fitted, where: str) -> Kernel:
+def _kernel(family: str, fitted: KernelParameters, where: str) -> Kernel:
     if family not in KERNELS:
         near = suggest(family, KERNELS) or f", known are {', '.join(KERNELS)}"
         raise HardwareError(f"{where}: unknown family{near}")
@@ -395,7 +399,7 @@ def _kernel(family: str, fitted: Fitted, where: str) -> Kernel:
 TERA, GIGA = 1e12, 1e9
 
 
-class Rate(NamedTuple):
+class DatasheetRate(NamedTuple):
     """One rate: its key in the device's file, the factor from the unit there to SI, and what it is."""
 
     key: str
@@ -403,14 +407,14 @@ class Rate(NamedTuple):
     value: float
 
 
-def rates(device: Device) -> Iterator[Rate]:
+def rates(device: Device) -> Iterator[DatasheetRate]:
     """Those that a device's file says: peaks, bandwidth, links."""
     for group, peaks in (("matrix", device.matrix_flops), ("vector", device.vector_flops)):
-        yield from (Rate(f"{group}_tflops.{name}", TERA, peak) for name, peak in peaks.items())
-    yield Rate("memory_GBps", GIGA, device.memory_Bps)
-    yield from (Rate(f"links.{name}.GBps", GIGA, link.Bps) for name, link in device.links.items())
+        yield from (DatasheetRate(f"{group}_tflops.{name}", TERA, peak) for name, peak in peaks.items())
+    yield DatasheetRate("memory_GBps", GIGA, device.memory_Bps)
+    yield from (DatasheetRate(f"links.{name}.GBps", GIGA, link.Bps) for name, link in device.links.items())
     if device.node and device.node.network:
-        yield Rate("node.network.GBps", GIGA, device.node.network.Bps)
+        yield DatasheetRate("node.network.GBps", GIGA, device.node.network.Bps)
 
 
 def peak_key(device: Device, unit: str) -> str:
@@ -437,14 +441,14 @@ def with_rates(device: Device, known: Mapping[str, Any]) -> Device:
 
 
 @lru_cache(maxsize=64)
-def typed(device: Device) -> Device:
+def symbolic_device(device: Device) -> Device:
     """The device with all its rates as symbols of an `Outside`, by key."""
     usual = {rate.key: rate.value for rate in rates(device)}
-    tape = Outside(SCALARS, usual)
+    tape = ExternalTape(SCALARS, usual)
     return with_rates(device, {key: tape.symbol(key) for key in usual})
 
 
-class Kin(NamedTuple):
+class CalibrationSource(NamedTuple):
     """A device whose kernels another takes, its `own` or a relative's: of one die, if peaks are nearly equal.
 
     That of `key` is `usual`, and as many multiprocessors of the relative have `alike`. `others` is the device
@@ -459,10 +463,10 @@ class Kin(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def kin(device: Device) -> Kin | None:
+def transfer_source(device: Device) -> CalibrationSource | None:
     """The one whose kernels a device takes, if its rates decide how near the two are."""
     own = device.own_calibration is None and device.calibration is not None
-    other = library.load(device.measured_as) if own else kernels_of(device)
+    other = library.load(device.measured_as) if own else calibration_source(device)
     if other is None or relation(device, other) not in (SAME_DIE, SAME_SM):
         return None
     alike = other.matrix_peak("bf16")[0] / (other.multiprocessors or 1) * (device.multiprocessors or 1)
@@ -470,4 +474,4 @@ def kin(device: Device) -> Kin | None:
     slower = {rate.key: rate.value / 2 for rate in rates(device)}
     key = peak_key(device, unit)
     die, chip = (with_rates(device, {**slower, key: peak}) for peak in (alike, alike / 4))
-    return Kin(key, own, usual, alike, (die, chip))
+    return CalibrationSource(key, own, usual, alike, (die, chip))

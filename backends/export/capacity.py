@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.memory.kv_capacity import MemorySum
+from llmir.backends.memory.kv_capacity import MemoryBreakdown
 from llmir.backends.memory.transfer import CacheTransfer
-from llmir.backends.request.largest import DECODE, PREFILL, Answer, Largest, Limit
+from llmir.backends.request.largest import DECODE, PREFILL, CapacityAnswer, CapacityLimit, LargestLoad
 from llmir.base.formats import exporter
 
 from . import json, table, units, wording
@@ -30,18 +30,18 @@ WHAT = {
 _NONE = "–"
 
 
-def name(limit: Limit) -> str:
+def name(limit: CapacityLimit) -> str:
     """As tables call it."""
     return NAMES.get(limit.name, limit.name)
 
 
-def _shown(limit: Limit, value: float) -> str:
+def _shown(limit: CapacityLimit, value: float) -> str:
     if limit.unit == "s":
         return units.time(value)
     return units.bytes(value) if limit.unit == "bytes" else f"{value:,.0f}"
 
 
-def many(answer: Answer) -> str:
+def many(answer: CapacityAnswer) -> str:
     """`22 requests that begin together`."""
     one, more = WHAT[answer.what]
     if not answer.most:
@@ -49,7 +49,7 @@ def many(answer: Answer) -> str:
     return f"{answer.most:,}{'' if answer.binding else ' or more'} {one if answer.most == 1 else more}"
 
 
-def left(limit: Limit) -> str:
+def left(limit: CapacityLimit) -> str:
     """What a limit leaves, or what is too much."""
     allowed = limit.allowed or 0.0
     rest = allowed - limit.used
@@ -57,7 +57,7 @@ def left(limit: Limit) -> str:
     return f"{name(limit)}, {_shown(limit, limit.used)} of {_shown(limit, allowed)}: {short}"
 
 
-def bound(answer: Answer) -> str:
+def bound(answer: CapacityAnswer) -> str:
     """What binds, and what one more takes."""
     limit = answer.binding
     if limit is None:
@@ -65,17 +65,17 @@ def bound(answer: Answer) -> str:
     return left(limit) + (f"; {_more(answer)} takes {_shown(limit, limit.more)}" if limit.more else "")
 
 
-def _more(answer: Answer) -> str:
+def _more(answer: CapacityAnswer) -> str:
     return "one more" if answer.step == 1 else f"{answer.step:,} more"
 
 
-def phase(answer: Answer, of: str) -> str:
+def phase(answer: CapacityAnswer, of: str) -> str:
     """What keeps one phase from more, and how much it alone would take."""
     limit = answer.of(of)
     return f"{of} {limit.most:,} by {name(limit)}" if limit else f"{of} any"
 
 
-def capacity_lines(largest: Largest, answer: Answer) -> Iterator[tuple[str, str]]:
+def capacity_lines(largest: LargestLoad, answer: CapacityAnswer) -> Iterator[tuple[str, str]]:
     """An answer in words."""
     each = f" of each of {largest.job.batch:,}" if answer.what == "context" and largest.job.batch > 1 else ""
     yield answer.what, many(answer) + each
@@ -90,7 +90,7 @@ def capacity_lines(largest: Largest, answer: Answer) -> Iterator[tuple[str, str]
     yield "  then", ", ".join([f"{rate} output tokens/s", *cost, *drawn])
 
 
-def rows(answer: Answer) -> list[tuple[str, ...]]:
+def rows(answer: CapacityAnswer) -> list[tuple[str, ...]]:
     """A row a limit."""
     return [
         (
@@ -105,18 +105,18 @@ def rows(answer: Answer) -> list[tuple[str, ...]]:
     ]
 
 
-def head(largest: Largest) -> list[tuple[str, str]]:
+def head(largest: LargestLoad) -> list[tuple[str, str]]:
     """What was asked, of what."""
     kept = ("model", "precision", "device", "links", "cost model")
     job = largest.job
     limits = (("TTFT", largest.max_ttft_s), ("TPOT", largest.max_tpot_s))
     said = [f"{what} within {units.time(limit)}" for what, limit in limits if limit is not None]
     asked = [f"prompt {job.prompt:,}", f"generate {job.generate:,}", *said]
-    return [*(pair for pair in wording.head(job) if pair[0] in kept), ("asked", ", ".join(asked))]
+    return [*(pair for pair in wording.head_lines(job) if pair[0] in kept), ("asked", ", ".join(asked))]
 
 
-@sectioned(of=Largest)
-def sections(largest: Largest) -> list[Section]:
+@sectioned(of=LargestLoad)
+def sections(largest: LargestLoad) -> list[Section]:
     """What was asked, and of each answer what binds and all limits."""
     found = [Section(("", ""), head(largest))]
     for answer in largest.answers.values():
@@ -126,8 +126,8 @@ def sections(largest: Largest) -> list[Section]:
     return found
 
 
-@exporter("csv", ".csv", of=Largest)
-def to_csv(largest: Largest) -> str:
+@exporter("csv", ".csv", of=LargestLoad)
+def to_csv(largest: LargestLoad) -> str:
     """A line for each limit of each answer, in SI units."""
     found: list[dict[str, Any]] = []
     for answer in largest.answers.values():
@@ -136,7 +136,7 @@ def to_csv(largest: Largest) -> str:
     return json.to_csv(found)
 
 
-def misses(largest: Largest) -> list[str]:
+def misses(largest: LargestLoad) -> list[str]:
     """Of each answer that there is none of, what it misses: all limits that not even one meets."""
     found = []
     for answer in largest.answers.values():
@@ -177,8 +177,8 @@ WHOLE = {
 RANKS = "contexts, buffers of collectives"
 
 
-@table.printed(of=MemorySum)
-def shown(of: MemorySum) -> RenderableType:
+@table.table_of(of=MemoryBreakdown)
+def shown(of: MemoryBreakdown) -> RenderableType:
     """A line a term, in GiB as logs have them."""
     from rich.padding import Padding
     from rich.text import Text
@@ -191,7 +191,7 @@ def shown(of: MemorySum) -> RenderableType:
     return table.stack(title, "", Padding(rows, (0, 0, 0, 2), expand=False))
 
 
-def memory_lines(of: MemorySum) -> list[tuple[str, str, str]]:
+def memory_lines(of: MemoryBreakdown) -> list[tuple[str, str, str]]:
     """Each term: its name, GiB, and how it comes about."""
     reserve = f", less {units.bytes(of.reserve_bytes)}" if of.reserve_bytes else ""
     nominal = "nominal, what the driver gives is not known"
@@ -215,27 +215,27 @@ def memory_lines(of: MemorySum) -> list[tuple[str, str, str]]:
     ]
 
 
-def requests(of: MemorySum) -> str:
+def requests(of: MemoryBreakdown) -> str:
     """`192 requests of 2,303 tokens at once`."""
     tokens = "1 token" if of.request_tokens == 1 else f"{of.request_tokens:,} tokens"
     return f"{of.max_requests:,} requests of {tokens} at once{_unlike(of)}"
 
 
-def _rest(of: MemorySum) -> str:
+def _rest(of: MemoryBreakdown) -> str:
     """What is left for caches, or how much is missing."""
     held = of.weight_bytes + (of.activation_bytes + of.overhead_bytes if of.rule != "static" else 0)
     missing = held - of.usable_bytes
     return "the rest" if missing < 0 else f"nothing is left, {_gib(missing)} are missing"
 
 
-def _unlike(of: MemorySum) -> str:
+def _unlike(of: MemoryBreakdown) -> str:
     """Why there are not as many requests as tokens of cache divided by their length."""
     if not of.engine:
         return ", all read in one step"
     return "" if of.keeps_all else ", by what windows and states keep"
 
 
-def _blocks(of: MemorySum) -> str:
+def _blocks(of: MemoryBreakdown) -> str:
     return f", in blocks of {of.block}" if of.block > 1 else ""
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.cost.models import unmeasured
-from llmir.backends.cost.transfer import kernels_of, libraries_of, relation
+from llmir.backends.cost.models import roofline_reason
+from llmir.backends.cost.transfer import calibration_source, library_sources, relation
 from llmir.backends.step.facts import weights
 from llmir.base.errors import InputError
 from llmir.base.names import suggest
@@ -48,7 +48,7 @@ def device(device: Device) -> Rows:
 
 def _overview(name: str, device: Device) -> dict[str, Any]:
     peaks = {f"{d}_flops": device.matrix_flops.get(d) for d in ("bf16", "fp16", "fp8", "int8", "fp4")}
-    node, kernels = device.node, kernels_of(device)
+    node, kernels = device.node, calibration_source(device)
     inside = device.link(node.devices)[1].Bps if node else None
     return {
         "name": name,
@@ -62,7 +62,7 @@ def _overview(name: str, device: Device) -> dict[str, Any]:
         "memory_bytes_per_s": device.memory_Bps,
         "memory_kind": device.memory_kind or None,
         "kernels_of": kernels.name if kernels else None,
-        "library_kernels_of": ", ".join(d.name for d in libraries_of(device)) or None,
+        "library_kernels_of": ", ".join(d.name for d in library_sources(device)) or None,
         "board_power_W": device.board_power_W,
         "price_per_hour_usd": device.price_per_hour_usd,
         "device": device.name,
@@ -201,9 +201,9 @@ def _device(device: Device, rows: list[dict[str, Any]]) -> RenderableType:
 
 def _whose(device: Device) -> str:
     """Whose kernels its times are of."""
-    kernels = kernels_of(device)
+    kernels = calibration_source(device)
     if kernels is None:
-        return f"Times are the roofline's: {unmeasured(device)}."
+        return f"Times are the roofline's: {roofline_reason(device)}."
     if kernels == device:
         return "Times are measured on this device."
     own = (
@@ -212,7 +212,7 @@ def _whose(device: Device) -> str:
         else []
     )
     said = [f"times of {', '.join(own)} are measured on this device"] if own else []
-    if lent := " and ".join(d.name for d in libraries_of(device) if d != device):
+    if lent := " and ".join(d.name for d in library_sources(device) if d != device):
         what = "those of what else" if own else "times of what"
         said.append(f"{what} aiter has are borrowed from {lent}")
     how = relation(device, kernels)

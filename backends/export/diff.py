@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.compare.diff import FIGURES, Change, Pair, Part, StepDiff, WorkloadDiff, folded
+from llmir.backends.compare.diff import (
+    FIGURES,
+    Change,
+    FigurePair,
+    OpTotal,
+    StepDiff,
+    WorkloadDiff,
+    fold_changes,
+)
 from llmir.backends.request.workload import Workload
 from llmir.base.array_namespace import Number
 from llmir.base.formats import exporter
@@ -32,7 +40,7 @@ _SWAPPED = str.maketrans("_-", "-_")  # `wrap` breaks lines at -
 _WIDTH = 20  # of the names; the columns beside them are 60 wide at most
 
 
-def signed(pair: Pair, unit: Any) -> str:
+def signed(pair: FigurePair, unit: Any) -> str:
     """By how much a figure grew, with its sign."""
     grown = pair.delta
     if grown is None:
@@ -40,7 +48,7 @@ def signed(pair: Pair, unit: Any) -> str:
     return f"+{unit(grown)}" if grown > 0 else unit(grown) if grown else "="
 
 
-def share(pair: Pair) -> str:
+def share(pair: FigurePair) -> str:
     """How much of the figure before that is.
 
     >>> share(Pair(4, 1)), share(Pair(2, 2)), share(Pair(1, 1.5)), share(Pair(2, 9))
@@ -56,12 +64,12 @@ def share(pair: Pair) -> str:
     return f"{sign}{units.percent(abs(part))}"
 
 
-def names(parts: tuple[Part, ...]) -> str:
+def names(parts: tuple[OpTotal, ...]) -> str:
     """The ops without their bodies."""
     return ", ".join(p.name.rpartition(".")[2] for p in parts)
 
 
-def repeat_counts(parts: tuple[Part, ...]) -> str:
+def repeat_counts(parts: tuple[OpTotal, ...]) -> str:
     """How often ops run; mostly one number."""
     return "/".join(f"×{n}" for n in sorted({p.repeat for p in parts}))
 
@@ -78,7 +86,7 @@ def body(bodies: tuple[str, ...], change: Change) -> tuple[str, str]:
 def ordered(step: StepDiff) -> list[tuple[tuple[str, str], list[Change]]]:
     """The changes by bodies, the largest change of time first."""
     found: dict[tuple[str, str], list[Change]] = {}
-    for bodies, change in sorted(folded(step.changes), key=lambda f: -abs(f[1].figure("time_s").delta)):
+    for bodies, change in sorted(fold_changes(step.changes), key=lambda f: -abs(f[1].figure("time_s").delta)):
         found.setdefault(body(bodies, change), []).append(change)
     return list(found.items())
 
@@ -111,14 +119,14 @@ def total(step: StepDiff) -> tuple[str, ...]:
     return ("total", *map(units.time, step.total("time_s")), *_deltas(step.total))
 
 
-def _figure(label: str, pair: Pair, unit: Any) -> tuple[str, ...]:
+def _figure(label: str, pair: FigurePair, unit: Any) -> tuple[str, ...]:
     def shown(value: Number | None) -> str:
         return "–" if value is None else unit(value)
 
     return label, shown(pair.before), shown(pair.after), signed(pair, unit), share(pair)
 
 
-def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
+def answer_rows(diff: WorkloadDiff) -> list[tuple[str, ...]]:
     """What a user sees of two workloads: before, after, by how much."""
     rate = diff.total("output_tokens_per_s")
     shown = {"output_tokens_per_s": units.digits, "in_flight": lambda n: f"{n:,}"}
@@ -135,11 +143,11 @@ def answers(diff: WorkloadDiff) -> list[tuple[str, ...]]:
     ]
 
 
-def head(diff: WorkloadDiff) -> list[tuple[str, str]]:
+def head_lines(diff: WorkloadDiff) -> list[tuple[str, str]]:
     """What is compared."""
     sides = (("before", diff.before), ("after", diff.after))
     passes = [f", {p}" if p else ", no passes" for p in diff.pipelines or ()] or ["", ""]
-    on = [wording.subject(w) for _, w in sides]
+    on = [wording.model_on_devices(w) for _, w in sides]
     loads = [_load(w) for _, w in sides]
     shown = [(name, wording.plain(o + p)) for (name, _), o, p in zip(sides, on, passes, strict=True)]
     basis = [("" if i else "basis", wording.plain(line)) for i, line in enumerate(diff.basis.words())]
@@ -149,60 +157,62 @@ def head(diff: WorkloadDiff) -> list[tuple[str, str]]:
 def _load(w: Workload) -> str:
     """What is asked of a side, and the budget of its steps where it acts."""
     sizes = [f"{name} {n:,}" for name, n in w.asked.items() if n and name != "chunk"]
-    return ", ".join((*sizes, *filter(None, [wording.chunked(w)])))
+    return ", ".join((*sizes, *filter(None, [wording.chunk_budget(w)])))
 
 
-def memory(step: StepDiff) -> str:
+def memory_rows(step: StepDiff) -> str:
     """What the whole steps hold at their fullest."""
     peak, transient = step.total("peak_memory_bytes"), step.total("activation_peak_bytes")
 
-    def both(pair: Pair) -> str:
+    def both(pair: FigurePair) -> str:
         sizes = dict.fromkeys(map(units.bytes, pair))
         return " → ".join(sizes) + (f" ({share(pair)})" if len(sizes) > 1 else "")
 
     return f"peak memory {both(peak)}, of it activations {both(transient)}"
 
 
-def titled(diff: WorkloadDiff, name: str, step: StepDiff) -> str:
+def phase_title(diff: WorkloadDiff, name: str, step: StepDiff) -> str:
     """What a phase does, in one of its steps."""
     does = dict.fromkeys(wording.step_title(r) for r in (step.before, step.after))
     of = ""
-    if name == "prefill" and (steps := wording.reads(diff.before)) > 1:
+    if name == "prefill" and (steps := wording.prefill_steps(diff.before)) > 1:
         of = f", the largest of {steps:,} steps"
-    if name == "prefill" and wording.reads(diff.after) != wording.reads(diff.before):
+    if name == "prefill" and wording.prefill_steps(diff.after) != wording.prefill_steps(diff.before):
         of = ", a step of the smaller budget"
     return f"{wording.TITLES[name]}{of}: {' → '.join(does)}"
 
 
-@table.printed(of=WorkloadDiff)
+@table.table_of(of=WorkloadDiff)
 def workload(diff: WorkloadDiff) -> Group:
     """The whole difference: what it gives a user, and where it comes from."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [table.pairs(head(diff)), ""]
+    parts: list[RenderableType] = [table.pairs(head_lines(diff)), ""]
     shown = table.columns(ANSWERS, ANSWERS[1:])
-    for row in answers(diff):
+    for row in answer_rows(diff):
         table.add(shown, row, styles=["bold"])
     parts.append(shown)
     for name, step in diff.phases:
-        parts += ["", Text(titled(diff, name, step), style="bold"), _table(step), memory(step)]
+        parts += ["", Text(phase_title(diff, name, step), style="bold"), _table(step), memory_rows(step)]
     return Group(*parts, "", *LEGEND)
 
 
-@table.printed(of=StepDiff)
+@table.table_of(of=StepDiff)
 def step(diff: StepDiff) -> Group:
     """Two steps."""
     from rich.console import Group
     from rich.text import Text
 
     basis = map(wording.plain, diff.basis.words())
-    return Group(*basis, Text(_sides(diff), style="bold"), "", _table(diff), memory(diff), "", *LEGEND)
+    return Group(*basis, Text(_sides(diff), style="bold"), "", _table(diff), memory_rows(diff), "", *LEGEND)
 
 
 def _sides(step: StepDiff) -> str:
     return " → ".join(
-        dict.fromkeys(f"{wording.subject(r)}, {wording.step_title(r)}" for r in (step.before, step.after))
+        dict.fromkeys(
+            f"{wording.model_on_devices(r)}, {wording.step_title(r)}" for r in (step.before, step.after)
+        )
     )
 
 
@@ -238,7 +248,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [line.translate(_SWAPPED) for line in wrap(text.translate(_SWAPPED), width)]
 
 
-def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]:
+def flat_table(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]:
     """Headings, rows and the numeric columns of a table whose rows say all, with the total last."""
     rows = []
     for (inside, often), changes in ordered(step):
@@ -256,7 +266,7 @@ def flat(step: StepDiff) -> tuple[tuple[str, ...], list[tuple[str, ...]], range]
 def step_html(step: StepDiff) -> str:
     """One step as HTML."""
     top = table.caption(_sides(step)) + table.caption(wording.plain(step.basis), "small")
-    return top + table.html(*flat(step)) + _below(memory(step), *LEGEND)
+    return top + table.html(*flat_table(step)) + _below(memory_rows(step), *LEGEND)
 
 
 def _below(*lines: str) -> str:
@@ -266,14 +276,14 @@ def _below(*lines: str) -> str:
 @exporter("html", ".html", of=WorkloadDiff)
 def workload_html(diff: WorkloadDiff) -> str:
     """Two workloads as HTML."""
-    sides = " → ".join(dict.fromkeys(map(wording.subject, (diff.before, diff.after))))
-    parts = [table.caption(sides), table.html(("", ""), head(diff))]
-    parts.append(table.html(ANSWERS, answers(diff), range(1, 5)))
+    sides = " → ".join(dict.fromkeys(map(wording.model_on_devices, (diff.before, diff.after))))
+    parts = [table.caption(sides), table.html(("", ""), head_lines(diff))]
+    parts.append(table.html(ANSWERS, answer_rows(diff), range(1, 5)))
     for name, step in diff.phases:
         parts += [
-            table.caption(titled(diff, name, step)),
-            table.html(*flat(step)),
-            _below(memory(step)),
+            table.caption(phase_title(diff, name, step)),
+            table.html(*flat_table(step)),
+            _below(memory_rows(step)),
         ]
     return "".join((*parts, _below(*LEGEND)))
 
@@ -281,14 +291,14 @@ def workload_html(diff: WorkloadDiff) -> str:
 @exporter("md", ".md", of=WorkloadDiff)
 def to_markdown(diff: WorkloadDiff) -> str:
     """Two workloads to read."""
-    parts = ["# Difference\n", json.to_markdown(("", ""), head(diff))]
-    parts.append(json.to_markdown(ANSWERS, answers(diff), range(1, 5)))
+    parts = ["# Difference\n", json.to_markdown(("", ""), head_lines(diff))]
+    parts.append(json.to_markdown(ANSWERS, answer_rows(diff), range(1, 5)))
     for name, step in diff.phases:
-        title = titled(diff, name, step)
+        title = phase_title(diff, name, step)
         parts += [
             f"## {title[:1].upper()}{title[1:]}\n",
-            json.to_markdown(*flat(step)),
-            f"{json.md(memory(step))}.\n",
+            json.to_markdown(*flat_table(step)),
+            f"{json.md(memory_rows(step))}.\n",
         ]
     return "\n".join([*parts, f"{' '.join(LEGEND)}\n"])
 
@@ -303,10 +313,13 @@ def to_rows(diff: WorkloadDiff) -> list[dict[str, Any]]:
     """One flat row for each change of each phase, and a total for each phase, in SI units."""
     found = []
     for phase, step in diff.phases:
-        lines: list[tuple[dict[str, Any], Any]] = [(_said(c), c.figure) for c in step.changes]
+        lines: list[tuple[dict[str, Any], Any]] = [(_change_fields(c), c.figure) for c in step.changes]
         sides = {"before": step.basis.before, "after": step.basis.after}
         bases = {f"basis_{name}": "; ".join(map(str, side.shares)) for name, side in sides.items()}
-        for said, figure in [*lines, (_said(Change((), ())) | {"what": "total"} | bases, step.total)]:
+        for said, figure in [
+            *lines,
+            (_change_fields(Change((), ())) | {"what": "total"} | bases, step.total),
+        ]:
             pairs = {name: figure(name).to_dict() for name in FIGURES}
             found.append(
                 {"phase": phase} | said | {f"{n}_{k}": v for n, p in pairs.items() for k, v in p.items()}
@@ -314,7 +327,7 @@ def to_rows(diff: WorkloadDiff) -> list[dict[str, Any]]:
     return found
 
 
-def _said(change: Change) -> dict[str, Any]:
+def _change_fields(change: Change) -> dict[str, Any]:
     sides = {"before": change.before, "after": change.after}
     names = {name: " ".join(p.name for p in parts) for name, parts in sides.items()}
     times = {f"repeat_{name}": repeat_counts(parts).replace("×", "") for name, parts in sides.items()}

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.compare.conservation import Conservation, Total
-from llmir.backends.compare.explain import Amount, Explanation, KernelExplanation, Route
+from llmir.backends.compare.conservation import Conservation, ConservationTotal
+from llmir.backends.compare.explain import Amount, Explanation, KernelExplanation, NetworkRoute
 from llmir.backends.compare.sensitivity import Gain, Sensitivity
 from llmir.ir.sizes.polynomial import ATOMS
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")  # constants to four digits
 
 
-@table.printed(of=Explanation)
+@table.table_of(of=Explanation)
 def render_explanation(e: Explanation) -> RenderableType:
     """All of it, in the order in which one would work it out."""
     phase = e.phase
@@ -151,7 +151,7 @@ def _short(number: re.Match[str]) -> str:
 
 
 def _routes(e: Explanation) -> RenderableType:
-    def sum_(route: Route) -> str:
+    def sum_(route: NetworkRoute) -> str:
         legs = [f"{units.bytes(s.bytes)} over {s.link} / {units.bytes(s.rate)}/s" for s in route.sends]
         sent = legs[0] if len(legs) == 1 else f"max({', '.join(legs)})"
         return f"{units.time(route.latency_s)} + {sent}"
@@ -173,7 +173,7 @@ def _total(e: Explanation, phase: str) -> list[str]:
 LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul FLOPs"}
 
 
-@table.printed(of=Conservation)
+@table.table_of(of=Conservation)
 def render_conservation(held: Conservation) -> RenderableType:
     """The sums, what is replicated by name, and the verdict."""
     named, at = str(held.after.parallelism), held.at.symbols
@@ -201,7 +201,7 @@ def _unit(what: str) -> Any:
     return units.flops if what == "matmul_flops" else units.bytes
 
 
-def _total_cells(what: str, total: Total) -> list[str]:
+def _total_cells(what: str, total: ConservationTotal) -> list[str]:
     amounts = (total.unsharded, total.replicated, total.uneven, total.ranks, total.per_rank)
     return [_unit(what)(amount) if amount else "0" for amount in amounts]
 
@@ -209,7 +209,7 @@ def _total_cells(what: str, total: Total) -> list[str]:
 OPS = 3  # of those that save most
 
 
-@table.printed(of=Sensitivity)
+@table.table_of(of=Sensitivity)
 def render_sensitivity(of: Sensitivity) -> RenderableType:
     """A line a resource: what there is, what more of it saves of each phase's step, and in which ops."""
     from rich.padding import Padding

@@ -28,8 +28,8 @@ def to_csv(rows: Sequence[Mapping[str, object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = list(rows[0]) if rows else []
-    writer.writerow(map(readers.inert, names))
-    writer.writerows([readers.inert(row[name]) for name in names] for row in rows)
+    writer.writerow(map(readers.escape_formula, names))
+    writer.writerows([readers.escape_formula(row[name]) for name in names] for row in rows)
     return text.getvalue()
 
 
@@ -96,8 +96,8 @@ def workload_markdown(workload: Workload) -> str:
     steps = wording.phases(workload)
     compared = wording.compare_steps(report for _, report in steps)
     parts = [
-        f"# {md(wording.subject(workload))}\n",
-        to_markdown(("", ""), [*wording.head(workload), *wording.result(workload)]),
+        f"# {md(wording.model_on_devices(workload))}\n",
+        to_markdown(("", ""), [*wording.head_lines(workload), *wording.result_lines(workload)]),
         "".join(f"- Note: {md(note)}\n" for note in workload.notes),
         "## Steps\n",
         to_markdown(("", *(wording.TITLES[name] for name, _ in steps)), compared),

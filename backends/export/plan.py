@@ -11,9 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from llmir.backends.search.plan import Beyond, Candidate, Hour, Plans, PooledCandidate, Why, beyond, decode
+from llmir.backends.search.plan import (
+    BindingLimit,
+    Candidate,
+    HourlyCost,
+    NearestStructure,
+    Plans,
+    PoolCandidate,
+    decode_step,
+    nearest_structure,
+)
 from llmir.backends.search.structures import Structure
-from llmir.backends.search.traffic import USUAL, Limit
+from llmir.backends.search.traffic import DEFAULT_STATISTIC, LatencyLimit
 from llmir.backends.search.trial import UNIT
 from llmir.backends.simulate.router import ROUTERS
 from llmir.backends.step.facts import precision
@@ -68,16 +77,16 @@ def chart(plans: Plans) -> Iterator[Text]:
     yield Text(f"{'':>9}{'   '.join(legend)}")
 
 
-def hour(plans: Plans) -> list[str]:
+def hourly_sections(plans: Plans) -> list[str]:
     """What came, how it was answered, and what the servers held; nothing where no plan meets the limits."""
     try:
         found = plans.hour
     except InputError as error:
         return [f"no hour is simulated: {error}"]
-    return [] if found is None else [_came(found), _answered(found), _held(found)]
+    return [] if found is None else [_came(found), _answered(found), _kv_usage(found)]
 
 
-def contradiction(plans: Plans) -> list[str]:
+def hourly_misses(plans: Plans) -> list[str]:
     """What an hour misses that the runs that decide met, if anything."""
     try:
         found = plans.hour
@@ -97,9 +106,9 @@ def contradiction(plans: Plans) -> list[str]:
     ]
 
 
-def _came(found: Hour) -> str:
+def _came(found: HourlyCost) -> str:
     plan, requests = found.candidate, found.simulation.load
-    unit = "unit" if isinstance(plan, PooledCandidate) else "replica"
+    unit = "unit" if isinstance(plan, PoolCandidate) else "replica"
     one = "one" if found.replicas == 1 else f"{found.replicas:,}"
     is_, its = ("is", "its") if found.replicas == 1 else ("are", "their")
     of = f" of {plan.replicas:,} {unit}s {is_}" if plan.replicas > 1 else f" {unit} is"
@@ -113,18 +122,18 @@ def _requests(count: int) -> str:
     return f"{count:,} request{'' if count == 1 else 's'}"
 
 
-def _answered(found: Hour) -> str:
+def _answered(found: HourlyCost) -> str:
     times = []
     for name, of in found.spreads.items():
         p50, p99, worst = map(units.time, (of.p50, of.p99, found.worst[name]))
         times.append(f"{name.upper()} p50 {p50}, p99 {p99}, worst {worst}")
     limited = any(found.candidate.traffic.limits)
     late = round((1 - found.within) * len(found.simulation.load))
-    share = f"{units.met(found.within)} within all limits, {late:,} late"
+    share = f"{units.share_met(found.within)} within all limits, {late:,} late"
     return "; ".join([*times, *([share if late else "all within all limits"] if limited else [])])
 
 
-def _held(found: Hour) -> str:
+def _kv_usage(found: HourlyCost) -> str:
     room, most = found.simulation.capacity.blocks, found.simulation.most_blocks
     waits = (
         f"waiting to be read: {found.most_waiting:,} at most, {units.time(found.longest_queue_s)} at longest"
@@ -142,7 +151,8 @@ LIMITED = ("TTFT", "TPOT")
 def headings(plans: Plans) -> tuple[str, ...]:
     """Of the columns: beside the p99 stands what a limit is of, else the p50."""
     ttft, tpot = (
-        of.of if of and of.of != USUAL else "p50" for of in (plans.traffic.ttft, plans.traffic.tpot)
+        of.of if of and of.of != DEFAULT_STATISTIC else "p50"
+        for of in (plans.traffic.ttft, plans.traffic.tpot)
     )
     return "", "plan", "GPUs", "$/h", f"TTFT {ttft}", "p99", f"TPOT {tpot}", "p99 ", "within"
 
@@ -174,7 +184,7 @@ def answer(plans: Plans) -> str:
 
 def _laid(candidate: Candidate) -> str:
     """`7 replicas of tp 4`, or of pools their servers."""
-    if not isinstance(candidate, PooledCandidate):
+    if not isinstance(candidate, PoolCandidate):
         count = f"{candidate.replicas:,} replicas" if candidate.replicas > 1 else "one replica"
         return f"{count} of {candidate.structure.split}"
     sides = zip(("prefill", "decode"), candidate.servers, (candidate.reads, candidate.structure), strict=True)
@@ -187,7 +197,7 @@ def basis(plans: Plans) -> str:
     best = plans.best
     sizes = ""
     if best:
-        pooled = isinstance(best, PooledCandidate)
+        pooled = isinstance(best, PoolCandidate)
         servers = (" a decode server", "prefill ") if pooled else ("", "")
         each = "" if pooled or best.replicas == 1 else "each of "
         sizes = (
@@ -228,13 +238,13 @@ def goals(plans: Plans) -> list[str]:
     return ["; ".join(said)] if len(plans.ranked) > 1 else []
 
 
-def _limit(limit: Limit | None, used: float) -> str:
+def _limit(limit: LatencyLimit | None, used: float) -> str:
     if limit is None:
         return f"{units.time(used)}, no limit"
     return f"{units.time(used)} of {units.time(limit.seconds)} ({limit.of})"
 
 
-def served(plans: Plans) -> list[str]:
+def traffic_lines(plans: Plans) -> list[str]:
     """How the first plan answers the traffic."""
     best, traffic = plans.best, plans.traffic
     if best is None:
@@ -247,11 +257,11 @@ def served(plans: Plans) -> list[str]:
     ]
     rate = f"at {units.digits(traffic.rate)} requests/s: {', '.join(used)}"
     stable = f"stable to {units.digits(plans.largest_rate or 0)} requests/s"
-    within = f"{units.met(best.trial.within)} of requests within all limits; " if any(limits) else ""
+    within = f"{units.share_met(best.trial.within)} of requests within all limits; " if any(limits) else ""
     return [rate, within + stable]
 
 
-def assumed(plans: Plans) -> list[str]:
+def assumptions(plans: Plans) -> list[str]:
     """What the figures are of."""
     traffic, best = plans.traffic, plans.best
     of = dict.fromkeys(limit.of for limit in (traffic.ttft, traffic.tpot) if limit)
@@ -274,11 +284,11 @@ def assumed(plans: Plans) -> list[str]:
         lines.append(f"drafts of the first plan: {share} of a step makes them, the rest verifies them")
     errors = []
     for device, candidate in {c.structure.device.name: c for c in plans.shown}.items():
-        step = decode(candidate)
-        errors.append(f"{device} {wording.short_basis(step)}{wording.within(step.error)}")
+        step = decode_step(candidate)
+        errors.append(f"{device} {wording.basis_text(step)}{wording.error_band(step.error)}")
     if errors:
         lines.append(f"times: {'; '.join(errors)}")
-    lines += dict.fromkeys(note for each in plans.shown for note in decode(each).plan.notes)
+    lines += dict.fromkeys(note for each in plans.shown for note in decode_step(each).plan.notes)
     if best and best.ttft_s < float("inf"):
         ttft, tpot = units.time(best.ttft_s), units.time(best.tpot_s)
         mean = units.time(best.trial.ttft_s.mean), units.time(best.trial.tpot_s.mean)
@@ -293,7 +303,7 @@ def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
     trial, hourly, traffic = candidate.trial, candidate.cost_per_hour_usd, plans.traffic
     spreads = zip((traffic.ttft, traffic.tpot), (trial.ttft_s, trial.tpot_s), strict=True)
     times = [
-        (trial.limited(i) if of and of.of != USUAL else spread.p50, spread.p99)
+        (trial.limited(i) if of and of.of != DEFAULT_STATISTIC else spread.p50, spread.p99)
         for i, (of, spread) in enumerate(spreads)
     ]
     return (
@@ -302,11 +312,11 @@ def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
         f"{candidate.devices:,}",
         "–" if hourly is None else units.digits(hourly),
         *(units.time(time_s) for pair in times for time_s in pair),
-        units.met(trial.within),
+        units.share_met(trial.within),
     )
 
 
-def reason(plans: Plans, why: Why, candidate: Candidate) -> str:
+def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
     """Why a plan is not the first, in words."""
     op = f"{why.op} is {units.percent(why.share)} of a {why.step} step"
     if why.constraint in ("ttft", "tpot"):
@@ -337,7 +347,7 @@ def reason(plans: Plans, why: Why, candidate: Candidate) -> str:
         same = "costs as much" if plans.priced else "takes as many GPUs"
         more = f"{same}, and answers {units.digits(candidate.tokens_per_s_user)} tokens/s a user"
         more += f", not {units.digits(best.tokens_per_s_user)}"
-    if isinstance(best, PooledCandidate) and not isinstance(candidate, PooledCandidate):
+    if isinstance(best, PoolCandidate) and not isinstance(candidate, PoolCandidate):
         op = "its decode steps wait for prompts that are read beside them"
     else:
         op = f"{op}, {units.percent(why.than)} in the first plan"
@@ -367,13 +377,13 @@ def misses(plans: Plans) -> list[str]:
     if plans.missed:
         closest = plans.missed[0]
         return [f"closest is {name(plans, closest)}: {reason(plans, plans.why(closest), closest)}"]
-    if near := beyond(plans):
-        return [_beyond(plans, near)]
+    if near := nearest_structure(plans):
+        return [_nearest_plan(plans, near)]
     first = [f"closest is {of}: {refusal.why}" for of, refusal in plans.refused.items()][:1]
     return first or ["no plan is within the limits"]
 
 
-def _beyond(plans: Plans, near: Beyond) -> str:
+def _nearest_plan(plans: Plans, near: NearestStructure) -> str:
     """The plan that misses the limits least, by closed form."""
     at_once = "one request" if near.batch == 1 else f"{near.batch:,} requests"
     used = f"{near.constraint.upper()} is {units.time(near.seconds)} of {units.time(near.limit)}"
@@ -394,7 +404,7 @@ def counts(plans: Plans) -> str:
     return f"{points:,} plans of {many} by closed form, {len(plans.shown)} simulated{refused}"
 
 
-@table.printed(of=Plans)
+@table.table_of(of=Plans)
 def plans(plans: Plans) -> Group:
     """The answer, what it assumes, the plans, why each loser lost, and the front."""
     from rich.text import Text
@@ -403,11 +413,13 @@ def plans(plans: Plans) -> Group:
         return Text(line, style=QUIET)
 
     head = Text(answer(plans), style=f"bold {GOOD if plans.best else BAD}")
-    parts: list[Any] = [head, basis(plans), *served(plans), *energy(plans)]
+    parts: list[Any] = [head, basis(plans), *traffic_lines(plans), *energy(plans)]
     parts += (
-        ["", *hour(plans), *(Text(line, style=BAD) for line in contradiction(plans))] if plans.best else []
+        ["", *hourly_sections(plans), *(Text(line, style=BAD) for line in hourly_misses(plans))]
+        if plans.best
+        else []
     )
-    parts += ["", *map(quiet, assumed(plans))]
+    parts += ["", *map(quiet, assumptions(plans))]
     heads = headings(plans)
     shown = table.columns(heads, heads[2:], gap=1)
     for number, each in enumerate(plans.shown, 1):
@@ -436,7 +448,10 @@ def _styles(plans: Plans, candidate: Candidate) -> list[str]:
     pairs = []
     for i, of in enumerate((plans.traffic.ttft, plans.traffic.tpot)):
         late = BAD if of and candidate.trial.expected(i) > of.seconds else ""
-        pairs += ["" if of and of.of == USUAL else late, late if of and of.of == USUAL else ""]
+        pairs += [
+            "" if of and of.of == DEFAULT_STATISTIC else late,
+            late if of and of.of == DEFAULT_STATISTIC else "",
+        ]
     return ["", "", "", "", *pairs, BAD if any(pairs) else ""]
 
 
@@ -461,19 +476,26 @@ def to_csv(plans: Plans) -> str:
     return json.to_csv(_rows(plans))
 
 
-def _told(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[str, str]]]:
+def _report_parts(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[str, str]]]:
     """What a report says: lines, a row for each plan, and why each is where it is."""
     rows = [row(plans, n, each) for n, each in enumerate(plans.shown, 1)]
     whys = [(str(n), reason(plans, plans.why(c), c)) for n, c in enumerate(plans.shown, 1)]
-    lines = [answer(plans), basis(plans), *served(plans), *energy(plans), *hour(plans), *contradiction(plans)]
-    lines += [*goals(plans), *assumed(plans)]
+    lines = [
+        answer(plans),
+        basis(plans),
+        *traffic_lines(plans),
+        *energy(plans),
+        *hourly_sections(plans),
+        *hourly_misses(plans),
+    ]
+    lines += [*goals(plans), *assumptions(plans)]
     return lines, rows, whys
 
 
 @exporter("md", ".md", of=Plans)
 def to_markdown(plans: Plans) -> str:
     """A report to read."""
-    lines, rows, whys = _told(plans)
+    lines, rows, whys = _report_parts(plans)
     parts = ["\n\n".join(map(json.md, lines)) + "\n"]
     if rows:
         parts += [json.to_markdown(headings(plans), rows, NUMBERS), json.to_markdown(("", "why"), whys)]
@@ -483,6 +505,6 @@ def to_markdown(plans: Plans) -> str:
 @exporter("html", ".html", of=Plans)
 def to_html(plans: Plans) -> str:
     """A report as HTML."""
-    lines, rows, whys = _told(plans)
+    lines, rows, whys = _report_parts(plans)
     head = table.html(("", ""), [("", line) for line in lines])
     return head + table.html(headings(plans), rows, NUMBERS) + table.html(("", "why"), whys)

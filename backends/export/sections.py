@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmir.base.dataclass import dataclass
-from llmir.base.formats import Shown, exporter
+from llmir.base.formats import Displayable, exporter
 from llmir.base.values import Figures
 
 from . import json, table
@@ -38,7 +38,7 @@ def sectioned(of: type) -> Callable[[Sections], Sections]:
     """A decorator: the function gives the sections of things of that class."""
 
     def take(sections: Sections) -> Sections:
-        @table.printed(of=of)
+        @table.table_of(of=of)
         def printed(found: Any) -> Group:
             shown: list[RenderableType] = []
             for section in sections(found):
@@ -69,7 +69,7 @@ def _table(section: Section) -> RenderableType:
 
 
 @dataclass(frozen=True)
-class Rows(Figures, Shown):
+class Rows(Figures, Displayable):
     """Rows with equal keys, and the table that a person sees of them, with units.
 
     `data` is their JSON, where that is not a list of the rows.
@@ -80,7 +80,7 @@ class Rows(Figures, Shown):
     data: Any = None
 
 
-@table.printed(of=Rows)
+@table.table_of(of=Rows)
 def shown(rows: Rows) -> RenderableType:
     """The table."""
     return rows.table

@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmir.backends.request.closed_loop import Service
+from llmir.backends.request.closed_loop import ClosedLoopWorkload
 from llmir.backends.simulate.load import Array
-from llmir.backends.simulate.replications import RATES, Rates, Replications
-from llmir.backends.simulate.result import QUANTILES, SimulatedPools, SimulatedReplicas, Simulation, Spread
+from llmir.backends.simulate.replications import RATES, RateSeries, Replications
+from llmir.backends.simulate.result import (
+    QUANTILES,
+    LatencySpread,
+    PoolSimulation,
+    ReplicaSimulation,
+    Simulation,
+)
 from llmir.base.formats import exporter
 
 from . import json, table, units, wording
@@ -33,24 +39,24 @@ _BAR = 24  # columns of the longest bar
 _STYLES = ("blue", "bright_black", "dark_orange")
 
 
-def headings(service: Service) -> tuple[str, str, str]:
+def headings(service: ClosedLoopWorkload) -> tuple[str, str, str]:
     """Of the columns: a label, the batch, the loop."""
     users = service.batch
     many = f"{users:,} users in a closed loop" if users > 1 else "1 user in a closed loop"
     return "", f"one batch of {users:,}", many
 
 
-def compared(service: Service) -> list[tuple[str, str, str]]:
+def loop_rows(service: ClosedLoopWorkload) -> list[tuple[str, str, str]]:
     """A row a figure: what it is, of the batch, and of the loop."""
     loop, ranks = service.loop, service.program.devices
-    first = wording.within(service.prefill.error)
+    first = wording.error_band(service.prefill.error)
     batch = units.time(service.ttft_s) + first
-    if wording.reads(service) > 1 and service.batch > 1:
+    if wording.prefill_steps(service) > 1 and service.batch > 1:
         batch += f", mean {units.time(service.ttft_mean_s)}"
     rows = [("TTFT, first token", batch, units.time(loop.ttft_s) + first)]
     if service.tpot_s is not None and service.decode and loop.tpot_s is not None:
-        later = units.time(service.tpot_s) + wording.within(service.decode.error)
-        served = units.time(loop.tpot_s) + wording.within(loop.error)
+        later = units.time(service.tpot_s) + wording.error_band(service.decode.error)
+        served = units.time(loop.tpot_s) + wording.error_band(loop.error)
         rows.append(("TPOT, later tokens", later, served))
     each = f", {units.digits(loop.output_tokens_per_s / ranks)} a device" if ranks > 1 else ""
     rates = units.digits(service.output_tokens_per_s), units.digits(loop.output_tokens_per_s)
@@ -71,7 +77,7 @@ def compared(service: Service) -> list[tuple[str, str, str]]:
     return rows
 
 
-def steps(service: Service) -> str:
+def steps(service: ClosedLoopWorkload) -> str:
     """How the engine fills its steps, in words."""
     loop = service.loop
     mixes, whole = loop.scheduler.mixes, "" if loop.chunk else "whole "
@@ -81,19 +87,19 @@ def steps(service: Service) -> str:
     if loop.chunk:
         by = f", by {loop.job.budget_by}" if loop.job.budget_by else ""
         most = f"of {loop.chunk:,} tokens at most on each rank{by}"
-    reads = wording.reads(service)
+    reads = wording.prefill_steps(service)
     alone = f"all prompts in {f'{reads:,} such steps' if reads > 1 else 'one step'}, then decodes"
     return f"steps {most}: {how}; of the one batch {alone}"
 
 
-def arrivals(service: Service) -> str:
+def arrivals(service: ClosedLoopWorkload) -> str:
     """When the users' prompts are taken to come."""
     if service.loop.scheduler.mixes:
         return "Prompts come one by one, spread over the time of an answer."
     return "Prompts come in waves: answers are equally long, begin together and end together."
 
 
-def why(service: Service) -> list[tuple[str, str, float]]:
+def tpot_terms(service: ClosedLoopWorkload) -> list[tuple[str, str, float]]:
     """The terms of the loop's TPOT: milliseconds, what they are, their share."""
     tpot = service.loop.tpot_s or 1.0
     return [
@@ -101,28 +107,28 @@ def why(service: Service) -> list[tuple[str, str, float]]:
     ]
 
 
-def _title(service: Service) -> str:
+def _title(service: ClosedLoopWorkload) -> str:
     return f"a token of the loop: {units.time(service.loop.tpot_s or 0.0)} ="
 
 
-@table.printed(of=Service)
-def service(service: Service) -> Group:
+@table.table_of(of=ClosedLoopWorkload)
+def closed_loop_sections(service: ClosedLoopWorkload) -> Group:
     """The whole report: what was priced, both answers, why they differ, and the steps of the batch."""
     from rich.text import Text
 
     names = headings(service)
     answers = table.columns(names)
-    for row in compared(service):
+    for row in loop_rows(service):
         table.add(answers, row, styles=["bold"])
     parts: list[RenderableType] = [answers, ""]
-    if terms := why(service):
+    if terms := tpot_terms(service):
         parts += [Text(_title(service), style="bold"), _bars(terms)]
     parts += [
         f"{wording.plain(steps(service))}. {arrivals(service)}",
         "",
         table.pairs(wording.memory(service)),
     ]
-    return table.answered(service, *parts)
+    return table.answer_sections(service, *parts)
 
 
 def _bars(terms: list[tuple[str, str, float]]) -> RenderableType:
@@ -144,29 +150,29 @@ def _colours(count: int) -> Iterator[str]:
     yield from (_STYLES[0], *(_STYLES[1],) * (count - 2), *(_STYLES[2],) * (count > 1))
 
 
-@exporter("md", ".md", of=Service)
-def service_markdown(service: Service) -> str:
+@exporter("md", ".md", of=ClosedLoopWorkload)
+def service_markdown(service: ClosedLoopWorkload) -> str:
     """A report to read."""
-    terms = [(time, what, units.percent(share)) for time, what, share in why(service)]
+    terms = [(time, what, units.percent(share)) for time, what, share in tpot_terms(service)]
     parts = [
         json.workload_markdown(service),
         "## Closed loop\n",
-        json.to_markdown(headings(service), compared(service)),
+        json.to_markdown(headings(service), loop_rows(service)),
         *([json.to_markdown(("ms a token", "of", "share"), terms, (0, 2))] if terms else []),
         f"{steps(service).capitalize()}. {arrivals(service)}\n",
     ]
     return "\n".join(parts)
 
 
-@exporter("html", ".html", of=Service)
-def service_html(service: Service) -> str:
+@exporter("html", ".html", of=ClosedLoopWorkload)
+def service_html(service: ClosedLoopWorkload) -> str:
     """A report as HTML."""
     parts = [
         table.workload_html(service),
         table.caption("closed loop"),
-        table.html(headings(service), compared(service)),
+        table.html(headings(service), loop_rows(service)),
     ]
-    if terms := why(service):
+    if terms := tpot_terms(service):
         rows = [(time, what, units.percent(share)) for time, what, share in terms]
         parts += [table.caption(_title(service)), table.html(("ms", "of", "share"), rows, (0, 2))]
     return "".join((*parts, *(table.caption(line, "small") for line in (steps(service), arrivals(service)))))
@@ -225,8 +231,8 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
     states = f", {room.state:,} of which hold the states of each sequence" if room.state else ""
     limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
     return [
-        *(pair for pair in wording.head(found.job) if pair[0] in kept),
-        ("requests", f"{len(load):,}{comes(found)}, {', '.join(lengths)} tokens on average"),
+        *(pair for pair in wording.head_lines(found.job) if pair[0] in kept),
+        ("requests", f"{len(load):,}{arrival_text(found)}, {', '.join(lengths)} tokens on average"),
         ("load", _state(found)),
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
@@ -234,7 +240,7 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
     ]
 
 
-def comes(found: Simulation) -> str:
+def arrival_text(found: Simulation) -> str:
     """How requests come."""
     load = found.load
     if load.users:
@@ -254,7 +260,7 @@ def _state(found: Simulation) -> str:
     return f"{words[found.overloaded]}{most}"
 
 
-def served(found: Simulation) -> list[tuple[str, str]]:
+def server_lines(found: Simulation) -> list[tuple[str, str]]:
     """What the server did."""
     limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
     named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
@@ -264,7 +270,7 @@ def served(found: Simulation) -> list[tuple[str, str]]:
     preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
     return [
         *([] if good is None or share is None else [("goodput", _good(good, share, named))]),
-        *money(found),
+        *cost_lines(found),
         (
             "time",
             f"{units.time(found.duration_s)}, {units.percent(found.busy)} of it in {found.steps:,} steps",
@@ -281,10 +287,10 @@ def served(found: Simulation) -> list[tuple[str, str]]:
 
 
 def _good(rate: float, share: float, named: str) -> str:
-    return f"{units.digits(rate)} requests/s within limits, {units.met(share)} of them: {named}"
+    return f"{units.digits(rate)} requests/s within limits, {units.share_met(share)} of them: {named}"
 
 
-def money(found: Simulation) -> list[tuple[str, str]]:
+def cost_lines(found: Simulation) -> list[tuple[str, str]]:
     """What the devices cost, by the clock and in steps, what a dollar buys, and what they draw."""
     known, lines = found.spending, []
     if known.cost_usd_per_mtok is not None:
@@ -310,7 +316,7 @@ def simulation(found: Simulation) -> list[Section]:
     return [
         Section(("", ""), simulation_settings(found)),
         Section(HEADINGS, latencies(found)),
-        Section(("", ""), served(found)),
+        Section(("", ""), server_lines(found)),
     ]
 
 
@@ -321,7 +327,7 @@ def simulation_csv(found: Simulation) -> str:
         {"figure": name, **spread._asdict()} for name, spread in found.latencies.items() if spread
     ]
     single = {name: getattr(found, name) for name in ("rate", *RATES)} | found.spending._asdict()
-    none = dict.fromkeys(Spread._fields)
+    none = dict.fromkeys(LatencySpread._fields)
     rows += [{"figure": name, **none, "mean": x} for name, x in single.items() if x is not None]
     return json.to_csv(rows)
 
@@ -371,7 +377,7 @@ def _lines(columns: Mapping[str, Array]) -> str:
     )
 
 
-@table.printed(of=Replications)
+@table.table_of(of=Replications)
 def replications(found: Replications) -> Group:
     """What was asked, and the latencies with their intervals."""
     shown = table.columns(HEADINGS, HEADINGS[1:], HEADINGS[:1])
@@ -409,7 +415,7 @@ def replications_csv(found: Replications) -> str:
 COLUMNS = ("replica", "requests", "busy", "decoding", "blocks", "prefix hits", "TTFT", "TTFT p99")
 
 
-def replicas(found: SimulatedReplicas) -> Iterator[tuple[str, ...]]:
+def replicas(found: ReplicaSimulation) -> Iterator[tuple[str, ...]]:
     """A row a replica."""
     for number, known in enumerate(found.figures):
         ttft = known["ttft_s"]
@@ -424,8 +430,8 @@ def replicas(found: SimulatedReplicas) -> Iterator[tuple[str, ...]]:
         )
 
 
-@sectioned(of=SimulatedReplicas)
-def fleet(found: SimulatedReplicas) -> list[Section]:
+@sectioned(of=ReplicaSimulation)
+def fleet(found: ReplicaSimulation) -> list[Section]:
     """What was asked and of how many, the latencies, what the servers did, and each of them."""
     head, *rest = simulation(found)
     many = f"{len(found.replicas):,} of this device, {found.router}"
@@ -437,7 +443,7 @@ READERS = ("prefill", "requests", "busy", "blocks", "waiting", "waiting p99")
 WRITERS = ("decode", "requests", "busy", "blocks", "waiting", "waiting p99", "decoding", "preempted")
 
 
-def servers(fleet: SimulatedReplicas, headings: tuple[str, ...]) -> list[tuple[str, ...]]:
+def servers(fleet: ReplicaSimulation, headings: tuple[str, ...]) -> list[tuple[str, ...]]:
     """A row a server."""
     rows = []
     for number, (known, one) in enumerate(zip(fleet.figures, fleet.replicas, strict=True)):
@@ -456,8 +462,8 @@ def servers(fleet: SimulatedReplicas, headings: tuple[str, ...]) -> list[tuple[s
     return rows
 
 
-@sectioned(of=SimulatedPools)
-def pooled(found: SimulatedPools) -> list[Section]:
+@sectioned(of=PoolSimulation)
+def pooled(found: PoolSimulation) -> list[Section]:
     """What was asked and of what, the latencies, what the servers did, and each of them."""
     prefill, decode, channel = found.prefill, found.decode, found.channel
     assert prefill is not None
@@ -493,21 +499,21 @@ _SHOWN = ("ttft", "tpot")
 _PAIRS = ("model", "precision", "device", "links", "cost model", "policy", "cache")
 
 
-def first(run: Simulation | Replications) -> Simulation:
+def first_run(run: Simulation | Replications) -> Simulation:
     """The run, or the first of several."""
     return run.runs[0] if isinstance(run, Replications) else run
 
 
-def rate_settings(found: Rates) -> list[tuple[str, str]]:
+def rate_settings(found: RateSeries) -> list[tuple[str, str]]:
     """What served which requests, whatever their rate."""
-    one = first(found.runs[0])
+    one = first_run(found.runs[0])
     of = (("prompt", one.load.prompt), ("generate", one.load.generate))
     lengths = ", ".join(f"{name} {units.digits(float(n.mean()))}" for name, n in of)
     pairs = [pair for pair in simulation_settings(one) if pair[0] in _PAIRS]
     return [*pairs, ("requests", f"{len(one.load):,} a run, {lengths} tokens on average")]
 
 
-def rows(found: Rates) -> Iterator[dict[str, Any]]:
+def rows(found: RateSeries) -> Iterator[dict[str, Any]]:
     """Of each rate what latencies and figures are, on average over replications; `overloaded` as a share."""
     for run in found.runs:
         one = isinstance(run, Replications)
@@ -515,7 +521,7 @@ def rows(found: Rates) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"rate": sum(float(r.rate or 0) for r in each) / len(each)}
         for name in each[0].latencies:
             of: Any = run.latencies.get(name)
-            for stat in Spread._fields:
+            for stat in LatencySpread._fields:
                 known = None if of is None else of[stat].mean if one else getattr(of, stat)
                 row[f"{name}_{stat}_s"] = known
         figures: Any = run.figures if isinstance(run, Replications) else None
@@ -526,8 +532,8 @@ def rows(found: Rates) -> Iterator[dict[str, Any]]:
         yield {**row, "overloaded": sum(over) / len(over) if over else None}
 
 
-@table.printed(of=Rates)
-def rates(found: Rates) -> Group:
+@table.table_of(of=RateSeries)
+def rates(found: RateSeries) -> Group:
     """What was asked, and a line for each rate."""
     stats = (f"{of.upper()} {stat}" for of in _SHOWN for stat in ("p50", "p99"))
     heads = ("requests/s", *stats, "tokens/s", "")

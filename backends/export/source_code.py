@@ -9,8 +9,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from llmir.backends.request.portable import STEP, Emission, Steps
-from llmir.backends.tape.languages import BIGINT, JAVASCRIPT, PYTHON, Language, called, whole
+from llmir.backends.request.portable import STEP, PortableProgram, PortableSteps
+from llmir.backends.tape.languages import (
+    BIGINT,
+    JAVASCRIPT,
+    PYTHON,
+    Language,
+    called_functions,
+    integer_outputs,
+)
 from llmir.backends.tape.record import Function
 from llmir.backends.work.rows import AMOUNTS, BOUNDS
 from llmir.base.arguments import MOST, choice
@@ -19,7 +26,7 @@ from llmir.ir.core.program import Program
 from . import wording
 
 
-class Dialect(NamedTuple):
+class SourceDialect(NamedTuple):
     """A language, that of exact counts, and how a module says the rest.
 
     `data` is a constant of JSON, `amounts` a function that joins exact amounts and rounded ones in order,
@@ -37,7 +44,7 @@ class Dialect(NamedTuple):
     after: str
 
 
-JS = Dialect(
+JS = SourceDialect(
     JAVASCRIPT,
     BIGINT,
     "//",
@@ -106,7 +113,7 @@ export function ops(batch = 1, fresh = 1, context = 0) {
 }
 """,
 )
-PY = Dialect(
+PY = SourceDialect(
     PYTHON,
     PYTHON,
     "#",
@@ -169,10 +176,10 @@ def ops(batch=1, new=1, context=0):
 )
 
 
-DIALECTS: Mapping[str, Dialect] = {"js": JS, "py": PY}
+DIALECTS: Mapping[str, SourceDialect] = {"js": JS, "py": PY}
 
 
-def emitted(emission: Emission, to: str, version: str) -> str:
+def emit_source(emission: PortableProgram, to: str, version: str) -> str:
     """The source of a module in JavaScript (`js`) or Python (`py`): `price` and `ops` of a step.
 
     `version` is that of what writes it.
@@ -180,10 +187,10 @@ def emitted(emission: Emission, to: str, version: str) -> str:
     return "\n".join(_parts(emission, DIALECTS[str(choice("to", to, tuple(DIALECTS)))], version))
 
 
-def _parts(emission: Emission, dialect: Dialect, version: str) -> Iterator[str]:
+def _parts(emission: PortableProgram, dialect: SourceDialect, version: str) -> Iterator[str]:
     steps = emission.steps
     functions = [f for of in steps.values() for f in (of.step, of.times, of.amounts)]
-    calls = {function: f"k{i}" for i, function in enumerate(called(functions))}
+    calls = {function: f"k{i}" for i, function in enumerate(called_functions(functions))}
     yield "".join(f"{dialect.comment} {line}\n" for line in _head(emission, version))
     yield dialect.before
     yield dialect.data.format("about", json.dumps(_about(emission, version), indent=2))
@@ -198,9 +205,11 @@ def _parts(emission: Emission, dialect: Dialect, version: str) -> Iterator[str]:
     yield dialect.after
 
 
-def _amounts(phase: str, amounts: Function, dialect: Dialect, calls: Mapping[Function, str]) -> Iterator[str]:
+def _amounts(
+    phase: str, amounts: Function, dialect: SourceDialect, calls: Mapping[Function, str]
+) -> Iterator[str]:
     """What ops do, as three functions: of exact numbers, of others, and of all in order."""
-    exact = whole(amounts)
+    exact = integer_outputs(amounts)
     kinds = "exact", "rounded"
     places: dict[str, dict[int, int]] = {kind: {} for kind in kinds}
     order = []
@@ -214,14 +223,14 @@ def _amounts(phase: str, amounts: Function, dialect: Dialect, calls: Mapping[Fun
     yield dialect.amounts.format(phase, ", ".join(order))
 
 
-def _head(emission: Emission, version: str) -> Iterator[str]:
+def _head(emission: PortableProgram, version: str) -> Iterator[str]:
     program = emission.program
     yield f"Prices of {wording.plain(program.name)} on {wording.plain(emission.model.device.name)}"
     yield f"by llmir {version}, {emission.model.name}"
     yield "SPDX-License-Identifier: Apache-2.0"
 
 
-def _about(emission: Emission, version: str) -> dict[str, Any]:
+def _about(emission: PortableProgram, version: str) -> dict[str, Any]:
     program, model = emission.program, emission.model
     return {
         "model": program.name,
@@ -253,5 +262,5 @@ def _inputs(program: Program) -> list[dict[str, Any]]:
     return [dict(zip(("name", "what", "least", "most"), each, strict=True)) for each in said]
 
 
-def _rows(steps: Steps) -> list[dict[str, Any]]:
+def _rows(steps: PortableSteps) -> list[dict[str, Any]]:
     return [{**op.fixed, "priced": op.priced, "amounts": op.amounts, "bases": op.bases} for op in steps.ops]

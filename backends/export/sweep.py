@@ -21,8 +21,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from llmir.backends.search.structures import all_of
-from llmir.backends.search.sweep import BLOCK, LOST, POINTS, SHARES, Part, Sweep, schema
+from llmir.backends.search.structures import combined_reason
+from llmir.backends.search.sweep import BLOCK, LOST, POINTS, SHARES, Sweep, SweepPart, schema
 from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError, OutputError
@@ -76,7 +76,7 @@ def to_arrow(sweep: Sweep) -> bytes:
     return out.getvalue()
 
 
-@table.printed(of=Sweep)
+@table.table_of(of=Sweep)
 def shown(sweep: Sweep) -> RenderableType:
     """The first rows: axes of several values, time, memory, what bounds most, price; and what was refused."""
     from rich.text import Text
@@ -139,7 +139,7 @@ def _cells(row: dict[str, Any], spent: Iterable[str]) -> tuple[str, ...]:
 LINES = 1 << 13  # that are text in memory at once
 
 
-class Format(ABC):
+class SweepFormat(ABC):
     """How a sweep with these axes lies in files."""
 
     suffix: ClassVar[str]
@@ -148,7 +148,7 @@ class Format(ABC):
         self.axes = axes
 
     @abstractmethod
-    def write(self, path: Path, parts: Iterable[Part]) -> None:
+    def write(self, path: Path, parts: Iterable[SweepPart]) -> None:
         """A file of some parts, none of which stays in memory."""
 
     @abstractmethod
@@ -160,7 +160,7 @@ class Format(ABC):
         """Of each row of a file, why it is refused."""
 
 
-class Text(Format):
+class TextFormat(SweepFormat):
     """Lines, the first `heading` of which name the columns."""
 
     heading: ClassVar[int] = 0
@@ -169,7 +169,7 @@ class Text(Format):
     def text(self, rows: list[dict[str, Any]]) -> str:
         """Some rows, below a heading."""
 
-    def write(self, path: Path, parts: Iterable[Part]) -> None:
+    def write(self, path: Path, parts: Iterable[SweepPart]) -> None:
         """In pieces."""
         with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             rows = chain.from_iterable(Sweep(self.axes, [part]).rows() for part in parts)
@@ -188,7 +188,7 @@ class Text(Format):
                     shutil.copyfileobj(part, whole, 1 << 20)
 
 
-class Csv(Text):
+class CsvFormat(TextFormat):
     """A line for each row, in SI units."""
 
     suffix = ".csv"
@@ -206,7 +206,7 @@ class Csv(Text):
             yield from (row["refused"] or None for row in csv.DictReader(file))
 
 
-class JsonLines(Text):
+class JsonLinesFormat(TextFormat):
     """An object a line."""
 
     suffix = ".jsonl"
@@ -221,7 +221,7 @@ class JsonLines(Text):
             yield from (json.loads(line)["refused"] for line in file)
 
 
-class Columns(Format):
+class ColumnFormat(SweepFormat):
     """Tables of pyarrow, which must be installed."""
 
     def __init__(self, axes: Mapping[str, Any]) -> None:
@@ -239,7 +239,7 @@ class Columns(Format):
     def tables(self, path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """The tables in a file."""
 
-    def write(self, path: Path, parts: Iterable[Part]) -> None:
+    def write(self, path: Path, parts: Iterable[SweepPart]) -> None:
         """A table for each part."""
         with closing(self.writer(path)) as file:
             for part in parts:
@@ -265,7 +265,7 @@ class Columns(Format):
             yield from part.column("refused").to_pylist()
 
 
-class Parquet(Columns):
+class ParquetFormat(ColumnFormat):
     """As pandas, polars and DuckDB read it."""
 
     suffix = ".parquet"
@@ -286,7 +286,7 @@ class Parquet(Columns):
                 yield file.read_row_group(group, columns=columns)
 
 
-class Arrow(Columns):
+class ArrowFormat(ColumnFormat):
     """As Feather reads it."""
 
     suffix = ".arrow"
@@ -307,11 +307,11 @@ class Arrow(Columns):
                 yield table.select(columns) if columns else table
 
 
-FORMATS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
-    "csv": Csv,
-    "jsonl": JsonLines,
-    "parquet": Parquet,
-    "arrow": Arrow,
+FORMATS: Mapping[str, Callable[[Mapping[str, Any]], SweepFormat]] = {
+    "csv": CsvFormat,
+    "jsonl": JsonLinesFormat,
+    "parquet": ParquetFormat,
+    "arrow": ArrowFormat,
 }
 
 
@@ -319,7 +319,7 @@ _PART = re.compile(r"\d{5,}-([0-9a-f]{32})(-lost)?\.(?:csv|jsonl|parquet|arrow)"
 
 
 @dataclass(frozen=True)
-class Written(Pairs):
+class SweepFile(Pairs):
     """A sweep that lies in a file, or in a folder of parts: how many rows, and how many of them are refused.
 
     `why` is the first reason, and `read` the structures that were there already.
@@ -344,19 +344,19 @@ class Written(Pairs):
         return [*said, ("refused", f"{self.refused:,}: {self.why}")] if self.refused else said
 
 
-class Counts(NamedTuple):
+class RowCounts(NamedTuple):
     """Rows of a part, those refused, and the first reason."""
 
     rows: int
     refused: int
     why: str | None
 
-    def and_of(self, part: Part) -> Counts:
+    def and_of(self, part: SweepPart) -> RowCounts:
         """With those of a part."""
-        return Counts(self.rows + len(part), self.refused + part.refusals, self.why or part.why)
+        return RowCounts(self.rows + len(part), self.refused + part.refusals, self.why or part.why)
 
 
-class Folder:
+class SweepFolder:
     """The folder that parts are written to, and what becomes of it at the end.
 
     `target` is the file that they are put together in, None where the folder itself is asked for.
@@ -364,12 +364,12 @@ class Folder:
 
     def __init__(self, path: Path, form: str, target: Path | None, shown: str) -> None:
         self.path, self.form, self.target, self.shown = path, form, target, shown
-        self.found: dict[int, tuple[Path, Counts]] = {}
+        self.found: dict[int, tuple[Path, RowCounts]] = {}
         self._keys: dict[int, str] = {}
         self.read = 0
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], form: str | None) -> Folder:
+    def of(cls, path: str | os.PathLike[str], form: str | None) -> SweepFolder:
         """What such a path means; InputError for a format that there is none of, and for a path that is none.
 
         OutputError for what cannot be written.
@@ -394,7 +394,7 @@ class Folder:
     @contextmanager
     def opened(self, axes: Mapping[str, Any]) -> Iterator[None]:
         """With the folder made, and what lies in it known."""
-        self.format: Format = FORMATS[self.form](axes)
+        self.format: SweepFormat = FORMATS[self.form](axes)
         if not self.path.parent.is_dir():
             missing = plain(str(self.path.parent), limit=1000)
             raise OutputError(f"{plain(self.shown, limit=1000)}: there is no folder {missing}")
@@ -413,7 +413,7 @@ class Folder:
             with suppress(OSError):  # which is not empty
                 self.path.rmdir()
 
-    def find(self, index: int, key: str) -> Counts | None:
+    def find(self, index: int, key: str) -> RowCounts | None:
         """The whole part of that key, at that place from now on; None where it must be computed."""
         self._keys[index] = key
         file = self._there.get(key)
@@ -424,13 +424,13 @@ class Folder:
         self._put(index, file, counts)
         return counts
 
-    def add(self, index: int, parts: Iterable[Part]) -> None:
+    def add(self, index: int, parts: Iterable[SweepPart]) -> None:
         """Write a part of some pieces, whole or not at all; what stands for its structure stands alone."""
         file = self._aside / f"part{self.format.suffix}"
-        alone: list[Part] = []
-        counts = Counts(0, 0, None)
+        alone: list[SweepPart] = []
+        counts = RowCounts(0, 0, None)
 
-        def pieces() -> Iterator[Part]:
+        def pieces() -> Iterator[SweepPart]:
             nonlocal counts
             for part in parts:
                 if part.alone:
@@ -442,10 +442,10 @@ class Folder:
         self.format.write(file, pieces())
         if alone:
             self.format.write(file, alone)
-            counts = Counts(0, 0, None).and_of(alone[0])
+            counts = RowCounts(0, 0, None).and_of(alone[0])
         self._put(index, file, counts)
 
-    def _put(self, index: int, file: Path, counts: Counts) -> None:
+    def _put(self, index: int, file: Path, counts: RowCounts) -> None:
         lost = "-lost" if counts.why == LOST else ""  # which is tried again next time
         place = self.path / f"{index:05}-{self._keys[index]}{lost}{self.format.suffix}"
         os.replace(file, place)
@@ -457,7 +457,7 @@ class Folder:
         place = self.path if os.path.isabs(self.shown) else os.path.relpath(self.path)
         return f"interrupted; {whole} in {place}, from which the same command goes on"
 
-    def whole(self) -> Written:
+    def whole(self) -> SweepFile:
         """The end: one file where that is asked for, and no other parts."""
         files = [self.found[index][0] for index in sorted(self.found)]
         counts = [counts for _, counts in self.found.values()]
@@ -466,13 +466,13 @@ class Folder:
         if rows == refused:
             for file in files:
                 file.unlink()
-            raise InputError(all_of(rows, why))
+            raise InputError(combined_reason(rows, why))
         if self.target:
             self._join(files)
         for file in self.path.iterdir():
             if _PART.fullmatch(file.name) and (self.target or file not in files):
                 file.unlink()
-        return Written(self.shown, rows, refused, len(files), self.read, why)
+        return SweepFile(self.shown, rows, refused, len(files), self.read, why)
 
     def _join(self, files: list[Path]) -> None:
         assert self.target is not None
@@ -485,10 +485,10 @@ class Folder:
         os.replace(whole, self.target)
 
 
-def _counts(form: Format, file: Path) -> Counts:
+def _counts(form: SweepFormat, file: Path) -> RowCounts:
     rows, refused, first = 0, 0, None
     for why in form.refused(file):
         rows += 1
         if why is not None:
             refused, first = refused + 1, first or why
-    return Counts(rows, refused, first)
+    return RowCounts(rows, refused, first)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
-from llmir.base.formats import Pairs, Shown, exporter
+from llmir.base.formats import Displayable, Pairs, exporter
 
 from . import units, wording
 from .wording import HEADINGS, NUMERIC, OpLine
@@ -73,12 +73,12 @@ def _fit(part: RenderableType, room: int) -> RenderableType:
         inside = _fit(part.renderable, room - part.left - part.right)
         return Padding(inside, (part.top, part.right, part.bottom, part.left), expand=part.expand)
     if isinstance(part, Table):
-        _narrow(part, room)
+        _shrink(part, room)
         return part
     return Constrain(part, room) if isinstance(part, (str, Text)) else part
 
 
-def _narrow(table: Table, room: int) -> None:
+def _shrink(table: Table, room: int) -> None:
     """Take from the widest columns that may be wrapped what a table has beyond `room` columns."""
     from rich.cells import cell_len
 
@@ -97,7 +97,7 @@ def _narrow(table: Table, room: int) -> None:
         table.columns[i].max_width = widths[i]
 
 
-def printed(of: type) -> Callable[[Make], Make]:
+def table_of(of: type) -> Callable[[Make], Make]:
     """A decorator: the function makes the table that `print` and terminals show of things of that class."""
 
     def take(make: Make) -> Make:
@@ -121,7 +121,7 @@ def columns(
     from rich import box
     from rich.text import Text
 
-    table = Ruled(
+    table = FixedRuleTable(
         box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
     )
     right, wrapped = set(numeric), set(prose)
@@ -150,7 +150,7 @@ def add(table: Table, cells: Iterable[str], style: str = "", styles: Sequence[st
 def pairs(rows: Iterable[tuple[str, ...]], prose: Sequence[int] = (-1,)) -> Table:
     """Labels and what they say; the columns `prose`, by default the last, are wrapped if all are too wide."""
 
-    table = Ruled(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table = FixedRuleTable(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for row in rows:
         if not table.columns:
             for i in range(len(row)):
@@ -180,19 +180,19 @@ def sections(headings: Sequence[str], lines: Sequence[list[str]], keys: int) -> 
     return parts
 
 
-@printed(of=Workload)
+@table_of(of=Workload)
 def workload(workload: Workload) -> Group:
     """The whole report of a workload: what, how fast, does it fit, and where the time goes."""
-    return answered(workload, pairs(wording.result(workload)))
+    return answer_sections(workload, pairs(wording.result_lines(workload)))
 
 
-def answered(workload: Workload, *answers: RenderableType) -> Group:
+def answer_sections(workload: Workload, *answers: RenderableType) -> Group:
     """What was priced, these answers, and where the time of each step goes."""
     from rich.console import Group
     from rich.text import Text
 
     steps = wording.phases(workload)
-    parts: list[RenderableType] = [pairs(wording.head(workload)), "", *answers, "", _steps(steps)]
+    parts: list[RenderableType] = [pairs(wording.head_lines(workload)), "", *answers, "", _steps(steps)]
     for name, report in steps:
         title = Text(wording.phase_title(workload, name, report), style="bold")
         parts += ["", title, *_step(report)]
@@ -200,24 +200,24 @@ def answered(workload: Workload, *answers: RenderableType) -> Group:
     return Group(*parts)
 
 
-@printed(of=Report)
+@table_of(of=Report)
 def report(report: Report) -> Group:
     """One step: its figures and its ops; of a grid, its ranges."""
     from rich.console import Group
     from rich.text import Text
 
-    title = Text(f"{wording.subject(report)}: {wording.step_title(report)}", style="bold")
+    title = Text(f"{wording.model_on_devices(report)}: {wording.step_title(report)}", style="bold")
     if report.shape:
         names = ("figure", "least", "most")
         shown = columns(names, names[1:])
         for row in wording.ranges(report):
             add(shown, row, styles=["bold"])
         return Group(title, "", shown)
-    figures = pairs([*wording.pricing(report), *wording.step_lines(report)])
+    figures = pairs([*wording.basis_lines(report), *wording.step_lines(report)])
     return Group(title, "", figures, "", *_step(report), "", *wording.remarks(report))
 
 
-@printed(of=Pairs)
+@table_of(of=Pairs)
 def lines(result: Pairs) -> Table:
     """A label and its words a line."""
     return pairs(result.pairs())
@@ -279,11 +279,11 @@ def _step(report: Report) -> Iterator[RenderableType]:
 @exporter("html", ".html", of=Report)
 def report_html(report: Report) -> str:
     """One step as HTML; on a grid, its ranges."""
-    title = f"{wording.subject(report)}: {wording.step_title(report)}"
+    title = f"{wording.model_on_devices(report)}: {wording.step_title(report)}"
     if report.shape:
         table = html(("figure", "least", "most"), wording.ranges(report))
         return caption(f"{title}, grid {report.shape}") + table
-    figures = [*wording.pricing(report), *wording.step_lines(report)]
+    figures = [*wording.basis_lines(report), *wording.step_lines(report)]
     parts = [caption(title), html(("", ""), figures), *_ops_html(report)]
     return "".join((*parts, *(caption(line, "small") for line in wording.remarks(report))))
 
@@ -291,8 +291,8 @@ def report_html(report: Report) -> str:
 @exporter("html", ".html", of=Workload)
 def workload_html(workload: Workload) -> str:
     """A workload as HTML."""
-    parts = [caption(wording.subject(workload))]
-    parts.append(html(("", ""), [*wording.head(workload), *wording.result(workload)]))
+    parts = [caption(wording.model_on_devices(workload))]
+    parts.append(html(("", ""), [*wording.head_lines(workload), *wording.result_lines(workload)]))
     for name, report in wording.phases(workload):
         parts += [
             caption(wording.phase_title(workload, name, report)),
@@ -302,8 +302,8 @@ def workload_html(workload: Workload) -> str:
     return "".join((*parts, *(caption(line, "small") for line in wording.remarks(workload.prefill))))
 
 
-@exporter("html", ".html", of=Shown)
-def plain_html(thing: Shown) -> str:
+@exporter("html", ".html", of=Displayable)
+def plain_html(thing: Displayable) -> str:
     """Whatever has no HTML of its own: as it prints, the first lines of it."""
     lines = str(thing).splitlines()
     more = [f"… {len(lines) - LINES:,} more lines; print() shows them"] if len(lines) > LINES else []
@@ -338,7 +338,7 @@ def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable
     return f"<table>{head}<tbody>{''.join(row(r, 'td') for r in lines)}</tbody></table>"
 
 
-class Ruled(Table):
+class FixedRuleTable(Table):
     """Rich before 14.3 counts a padding of the last column that it does not draw: its rules are too long."""
 
     def _get_padding_width(self, column_index: int) -> int:

@@ -22,9 +22,9 @@ import numpy as np
 
 from llmir.backends.request.workload import Workload
 from llmir.backends.simulate.load import Array
-from llmir.backends.simulate.result import SimulatedPools, Simulation
+from llmir.backends.simulate.result import PoolSimulation, Simulation
 from llmir.backends.step.evaluate import BUBBLE, OVERHEAD
-from llmir.backends.step.report import STREAM, Report, Slice
+from llmir.backends.step.report import STREAM, Report, TimeSlice
 from llmir.base import arguments
 from llmir.base.arguments import choice
 from llmir.base.errors import InputError, OutputError
@@ -119,24 +119,26 @@ def _process(rank: int, ranks: int, job: Report | Workload) -> Iterator[Event]:
     alike = f", one of {ranks} alike" if ranks > 1 else ""
     names = {"process_name": f"rank {rank}{stage}{alike}", "process_labels": job.device.name}
     for key, name in names.items():
-        yield meta(rank, WAITS, key, {"labels" if key == "process_labels" else "name": name})
-    yield meta(rank, WAITS, "process_sort_index", {"sort_index": rank})
+        yield name_event(rank, WAITS, key, {"labels" if key == "process_labels" else "name": name})
+    yield name_event(rank, WAITS, "process_sort_index", {"sort_index": rank})
     for thread, name in ((WAITS, "engine and waits"), (STREAM, f"stream {STREAM}")):
-        yield meta(rank, thread, "thread_name", {"name": name})
+        yield name_event(rank, thread, "thread_name", {"name": name})
 
 
-def meta(rank: int, thread: int, name: str, args: Event) -> Event:
+def name_event(rank: int, thread: int, name: str, args: Event) -> Event:
     """What a process or thread is called."""
     return {"ph": "M", "name": name, "pid": rank, "tid": thread, "ts": 0, "args": args}
 
 
-def _step(number: int, title: str, rank: int, slices: Sequence[Slice], start_s: float) -> Iterator[Event]:
+def _step(number: int, title: str, rank: int, slices: Sequence[TimeSlice], start_s: float) -> Iterator[Event]:
     """A step of one rank: its range, its blocks' ranges, its slices, and the counters beside them."""
     if not slices:
         return
     whole = start_s + slices[0].start_s, start_s + slices[-1].end_s
-    yield complete("user_annotation", f"ProfilerStep#{number}", rank, WAITS, *whole, {"step": title})
-    yield complete("gpu_user_annotation", f"ProfilerStep#{number}", rank, STREAM, *whole, {"step": title})
+    yield complete_event("user_annotation", f"ProfilerStep#{number}", rank, WAITS, *whole, {"step": title})
+    yield complete_event(
+        "gpu_user_annotation", f"ProfilerStep#{number}", rank, STREAM, *whole, {"step": title}
+    )
     yield from _blocks(slices, rank, start_s, 0)
     live = -1.0
     for s in slices:
@@ -153,10 +155,10 @@ def _step(number: int, title: str, rank: int, slices: Sequence[Slice], start_s: 
     yield counter("memory bandwidth", rank, whole[1], {"B/s": 0})
 
 
-def _blocks(slices: Iterable[Slice], rank: int, start_s: float, depth: int) -> Iterator[Event]:
+def _blocks(slices: Iterable[TimeSlice], rank: int, start_s: float, depth: int) -> Iterator[Event]:
     """The ranges of numbered blocks such as `layer[17]`, and of those inside them."""
 
-    def block(s: Slice) -> tuple[int, str]:
+    def block(s: TimeSlice) -> tuple[int, str]:
         parts = s.path.split(".")[:-1]
         return s.micro_batch, ".".join(parts[: depth + 1]) if len(parts) > depth else ""
 
@@ -164,13 +166,13 @@ def _blocks(slices: Iterable[Slice], rank: int, start_s: float, depth: int) -> I
         if name:
             own = list(run)
             times = start_s + own[0].start_s, start_s + own[-1].end_s
-            yield complete(
+            yield complete_event(
                 "gpu_user_annotation", name.rpartition(".")[2], rank, STREAM, *times, {"path": name}
             )
             yield from _blocks(own, rank, start_s, depth + 1)
 
 
-def _slice(s: Slice, rank: int, start_s: float) -> Event:
+def _slice(s: TimeSlice, rank: int, start_s: float) -> Event:
     """A kernel, or on a thread of its own a wait."""
     args: Event = {"path": s.path, "micro_batch": s.micro_batch, "bound": s.bound, "basis": s.basis}
     if s.error is not None:
@@ -178,14 +180,16 @@ def _slice(s: Slice, rank: int, start_s: float) -> Event:
     times = start_s + s.start_s, start_s + s.end_s
     name = s.path.rpartition(".")[2]
     if s.kind == OVERHEAD:
-        return complete("bubble" if s.bound == BUBBLE else "cpu_op", name, rank, WAITS, *times, args)
+        return complete_event("bubble" if s.bound == BUBBLE else "cpu_op", name, rank, WAITS, *times, args)
     counts = ("flops", "read_bytes", "write_bytes", "comm_bytes")
     args |= {"device": rank, "stream": s.stream, **{key: getattr(s, key) for key in counts}}
     called = f"ncclDevKernel_{name}" if s.comm_bytes else name  # what tools know a collective by
-    return complete("kernel", called, rank, s.stream, *times, args)
+    return complete_event("kernel", called, rank, s.stream, *times, args)
 
 
-def complete(cat: str, name: str, rank: int, thread: int, start_s: float, end_s: float, args: Event) -> Event:
+def complete_event(
+    cat: str, name: str, rank: int, thread: int, start_s: float, end_s: float, args: Event
+) -> Event:
     """A complete event; in whole nanoseconds, so that what adjoins or nests does so after reading too."""
     start, end = round(start_s * 1e9), round(end_s * 1e9)
     event = {"ph": "X", "cat": cat, "name": name, "pid": rank, "tid": thread}
@@ -197,7 +201,7 @@ def counter(name: str, rank: int, at_s: float, args: Event) -> Event:
     return {"ph": "C", "name": name, "pid": rank, "tid": WAITS, "ts": round(at_s * 1e9) / 1000, "args": args}
 
 
-def served(found: Simulation) -> dict[str, Any]:
+def serving_trace(found: Simulation) -> dict[str, Any]:
     """The document: what served what, and the events."""
     job = found.job
     names = _names(found)
@@ -215,7 +219,7 @@ def served(found: Simulation) -> dict[str, Any]:
 
 
 def _names(found: Simulation) -> list[str]:
-    if isinstance(found, SimulatedPools) and found.prefill and found.decode:
+    if isinstance(found, PoolSimulation) and found.prefill and found.decode:
         pools = (("prefill", found.prefill), ("decode", found.decode))
         return [f"{name} server {number}" for name, fleet in pools for number in range(len(fleet.replicas))]
     return [f"server {number}" for number in range(len(getattr(found, "replicas", ())) or 1)]
@@ -223,9 +227,9 @@ def _names(found: Simulation) -> list[str]:
 
 def _server(number: int, name: str, device: str) -> Iterator[Event]:
     for key, text in (("name", name), ("labels", device)):
-        yield meta(number, STREAM, f"process_{key}", {key: text})
-    yield meta(number, STREAM, "process_sort_index", {"sort_index": number})
-    yield meta(number, STREAM, "thread_name", {"name": "steps"})
+        yield name_event(number, STREAM, f"process_{key}", {key: text})
+    yield name_event(number, STREAM, "process_sort_index", {"sort_index": number})
+    yield name_event(number, STREAM, "thread_name", {"name": "steps"})
 
 
 def _steps(found: Simulation, servers: int) -> Iterator[Event]:
@@ -240,7 +244,7 @@ def _steps(found: Simulation, servers: int) -> Iterator[Event]:
         args = {"steps": int(steps), "decodes": int(decodes), "cached tokens": int(kept)}
         args |= {"prompts": int(reads), "new tokens": int(new)}
         last[server] = start + time
-        yield complete("user_annotation", name, server, STREAM, start, last[server], args)
+        yield complete_event("user_annotation", name, server, STREAM, start, last[server], args)
         many = {"decoding": int(decodes), "reading": int(reads), "waiting": int(waiting)}
         yield counter("requests", server, start, many)
     for server, end in enumerate(last):
@@ -250,13 +254,13 @@ def _steps(found: Simulation, servers: int) -> Iterator[Event]:
 def _requests(found: Simulation) -> Iterator[Event]:
     """Of each request what it waits for, and what is done, at the server where it is."""
     here = np.zeros(len(found.load), dtype=np.int64)
-    pooled = isinstance(found, SimulatedPools) and found.prefill
+    pooled = isinstance(found, PoolSimulation) and found.prefill
     place = found.places["prefill" if pooled else "replica"] if found.places else here
     phases: list[tuple[str, Array, Array, Array]] = [
         ("waiting", found.arrival_s, found.start_s, place),
         ("prefill", found.start_s, found.first_s, place),
     ]
-    if not isinstance(found, SimulatedPools) or not found.prefill:
+    if not isinstance(found, PoolSimulation) or not found.prefill:
         phases += [("decode", found.first_s, found.end_s, place)]
     else:
         later = found.places["decode"] + len(found.prefill.replicas)

@@ -78,7 +78,7 @@ def percent(x: float) -> str:
     return f"{whole:.1f}%" if abs(whole) < 9.95 else f"{whole:.0f}%"
 
 
-def met(share: float) -> str:
+def share_met(share: float) -> str:
     """A share of requests, rounded down: where some are late it is no 100%.
 
     >>> [met(x) for x in (1, 0.9999, 0.5)]

@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.models import unmeasured
-from llmir.backends.cost.registry import whose
-from llmir.backends.cost.transfer import first, kernels_of
-from llmir.backends.memory.kv_capacity import MemorySum
-from llmir.backends.request.workload import ALL, Spending, Workload, spending
+from llmir.backends.cost.models import roofline_reason
+from llmir.backends.cost.registry import model_source
+from llmir.backends.cost.transfer import calibration_source, first_engine
+from llmir.backends.memory.kv_capacity import MemoryBreakdown
+from llmir.backends.request.workload import ALL, CostBreakdown, Workload, cost_breakdown
 from llmir.backends.step import facts as precision
-from llmir.backends.step.evaluate import OVERHEAD, OpCost, links
+from llmir.backends.step.evaluate import OVERHEAD, OpCost, used_links
 from llmir.backends.step.report import Report
 from llmir.backends.work import network
 from llmir.backends.work.rows import TRAFFIC, Basis
 from llmir.base.array_namespace import Number
 from llmir.hw.device import Device
-from llmir.hw.prices import Spent, spent
+from llmir.hw.prices import OperatingCost, operating_cost
 from llmir.ir.core.program import Program
 
 from . import units
@@ -53,10 +53,10 @@ def joules(x: float | None) -> str:
     return f"{units.digits(1e3 * x)} mJ" if x < 1 else f"{units.digits(x)} J"
 
 
-def lines(job: Workload) -> list[tuple[str, str]]:
+def cost_lines(job: Workload) -> list[tuple[str, str]]:
     """What a workload's tokens cost and draw; nothing of what the device does not say."""
-    found, of = spending(job), "image" if job.program.patches else "output token"
-    cost = f"{_parts(found, _usd, f'a million {of}s', 'a million')}; {at(job.device)}"
+    found, of = cost_breakdown(job), "image" if job.program.patches else "output token"
+    cost = f"{_parts(found, _usd, f'a million {of}s', 'a million')}; {device_price(job.device)}"
     energy = f"at most {_parts(found, _joules, f'an {of}', 'one')}; boards of {_watts(job.device)}"
     known = ("cost", cost, found.answers.usd_per_mtok), ("energy", energy, found.answers.watts)
     return [(label, line) for label, line, figure in known if figure is not None]
@@ -64,13 +64,13 @@ def lines(job: Workload) -> list[tuple[str, str]]:
 
 def compare_costs(job: Workload, first: float, second: float) -> list[tuple[str, str, str]]:
     """Rows of what output tokens cost and draw on the devices of a job, at either of two rates a second."""
-    one, other = (spent(job.device, job.program.devices, rate) for rate in (first, second))
+    one, other = (operating_cost(job.device, job.program.devices, rate) for rate in (first, second))
     cost = ("$ a million output", usd(one.usd_per_mtok), usd(other.usd_per_mtok))
     energy = ("energy, at most", joules(one.joules_per_token), joules(other.joules_per_token))
     return ([cost] if one.usd_per_hour else []) + ([energy] if one.watts else [])
 
 
-def at(device: Device) -> str:
+def device_price(device: Device) -> str:
     """What an hour of a device costs."""
     return f"a device at {usd(device.price_per_hour_usd)} an hour"
 
@@ -79,15 +79,15 @@ def _watts(device: Device) -> str:
     return f"{units.digits(device.board_power_W or 0)} W"
 
 
-def _usd(of: Spent) -> str:
+def _usd(of: OperatingCost) -> str:
     return usd(of.usd_per_mtok)
 
 
-def _joules(of: Spent) -> str:
+def _joules(of: OperatingCost) -> str:
     return joules(of.joules_per_token)
 
 
-def _parts(found: Spending, figure: Callable[[Spent], str], of: str, each: str) -> str:
+def _parts(found: CostBreakdown, figure: Callable[[OperatingCost], str], of: str, each: str) -> str:
     """All of it, and of what it is made: tokens that are read, and those after the first."""
     parts = [f"{w} {figure(part)}" for w, part in (("read", found.input), ("decoded", found.output)) if part]
     return f"{figure(found.answers)} {of}" + (f"; {each} {', '.join(parts)}" if parts else "")
@@ -164,11 +164,13 @@ def _number(value: Number) -> str:
     return f"{int(value):,}"
 
 
-def head(workload: Workload) -> list[tuple[str, str]]:
+def head_lines(workload: Workload) -> list[tuple[str, str]]:
     """What was priced, on what, and how."""
     program, device = workload.program, workload.device
     facts, on = program.facts, workload.prefill.plan.model.device
-    joined = [f"{plain(name)}, {units.bytes(x.Bps)}/s each way" for name, x in links(program, on).items()]
+    joined = [
+        f"{plain(name)}, {units.bytes(x.Bps)}/s each way" for name, x in used_links(program, on).items()
+    ]
     total, active = program.parameters, program.active_parameters
     about = [plain(facts["architecture"])] if "architecture" in facts else []
     about += [f"{facts['layers']} layers"] if "layers" in facts else []
@@ -180,15 +182,15 @@ def head(workload: Workload) -> list[tuple[str, str]]:
     return [
         ("model", plain(program.name) + of_model),
         ("parameters", parameters),
-        ("precision", ", ".join(precision.words(program)) or "–"),
+        ("precision", ", ".join(precision.precision_text(program)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
         *([("links", "; ".join(joined))] if joined else []),
-        ("workload", _asked(workload)),
-        *pricing(*(report for _, report in phases(workload))),
+        ("workload", _request_lines(workload)),
+        *basis_lines(*(report for _, report in phases(workload))),
     ]
 
 
-def _asked(w: Workload) -> str:
+def _request_lines(w: Workload) -> str:
     """What is asked of a workload."""
     if w.program.patches:
         return images(w.batch, w.program.patches)
@@ -197,7 +199,7 @@ def _asked(w: Workload) -> str:
     return f"batch {w.batch:,}, prompt {w.prompt:,}{of_images}{cached}, generate {w.generate:,}"
 
 
-def pricing(*reports: Report) -> list[tuple[str, str]]:
+def basis_lines(*reports: Report) -> list[tuple[str, str]]:
     """The cost model of some steps, and what the times of each kind of op are made of, by their share."""
     said = [("cost model", cost_model(reports[0]))]
     if reports[0].cost_model == "calibrated":
@@ -215,36 +217,36 @@ def cost_model(report: Report) -> str:
     """The cost model in words."""
     model = report.plan.model
     if report.cost_model == "calibrated":
-        return f"{whose(model)}; ideal: the roofline"
+        return f"{model_source(model)}; ideal: the roofline"
     if report.cost_model == "efficiency":
         shares = ", ".join(f"{k} {v:g}" for k, v in getattr(model, "shares", {}).items())
         return f"roofline at these shares of its rates: {shares}"
     if report.cost_model not in COST_MODELS:
         return f"{plain(report.cost_model)}; ideal: the roofline"
-    nothing = "" if first(report.device) else f"; {unmeasured(report.device)}"
+    nothing = "" if first_engine(report.device) else f"; {roofline_reason(report.device)}"
     return COST_MODELS[report.cost_model] + nothing
 
 
-def short_basis(report: Report) -> str:
+def basis_text(report: Report) -> str:
     """What the times are made of, in three words: calibrated, borrowed from H100-SXM, efficiency."""
-    whose = kernels_of(report.device) if report.cost_model == "calibrated" else None
+    whose = calibration_source(report.device) if report.cost_model == "calibrated" else None
     return f"borrowed from {whose.name}" if whose and whose != report.device else report.cost_model
 
 
-def within(error: Number | None) -> str:
+def error_band(error: Number | None) -> str:
     """` ± 9%`, or nothing for a bound."""
     return "" if error is None else f" ± {percent_off(error)}"
 
 
-def subject(priced: Report | Workload) -> str:
+def model_on_devices(priced: Report | Workload) -> str:
     """`Llama-3.1-405B on 16 × H100-SXM in 2 × DGX-H100`."""
     return f"{plain(priced.program.name)} on {devices(priced.program, priced.device)}"
 
 
 def devices(program: Program, device: Device) -> str:
     """`16 × H100-SXM in 2 × DGX-H100`."""
-    device = network.housed(program, device)
-    ranks, boxes = program.devices, network.nodes(program, device)
+    device = network.in_default_nodes(program, device)
+    ranks, boxes = program.devices, network.node_count(program, device)
     count = f"{ranks} × " if ranks > 1 else ""
     found = f"{count}{plain(device.name)}"
     if device.node is None or boxes is None:
@@ -259,18 +261,18 @@ def _peaks(report: Report) -> str:
     return "".join(f", {units.flops(rate)}/s in {unit}" for rate, unit in rates)
 
 
-def result(workload: Workload) -> list[tuple[str, str]]:
+def result_lines(workload: Workload) -> list[tuple[str, str]]:
     """The answers: times, throughput, and whether it fits."""
     w, tpot = workload, workload.tpot_s
     later = "–, one token is all there is"
     if tpot is not None and w.decode:
-        later = f"{units.time(tpot)}{within(w.decode.error)}, each later token (mean)"
+        later = f"{units.time(tpot)}{error_band(w.decode.error)}, each later token (mean)"
     busy = ""
     if len(w.program.entries) > 1:
         busy = f", {units.digits(w.busy_output_tokens_per_s)} if other batches keep all stages busy"
     encoded = f", of which encode {units.time(float(w.encode.time_s))}" if w.encode else ""
     times = [
-        ("TTFT", f"{units.time(w.ttft_s)}{within(w.prefill.error)}, the first token{encoded}{_cut(w)}"),
+        ("TTFT", f"{units.time(w.ttft_s)}{error_band(w.prefill.error)}, the first token{encoded}{_cut(w)}"),
         ("TPOT", later),
         ("end to end", units.time(w.e2e_s)),
         ("throughput", f"{units.digits(w.output_tokens_per_s)} output tokens/s{busy}"),
@@ -278,8 +280,8 @@ def result(workload: Workload) -> list[tuple[str, str]]:
     ]
     if w.program.patches:
         (step, time), rate = rates(w)
-        times = [(step, time + within(w.prefill.error)), ("throughput", " ".join(rate))]
-    return [*times, *lines(w), *memory(w)]
+        times = [(step, time + error_band(w.prefill.error)), ("throughput", " ".join(rate))]
+    return [*times, *cost_lines(w), *memory(w)]
 
 
 def memory(w: Workload) -> list[tuple[str, str]]:
@@ -311,21 +313,21 @@ def too_many(w: Workload) -> str:
 
 def _cut(w: Workload) -> str:
     """In how many steps prompts are read, if in more than one, and when they have their tokens then."""
-    if not (budget := chunked(w)):
+    if not (budget := chunk_budget(w)):
         more = w.pool and w.batch * (w.length - w.cached) > w.pool.tokens * w.program.parallelism.dp
         return ", all prompts in one step" if more or (w.chunk == ALL and w.pool) else ""
     mean = f" of all (mean {units.time(w.ttft_mean_s)})" if w.batch > 1 else ""
-    return f"{mean}, in {reads(w):,} {budget}"
+    return f"{mean}, in {prefill_steps(w):,} {budget}"
 
 
-def reads(w: Workload) -> int:
+def prefill_steps(w: Workload) -> int:
     """In how many steps prompts are read."""
     return sum(chunk.steps for chunk in w.chunks)
 
 
-def chunked(w: Workload) -> str:
+def chunk_budget(w: Workload) -> str:
     """The tokens of a step that reads prompts, and whose budget that is; nothing where one reads them all."""
-    if not w.budget or reads(w) == 1:
+    if not w.budget or prefill_steps(w) == 1:
         return ""
     tokens = "1 token" if w.budget == 1 else f"{w.budget:,} tokens"
     return f"steps of {tokens} at most" + (f", by {w.budget_by}" if w.budget_by else "")
@@ -333,11 +335,11 @@ def chunked(w: Workload) -> str:
 
 def phase_title(w: Workload, name: str, report: Report) -> str:
     """A phase, and what its step does, or the largest of several."""
-    of = f", the largest of {reads(w):,} steps" if name == "prefill" and reads(w) > 1 else ""
+    of = f", the largest of {prefill_steps(w):,} steps" if name == "prefill" and prefill_steps(w) > 1 else ""
     return f"{TITLES[name]}{of}: {step_title(report)}"
 
 
-def capacity(of: MemorySum) -> str:
+def capacity(of: MemoryBreakdown) -> str:
     """Tokens of cache, and requests of that length."""
     tokens = "any number of" if of.kv_tokens is None else f"{of.kv_tokens:,}"
     return f"{tokens} tokens, {of.max_requests:,} requests of {of.request_tokens:,}"
@@ -366,7 +368,7 @@ def rates(w: Workload) -> list[tuple[str, str]]:
 def step_lines(report: Report) -> list[tuple[str, str]]:
     """The figures of one step of one point."""
     return [
-        ("time", units.time(report.time_s) + within(report.error)),
+        ("time", units.time(report.time_s) + error_band(report.error)),
         *([("ideal", ideal_time(report))] if report.cost_model != "ideal" else []),
         *([("overhead", overhead(report))] if report.engine else []),
         *pipeline_lines(report),

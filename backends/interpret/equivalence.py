@@ -33,21 +33,21 @@ from llmir.ir.sizes.routing_laws import law
 from llmir.ir.tools.loops import inner_first
 from llmir.ir.tools.verify import verify
 
-from .program import Spread, asked, interpret
+from .program import Spread, caller_inputs, interpret
 
-KEPT = 8  # lengths up to here stay: experts of a token, heads of a group
+MAX_KEPT_LENGTH = 8  # lengths up to here stay: experts of a token, heads of a group
 WINDOW = 3  # keys that a query sees in a window, at most
 FIXED = {"stream_weight", "tap"}  # axes whose lengths follow from others
 ROTATED = 4  # elements of a head that are rotated, where not all are, at most
 
 
-def small(programs: Sequence[Program]) -> list[Program]:
+def shorten(programs: Sequence[Program]) -> list[Program]:
     """The programs on short axes; InputError for one that has rules of its own about lengths."""
     every = [phase for program in programs for phase in (program, *program.phases.values())]
     fixed = {n for program in every for n in _lengths(program, FIXED)}
-    lengths = sorted({n for program in every for n in _lengths(program) if n > KEPT} - fixed)
+    lengths = sorted({n for program in every for n in _lengths(program) if n > MAX_KEPT_LENGTH} - fixed)
     step = lcm(2, *(ways for program in every for ways in _ways(program)))
-    short = dict(zip(lengths, (step * i for i in count(KEPT // step + 1)), strict=False))
+    short = dict(zip(lengths, (step * i for i in count(MAX_KEPT_LENGTH // step + 1)), strict=False))
     return [_shortened(program, {n: min(n, m) for n, m in short.items()}) for program in programs]
 
 
@@ -187,7 +187,7 @@ def equivalent(
     """
     batch, new = integer("batch", batch, 1, _MOST), integer("new", new, 1, _MOST)
     tolerance = number("tolerance", tolerance, 0, 1)
-    sides = small([before, after])
+    sides = shorten([before, after])
     about = before.name, after.name, batch, new, tolerance
     if unlike := _unlike(*sides):
         return Equivalence(*about, np.inf, unlike)
@@ -196,9 +196,9 @@ def equivalent(
     for context, tokens in ((0, new), (new, 1)):
         inputs = _inputs(sides[0], batch, tokens)
         seen: dict[str, Array] = {}
-        out, kept = interpret(sides[0], inputs, random, caches[0], context=context, seen=seen)
+        out, kept = interpret(sides[0], inputs, random_weight, caches[0], context=context, seen=seen)
         other: dict[str, Array] = {}
-        others, theirs = interpret(sides[1], inputs, random, caches[1], context=context, seen=other)
+        others, theirs = interpret(sides[1], inputs, random_weight, caches[1], context=context, seen=other)
         caches = kept, theirs
         apart = [difference(a, b) for a, b in zip(out, others, strict=True)]
         largest = max([largest, *apart])
@@ -212,7 +212,7 @@ def equivalent(
     return Equivalence(*about, largest)
 
 
-def random(name: str, type: Tensor) -> Array:
+def random_weight(name: str, type: Tensor) -> Array:
     """A weight: numbers that depend on the name alone, so that each form of a program gets the same."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     shape = tuple(map(Binding(), type.shape))
@@ -234,7 +234,7 @@ def difference(a: Array, b: Array) -> float:
 
 def _unlike(before: Program, after: Program) -> str:
     """What the two take or give that does not compare at all."""
-    ours, theirs = ({n.name: n.results[0].shape for n in asked(p)} for p in (before, after))
+    ours, theirs = ({n.name: n.results[0].shape for n in caller_inputs(p)} for p in (before, after))
     for name in (*theirs, *ours):
         if ours.get(name) != theirs.get(name):
             return f"input {name}"
@@ -253,7 +253,7 @@ def _inputs(program: Program, batch: int, new: int) -> Mapping[str, Array]:
     """Random values of what a step is given: token ids, or numbers."""
     at = Binding(B=batch, T=new, C=0)
     found: dict[str, Array] = {}
-    for node in asked(program):
+    for node in caller_inputs(program):
         rng = np.random.default_rng(zlib.crc32(node.name.encode()) + new)
         shape = tuple(map(at, node.results[0].shape))
         ids = node.results[0].dtype.name.startswith("int")

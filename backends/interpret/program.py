@@ -25,19 +25,19 @@ from llmir.base.values import read_only
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.layers import Layers
 from llmir.ir.core.mesh import Mesh
-from llmir.ir.core.op import Array, Loop, Meeting, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Loop, Op, RankGroup
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Placement, Tensor
 from llmir.ir.ops.collective import flat
-from llmir.ir.ops.quant import rounded
+from llmir.ir.ops.quant import round_trip
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import T, grown
+from llmir.ir.sizes.polynomial import T, after_step
 
 Spread = list[Array]
 
 
 @dataclass(frozen=True)
-class Ranks:
+class MeshRanks:
     """The ranks of a mesh, first axis outermost."""
 
     mesh: Mesh
@@ -92,7 +92,7 @@ class Ranks:
             found.setdefault(tuple(v for k, v in rank.items() if k not in over), []).append(i)
         return [sorted(g, key=lambda i: self.index(self.all[i], over)) for g in found.values()]
 
-    def run(self, op: Op, pieces: Spread, at: Meeting) -> Spread:
+    def run(self, op: Op, pieces: Spread, at: RankGroup) -> Spread:
         """A collective on all ranks."""
         found = list(pieces)
         for group in self.groups(op.joins):
@@ -115,12 +115,12 @@ class _Run:
     written: dict[str, Spread] = field(default_factory=dict)
 
     @cached_property
-    def meeting(self) -> Meeting:
-        return Meeting(int(self.at.symbols["T"]))
+    def meeting(self) -> RankGroup:
+        return RankGroup(int(self.at.symbols["T"]))
 
     @cached_property
-    def ranks(self) -> Ranks:
-        return Ranks(self.program.mesh)
+    def ranks(self) -> MeshRanks:
+        return MeshRanks(self.program.mesh)
 
     def step(self, inputs: Mapping[str, Array]) -> list[Array]:
         """The outputs, whole, of one micro-batch that goes through every stage."""
@@ -166,8 +166,8 @@ class _Run:
     def kept(self, type: Tensor, pieces: Spread) -> Spread:
         """The last rows of a cache, as many as its type has after the step."""
         for dim, (size, over) in enumerate(zip(type.shape, type.placements, strict=True)):
-            most = int(self.at(grown(size)))
-            if not over and size != grown(size):
+            most = int(self.at(after_step(size)))
+            if not over and size != after_step(size):
                 pieces = [x.take(range(max(x.shape[dim] - most, 0), x.shape[dim]), dim) for x in pieces]
         return pieces
 
@@ -192,7 +192,7 @@ class _Run:
             raise InputError(f"%{node.name}: {error}") from None
         return [list(result) for result in zip(*each, strict=True)]
 
-    def place(self, node: Node, types: tuple[Tensor, ...], rank: dict[str, int]) -> Place:
+    def place(self, node: Node, types: tuple[Tensor, ...], rank: dict[str, int]) -> ExecutionPlace:
         """Where the local axes of `node` begin on a rank."""
         new = int(self.at.symbols["T"])
         origins: dict[str, int] = {}
@@ -204,7 +204,7 @@ class _Run:
                     start = self.ranks.piece(self.at(size), rank, placement).start
                     origins[d.axes[0]] = before + start
         leads = self.ranks.index(rank, node.results[0].partial) == 0
-        return Place(int(self.at.symbols["C"]), new, origins, leads)
+        return ExecutionPlace(int(self.at.symbols["C"]), new, origins, leads)
 
     def repeat(self, loop: Loop, path: str, operands: list[Spread], layers: Layers) -> list[Spread]:
         """The body, once for each iteration."""
@@ -225,7 +225,7 @@ class _Run:
         found, shape = array(f"weight {name}", self.weights(name, own)), tuple(map(self.at, own.shape))
         if found.shape != shape:
             raise InputError(f"weight {name}: expected shape {shape}, got {found.shape}")
-        return self.ranks.spread(op.filled(rounded(found, own.dtype)), op.type)
+        return self.ranks.spread(op.filled(round_trip(found, own.dtype)), op.type)
 
     def cache(self, path: str, type: Tensor) -> Spread:
         """What the caller gave, or a cache before the first step."""
@@ -266,7 +266,7 @@ def interpret(
         phase = "decode" if most == 1 else "prefill"
     program = program.phase(phase)
     symbols = {"B": 1, "T": 1, "C": context}
-    for node in asked(program):
+    for node in caller_inputs(program):
         if node.name not in inputs:
             raise InputError(f"input %{node.name} is not given")
         shape, type = inputs[node.name].shape, node.results[0]
@@ -291,7 +291,9 @@ def interpret(
         key = f"{part}/" if parts > 1 else ""
         ours = {k.removeprefix(key): v for k, v in (caches or {}).items() if k.startswith(key)}
         run = _Run(program, weights, ours, Binding(**symbols), seen)
-        found.append(run.step({n.name: _part(inputs[n.name], n, part, parts) for n in asked(program)}))
+        found.append(
+            run.step({n.name: _part(inputs[n.name], n, part, parts) for n in caller_inputs(program)})
+        )
         written |= {key + k: v for k, v in run.written.items()}
     types = [program[program.entries[-1]].type(v) for v in program[program.entries[-1]].outputs]
     whole = zip(types, zip(*found, strict=True), strict=True)
@@ -301,7 +303,7 @@ def interpret(
     return list(map(read_only, outputs)), kept
 
 
-def asked(program: Program) -> list[Node]:
+def caller_inputs(program: Program) -> list[Node]:
     """The inputs that the caller gives: those of each entry but what the entry before hands over."""
     handed = [0, *(len(program[entry].outputs) for entry in program.entries[:-1])]
     pairs = zip(program.entries, handed, strict=True)

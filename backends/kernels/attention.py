@@ -34,21 +34,21 @@ from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.binding import Binding, Uneven
+from llmir.ir.sizes.binding import Binding, UnevenBinding
 
 from .base import (
     DRAFTS,
     Call,
     Kernel,
+    KernelTransfer,
     Shape,
-    Travel,
     bits,
     choice,
     families,
-    longer,
+    kernel_call,
     multiprocessors,
+    overlap_time,
     parameter,
-    prices,
 )
 
 
@@ -83,7 +83,7 @@ class AttentionShape(Shape):
         """Keys of one sequence that some query sees."""
         return xp.minimum(self.cached + self.new * self.causal, self.window + self.new - 1)
 
-    def uneven(self, at: Uneven) -> dict[str, Number]:
+    def uneven(self, at: UnevenBinding) -> dict[str, Number]:
         """A window as wide as what sequences see within theirs, on average."""
         return {"window": at.capped(self.cached, self.window - 1) + 1} if self.window < np.inf else {}
 
@@ -101,7 +101,7 @@ class AttentionShape(Shape):
 TINY, MANY = 1e-300, 1e15  # in place of a step of 0, where all rows see as much, and of an endless window
 
 
-def seen(xp: Namespace, rows: Number, before: Number, most: Number, step: Number) -> Number:
+def visible_keys(xp: Namespace, rows: Number, before: Number, most: Number, step: Number) -> Number:
     """Σ min(before + i·step, most) over i = 1 … rows: how much is seen by rows that each see `step` more.
 
     >>> from llmir.base.array_namespace import SCALARS as xp
@@ -119,7 +119,7 @@ def has_cache(q: Tensor, k: Tensor) -> bool:
     return bool(k.shape[1] != q.shape[1])
 
 
-def shape(row: Row) -> AttentionShape:
+def attention_shape(row: Row) -> AttentionShape:
     """The shape of a fused attention: new tokens of each sequence, after those that the cache holds.
 
     Where the heads of keys and of values differ in size, the kernel is told their mean.
@@ -159,7 +159,7 @@ SOFTMAX = 5  # vector FLOPs a pair, as the IR counts them
     "attention_prefill_fp8",
 )
 @dataclass(frozen=True)
-class Prefill(Kernel):
+class PrefillAttention(Kernel):
     """Causal attention of new tokens over themselves and a cache."""
 
     group: ClassVar[str] = "prefill"
@@ -200,7 +200,7 @@ class Prefill(Kernel):
         tiles = xp.maximum(shape.new / positions, 1)
         steps = positions / TILE_KEYS * shape.causal
         before, most = shape.cached / TILE_KEYS, (shape.most + positions) / TILE_KEYS
-        within, every = (seen(xp, tiles, before, limit, steps) for limit in (most, inf))
+        within, every = (visible_keys(xp, tiles, before, limit, steps) for limit in (most, inf))
         walked = xp.maximum(within + self.masked * (every - within), tiles)
         end = before + tiles * steps
         inner = xp.minimum(end, most)
@@ -210,7 +210,7 @@ class Prefill(Kernel):
         head = xp.ceil(shape.head / HEAD_STEP) * HEAD_STEP
         products = 4 * scores * head / (device.matrix_peak(shape.dtype)[0] * share * self.matrix)
         exponentials = SOFTMAX * scores / (device.vector_flops["fp32"] * share * self.softmax)
-        tile, block = longer(xp, products, exponentials), self.block_us * 1e-6
+        tile, block = overlap_time(xp, products, exponentials), self.block_us * 1e-6
         last = block + longest * tile
         heads = shape.batch * shape.kv_heads * (shape.group / together) * fits * share
         return xp.maximum(self.alone * last, heads * (tiles * block + walked * tile) + self.tail * last)
@@ -224,23 +224,23 @@ LOW_PRECISION_PREFILL = {
 }
 
 
-def alone(shape: AttentionShape) -> AttentionShape | None:
+def without_context(shape: AttentionShape) -> AttentionShape | None:
     """The new tokens without those that they come after; None where they come after none, or see all."""
     return replace(shape, cached=0) if shape.causal and shape.cached != 0 else None
 
 
-@prices("flash_attention", "block_sparse_attention")
+@kernel_call("flash_attention", "block_sparse_attention")
 def prefill(row: Row) -> Call:
     """Of any number of new tokens of each sequence; after others they take no less than as a prompt."""
     q, k, *_ = (t.dtype.bits for t in row.operands)
-    given = shape(row)
+    given = attention_shape(row)
     own = LOW_PRECISION_PREFILL.get((q, k), ()) if given.causal else ("attention_encoder",)
-    return prompt(given, own)
+    return prefill_call(given, own)
 
 
-def prompt(given: AttentionShape, own: tuple[str, ...]) -> Call:
+def prefill_call(given: AttentionShape, own: tuple[str, ...]) -> Call:
     """Of new tokens of a shape, by kernels of these families first."""
-    return Call((*own, "attention_prefill"), given, less=alone(given))
+    return Call((*own, "attention_prefill"), given, less=without_context(given))
 
 
 HEAD = 128  # size of the heads in the unit of `block_us`; blocks of smaller ones take as long
@@ -258,7 +258,7 @@ PIECE_KEYS = 256  # in a piece at least; where it was fitted, 25 of 28 cases lay
 
 @families("attention_decode", "attention_decode_fp32", "attention_decode_kv8")
 @dataclass(frozen=True)
-class Decode(Kernel):
+class DecodeAttention(Kernel):
     """Attention of a new token, or a few, over a cache."""
 
     group: ClassVar[str] = "decode"
@@ -332,7 +332,7 @@ class Decode(Kernel):
         """1 if the library has a kernel for single heads: where blocks hold few."""
         return int(self.packs <= PACKED)
 
-    def moved(self, travel: Travel) -> dict[str, float]:
+    def moved(self, travel: KernelTransfer) -> dict[str, float]:
         """A block alone draws as many bytes a second there, of a multiprocessor's part of the bandwidth."""
         there, here = (d.memory_Bps / (d.multiprocessors or 1) for d in (travel.device, travel.home))
         values = super().moved(travel)
@@ -348,14 +348,14 @@ class Decode(Kernel):
 LOW_PRECISION_DECODE = {8: ("attention_decode_kv8",), 32: ("attention_decode_fp32",)}  # by bits of the cache
 
 
-@prices("flash_attention", "block_sparse_attention")
+@kernel_call("flash_attention", "block_sparse_attention")
 def decode(row: Row) -> Call | None:
     """Of new tokens of each sequence over a cache, if there is one; several take no less than one."""
     q, k, *_ = row.operands
-    return step(shape(row)) if has_cache(q, k) else None
+    return decode_call(attention_shape(row)) if has_cache(q, k) else None
 
 
-def step(given: AttentionShape) -> Call:
+def decode_call(given: AttentionShape) -> Call:
     """Of new tokens of a shape."""
     return Call(
         (*LOW_PRECISION_DECODE.get(int(given.kv_bits), ()), "attention_decode"),

@@ -28,7 +28,7 @@ from llmir.base.registry import Kind
 from llmir.hw.device import Device
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.sizes.binding import Binding, Uneven
+from llmir.ir.sizes.binding import Binding, UnevenBinding
 from llmir.ir.sizes.polynomial import Dim, minimum, product
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -102,7 +102,7 @@ class Shape:
         inner = {n: v.take(index) for n, v in held.items() if isinstance(v, Shape)}
         return replace(self, **some, **inner)
 
-    def uneven(self, at: Uneven) -> dict[str, Number]:
+    def uneven(self, at: UnevenBinding) -> dict[str, Number]:
         """What is not the mean over sequences of what the shape has, in a call of sequences that differ."""
         return {}
 
@@ -112,24 +112,24 @@ class Shape:
         return replace(self, **{n: np.broadcast_to(np.asarray(v, float), count) for n, v in numbers.items()})
 
 
-def stacked(shapes: Sequence[S]) -> S:
+def stack_shapes(shapes: Sequence[S]) -> S:
     """One shape of all rows of others, which are alike in their words."""
     columns: dict[str, Any] = {}
     for name, value in vars(shapes[0]).items():
         parts = [getattr(shape, name) for shape in shapes]
         if isinstance(value, Shape):
-            columns[name] = stacked(parts)
+            columns[name] = stack_shapes(parts)
         elif not isinstance(value, str):
             columns[name] = np.concatenate([np.atleast_1d(np.asarray(part, float)) for part in parts])
     return replace(shapes[0], **columns)
 
 
-def longer(xp: Namespace, first: Number, *others: Number) -> Number:
+def overlap_time(xp: Namespace, first: Number, *others: Number) -> Number:
     """The longest of times that overlap, and a quarter more where two are equal: all are uneven."""
     return xp.cbrt(sum((t * t * t for t in others), start=first * first * first))
 
 
-def missed(footprint: Number, kept: float) -> Number:
+def cache_miss_share(footprint: Number, kept: float) -> Number:
     """Share of what is used again that a cache for `kept` bytes no longer holds after `footprint` bytes."""
     ratio = kept / footprint
     square = ratio * ratio
@@ -145,7 +145,7 @@ def multiprocessors(device: Device) -> int:
 
 
 @dataclass(frozen=True)
-class Travel:
+class KernelTransfer:
     """From `home`, where a kernel was measured, to another `device`, where it computes in this dtype.
 
     `matrix` and `memory` are the shares of its datasheet's rates that products reach there, to those at home.
@@ -201,7 +201,7 @@ class Kernel(ABC):
         """Whether it can do this shape, by operators alone; of an op's kernels one takes all."""
         return True
 
-    def moved(self, travel: Travel) -> dict[str, float]:
+    def moved(self, travel: KernelTransfer) -> dict[str, float]:
         """Its parameters on another device: of those that kernels share, what depends on the chip."""
         values = dict(vars(self))
         for name in {"rate", "matrix"} & values.keys():  # shares of the matrix peak
@@ -281,7 +281,7 @@ class Call:
 
     def at(self, binding: Binding) -> Shape:
         """The shape with numbers put in."""
-        return bound(self.shape, binding)
+        return evaluate_shape(self.shape, binding)
 
     def whole(self, binding: Binding) -> bool:
         """Whether `less`, if there is one, is all of the shape there."""
@@ -315,7 +315,7 @@ Maker = Callable[[Row], "Call | None"]
 MAKERS: dict[tuple[str, str], list[Maker]] = {}  # by opcode or kind of an op, and its block or none
 
 
-def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
+def kernel_call(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
     """Registers what makes calls of ops, by opcode or, where nothing is of that opcode, by kind.
 
     What is of a `block` of the model goes before.
@@ -329,7 +329,7 @@ def prices(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
     return register
 
 
-def calls(row: Row) -> tuple[Call, ...]:
+def kernel_calls(row: Row) -> tuple[Call, ...]:
     """The calls that an op may be, the first whose kernel takes the shape; none where no kernel is known."""
     KERNELS.load()
     keys = ((name, block) for name in (row.node.op.opcode, row.kind) for block in (row.block, ""))
@@ -338,13 +338,13 @@ def calls(row: Row) -> tuple[Call, ...]:
     return tuple(sorted(known, key=lambda call: KERNELS.get(call.families[0], Kernel).takes is Kernel.takes))
 
 
-def bound(shape: S, at: Binding) -> S:
+def evaluate_shape(shape: S, at: Binding) -> S:
     """`shape` with the sizes in it evaluated."""
     sizes = {f.name: v for f in fields(shape) if isinstance(v := getattr(shape, f.name), Dim)}
     if not sizes:
         return shape
     numbers = {name: at(size) for name, size in sizes.items()}
-    return replace(shape, **numbers | (shape.uneven(at) if isinstance(at, Uneven) else {}))
+    return replace(shape, **numbers | (shape.uneven(at) if isinstance(at, UnevenBinding) else {}))
 
 
 def _number(size: Number, at: Binding) -> Number:

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from llmir.backends.work.network import ALGORITHMS, SEND, network_of, split
+from llmir.backends.work.network import ALGORITHMS, SEND, network_of, split_group
 from llmir.backends.work.rows import Row
 from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
@@ -27,7 +27,7 @@ from llmir.hw.device import Device
 from llmir.hw.link import Link
 from llmir.ir.sizes.ragged import to_ports
 
-from .base import Call, Kernel, Shape, families, parameter, prices
+from .base import Call, Kernel, Shape, families, kernel_call, parameter
 
 # How far off a sum that is normed in its kernel may be: no row is of one, so that what it takes beside the
 # sum is anything from nothing to a norm's own time. That is 27% of both in the mean of 135 points (Llama-3.1
@@ -69,7 +69,7 @@ class CollectiveShape(Shape):
 
 @families("all_reduce", "all_reduce_eager")
 @dataclass(frozen=True)
-class AllReduce(Kernel):
+class AllReduceKernel(Kernel):
     """A sum on all ranks."""
 
     group: ClassVar[str] = "collectives"
@@ -112,7 +112,7 @@ class AllReduce(Kernel):
 
 @families("all_gather", "reduce_scatter", "all_to_all", "send")
 @dataclass(frozen=True)
-class Exchange(Kernel):
+class ExchangeKernel(Kernel):
     """A gather, a scatter or an exchange, which all send (n−1)/n of the payload; or a send of half of it."""
 
     group: ClassVar[str] = "collectives"
@@ -136,7 +136,7 @@ class Exchange(Kernel):
         return xp.minimum(small, large)
 
 
-@prices("collective")
+@kernel_call("collective")
 def collective(row: Row) -> Call | None:
     """What goes between ranks, by the pattern that it goes in; nothing where nothing does."""
     if not row.work.wire:
@@ -155,13 +155,13 @@ def _summed(row: Row, engine: str = "") -> Call:
     return Call(("all_reduce",), shape, doubt=NORMED, engine=engine)
 
 
-@prices("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
+@kernel_call("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
 def summed_norm(row: Row) -> Call:
     """FlashInfer's (flashinfer/comm/trtllm_ar.py), which vLLM and SGLang call, is TensorRT-LLM's kernel."""
     return _summed(row, "trtllm")
 
 
-@prices("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
+@kernel_call("all_reduce_add_rms_norm", "all_reduce_add_rms_norm_quantize")
 def summed_apart(row: Row) -> Call:
     """By the engine's own sum, which is faster where there is much to add."""
     return _summed(row)
@@ -179,7 +179,7 @@ class HopsShape(Shape):
 
 @families("network", "network_send")
 @dataclass(frozen=True)
-class Network(Kernel):
+class NetworkKernel(Kernel):
     """What goes through the port of one rank."""
 
     group: ClassVar[str] = "collectives"
@@ -201,14 +201,14 @@ class Network(Kernel):
         return xp.minimum(small, large)
 
 
-def across(row: Row, device: Device) -> tuple[Call, ...]:
+def internode_calls(row: Row, device: Device) -> tuple[Call, ...]:
     """The ways in which nodes can send each other the payload of a collective; none within one node.
 
     Each rank sends for itself: of an exchange all that is for other nodes, a token that goes to ranks once a
     node; of all else its part of what a ring through all ranks sends where it leaves a node. Sums in one shot
     or two are for the inside of nodes.
     """
-    inside, nodes = split(device, row.work.group) if row.work.wire else ((), 1)
+    inside, nodes = split_group(device, row.work.group) if row.work.wire else ((), 1)
     if nodes == 1:
         return ()
     link, pattern = network_of(device).link, row.work.pattern or row.node.op.opcode

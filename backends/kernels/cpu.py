@@ -16,7 +16,7 @@ from llmir.hw.device import Device
 
 from .attention import SOFTMAX, AttentionShape
 from .base import Kernel, choice, families, multiprocessors, parameter
-from .engine_cpu import Host, StepShape
+from .engine_cpu import EngineCpu, StepShape
 from .gemm import GemmShape
 
 # Queries in a tile from so many new tokens on, and keys in one: as that file says.
@@ -92,7 +92,7 @@ class CpuAttention(Kernel):
 
 @families("cpu_host")
 @dataclass(frozen=True)
-class CpuHost(Host):
+class CpuDeviceEngine(EngineCpu):
     """A host that runs its kernels itself: what it does between them adds to their time."""
 
     def launched(self, busy: Number, kernels: Number, xp: Namespace, steps: Number = 1.0) -> Number:

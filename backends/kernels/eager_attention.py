@@ -8,7 +8,7 @@ from typing import Any
 from llmir.backends.work.rows import Row
 from llmir.ir.core.tensor import Tensor
 
-from .attention import AttentionShape, prompt, step
+from .attention import AttentionShape, decode_call, prefill_call
 from .base import Call, bits
 from .latent import LatentShape
 
@@ -25,7 +25,7 @@ def part(opcode: str) -> Callable[[Callable[[Row], Whole]], Callable[[Row], Whol
     return register
 
 
-def fused(row: Row) -> Whole:
+def fused_share(row: Row) -> Whole:
     """The share in a fused kernel with these new tokens and keys, and its calls; none of another op.
 
     All earlier keys count as seen: what a mask leaves out is not known to a product alone.
@@ -83,9 +83,9 @@ def _halves(row: Row, keys: Tensor, own: tuple[str, ...], **of: Any) -> Whole:
     new, tokens = of["new"], keys.shape[1]
     if new == tokens:  # without a cache: an encoder, where all see all
         shape = AttentionShape(**_words(row, keys), cached=tokens, causal=0, **of)
-        return 0.5, (prompt(shape, own or ("attention_encoder",)),)
+        return 0.5, (prefill_call(shape, own or ("attention_encoder",)),)
     shape = AttentionShape(**_words(row, keys), cached=tokens - new, **of)
-    return 0.5, (step(shape), prompt(shape, own))
+    return 0.5, (decode_call(shape), prefill_call(shape, own))
 
 
 def _words(row: Row, keys: Tensor) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class StepShape(Shape):
         return StepShape(*(value * count for value in vars(self).values()))
 
 
-def lateness(ranks: int) -> float:
+def rank_skew(ranks: int) -> float:
     """How long a rank waits for the last of so many, on average, in mean times that one is late: H(n) − 1.
 
     >>> lateness(1), lateness(2), round(lateness(8), 3)
@@ -61,7 +61,7 @@ class RunShape(Shape):
 
 @families("host")
 @dataclass(frozen=True)
-class Host(Kernel):
+class EngineCpu(Kernel):
     """An engine around its kernels, on whatever device."""
 
     # From six starts transformers' ended beside the best, by 0.4 points of the mean error.
@@ -95,7 +95,7 @@ class Host(Kernel):
         return self.beside(sequences, steps)
 
     @property
-    def serial(self) -> Host:
+    def serial(self) -> EngineCpu:
         """The host of an engine that begins no step before the one before it has ended."""
         return self
 
@@ -121,7 +121,7 @@ class Host(Kernel):
 
 @families("overlapped_host")
 @dataclass(frozen=True)
-class OverlappedHost(Host):
+class OverlappedEngineCpu(EngineCpu):
     """A host that schedules a step, and samples of it, while the GPU runs another: the longer of the two."""
 
     def exposed(self, seconds: Number, sequences: Number, xp: Namespace, steps: Number = 1.0) -> Number:
@@ -129,9 +129,9 @@ class OverlappedHost(Host):
         return xp.maximum(self.beside(sequences, steps) - seconds, 0.0)
 
     @property
-    def serial(self) -> Host:
+    def serial(self) -> EngineCpu:
         """With as much to do, one after the other."""
-        return Host(**vars(self))
+        return EngineCpu(**vars(self))
 
     def scheduling(self, sequences: Number) -> str:
         """What `beside` takes, in words."""
@@ -140,7 +140,7 @@ class OverlappedHost(Host):
 
 @families("eager_host")
 @dataclass(frozen=True)
-class EagerHost(Host):
+class EagerEngineCpu(EngineCpu):
     """A host that runs ahead of the GPU, as eager PyTorch's does: a step takes the longer of the two.
 
     What it prepares delays a kernel only where the GPU has none left; each sequence's token is waited for.

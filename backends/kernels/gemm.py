@@ -37,18 +37,18 @@ from llmir.ir.sizes.polynomial import Max
 from .base import (
     Call,
     Kernel,
+    KernelTransfer,
     Shape,
-    Travel,
     bits,
+    cache_miss_share,
     families,
-    longer,
-    missed,
+    kernel_call,
     multiprocessors,
+    overlap_time,
     parameter,
-    prices,
     rows_of,
 )
-from .stream import Stream, StreamShape
+from .stream import StreamKernel, StreamShape
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
 # pieces they cut k.
@@ -95,7 +95,7 @@ class GemmShape(Shape):
         return x, w, y
 
 
-class Tile(NamedTuple):
+class GemmTile(NamedTuple):
     """Tiles of one size: in waves over the multiprocessors `even` as if they could be cut and `whole` as not.
 
     A tile takes `step` seconds for each element of k, and `ends` seconds before and after them.
@@ -111,7 +111,7 @@ class Tile(NamedTuple):
         return self.step * depth + self.ends
 
 
-def heated(busy: Number, shape: GemmShape) -> Number:
+def clock_share(busy: Number, shape: GemmShape) -> Number:
     """Share of the way to the lowest clock: several products as one heat no more than the widest alone."""
     alone = busy * (1 - shape.rest / shape.n)
     return alone / (alone + POWER_S)
@@ -122,7 +122,7 @@ def heated(busy: Number, shape: GemmShape) -> Number:
     *("gemm_int8_weights", "gemm_int4_weights", "bmm_bf16", "bmm_fp8"),
 )
 @dataclass(frozen=True)
-class Gemm(Kernel):
+class GemmKernel(Kernel):
     """A matrix product on a GPU."""
 
     group: ClassVar[str] = "products"
@@ -145,15 +145,15 @@ class Gemm(Kernel):
     @staticmethod
     def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
         """Seconds of both, which overlap."""
-        return longer(xp, tiles, memory)
+        return overlap_time(xp, tiles, memory)
 
     def seconds(self, device: Device, shape: GemmShape, xp: Namespace = ARRAYS) -> Number:
         """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape, xp)
-        slowed = 1 + (1 / self.sustained - 1) * heated(busy, shape)
+        slowed = 1 + (1 / self.sustained - 1) * clock_share(busy, shape)
         return busy * slowed + self.launch_us * 1e-6
 
-    def moved(self, travel: Travel) -> dict[str, float]:
+    def moved(self, travel: KernelTransfer) -> dict[str, float]:
         """A slower unit needs less power, and fewer rows to be busy."""
         values, slower = super().moved(travel), travel.slower
         least = TILES[0][0] * slower * values["rate"] / self.rate
@@ -162,7 +162,7 @@ class Gemm(Kernel):
     @classmethod
     def elsewhere(cls) -> type[Kernel]:
         """Tiles of fewer rows too."""
-        return LowGemm
+        return SmallTileGemm
 
     def busy(self, device: Device, shape: GemmShape, xp: Namespace) -> Number:
         """Seconds between launch and end at a clock that holds, by the fastest choice of tile and split."""
@@ -177,7 +177,7 @@ class Gemm(Kernel):
             found.append(self.beside(xp, fastest, memory) + gather)
         return reduce(xp.minimum, found)
 
-    def tile(self, device: Device, shape: GemmShape, rows: int, columns: int, xp: Namespace) -> Tile:
+    def tile(self, device: Device, shape: GemmShape, rows: int, columns: int, xp: Namespace) -> GemmTile:
         """Tiles of so many rows and columns."""
         share = 1 / multiprocessors(device)
         rate = device.matrix_peak(shape.dtype)[0] * share * self.rate
@@ -187,9 +187,9 @@ class Gemm(Kernel):
         store = high * (STORE * wide * shape.y_bits / 8) / feed
         unit = device.matrix_unit(shape.dtype)
         multiplied = self.multiplied(rows, xp) * columns if unit else high * wide
-        step = longer(xp, 2 * multiplied / rate, fetch)
+        step = overlap_time(xp, 2 * multiplied / rate, fetch)
         across = xp.ceil(shape.n / columns) * (shape.batch * share)
-        return Tile(
+        return GemmTile(
             even=xp.maximum(shape.m / rows, 1) * across,
             whole=xp.ceil(shape.m / rows) * across,
             step=step + self.step_ns * 1e-9 / K_STEP,
@@ -200,7 +200,7 @@ class Gemm(Kernel):
         """Rows in whose time a matrix unit multiplies a tile of so many."""
         return rows
 
-    def waves(self, tile: Tile, split: int, xp: Namespace) -> Number:
+    def waves(self, tile: GemmTile, split: int, xp: Namespace) -> Number:
         """Waves of tiles where k is cut into so many pieces."""
         even = tile.even * split
         lost = xp.minimum(xp.ceil(tile.whole * split) - even, 1)
@@ -210,12 +210,12 @@ class Gemm(Kernel):
         """Seconds that the memory takes for what is not in the L2."""
         x, w, y = shape.bytes
         both, kept = x + y, self.resident * (device.l2_bytes or 0)
-        moved = w * missed(w * shape.turns + both, kept) + both * missed(w + both, kept)
+        moved = w * cache_miss_share(w * shape.turns + both, kept) + both * cache_miss_share(w + both, kept)
         return moved / (device.memory_Bps * self.bandwidth)
 
 
 @dataclass(frozen=True)
-class LentGemm(Gemm):
+class TransferGemm(GemmKernel):
     """On another chip than was measured: the power limit lowers the matrix rate there, and nothing else.
 
     Memory-bound products lose nothing to it, so that a higher matrix rate never makes a product slower.
@@ -226,15 +226,15 @@ class LentGemm(Gemm):
         """Time of one call; HardwareError for no number of multiprocessors."""
         busy = self.busy(device, shape, xp)
         limited = self.limited().busy(device, shape, xp)
-        return busy + (limited - busy) * heated(busy, shape) + self.launch_us * 1e-6
+        return busy + (limited - busy) * clock_share(busy, shape) + self.launch_us * 1e-6
 
-    def limited(self) -> LentGemm:
+    def limited(self) -> TransferGemm:
         """At the rate that is allowed for long."""
         return replace(self, rate=self.rate * self.sustained)
 
 
 @dataclass(frozen=True)
-class LowGemm(LentGemm):
+class SmallTileGemm(TransferGemm):
     """The same with tiles of fewer rows, which pay where the matrix unit is slow beside the memory.
 
     H20 reads a weight in the time that it multiplies it with 37 rows, H100 with 295. Where the kernel was
@@ -249,14 +249,14 @@ class LowGemm(LentGemm):
         """Rows in whose time a matrix unit multiplies a tile of so many, the least at least."""
         return xp.maximum(rows, self.least)
 
-    def limited(self) -> LowGemm:
+    def limited(self) -> SmallTileGemm:
         """At the rate that is allowed for long, at which the lowest tile takes no longer."""
         return replace(self, rate=self.rate * self.sustained, least=self.least * self.sustained)
 
 
 @families("gemm_fp8_block")
 @dataclass(frozen=True)
-class BlockGemm(Gemm):
+class BlockGemm(GemmKernel):
     """A product with a scale for each 128 elements of k, as DeepGEMM does it (csrc/jit_kernels/heuristics).
 
     Its tiles get as narrow as 16 columns where there are few, and k is never cut.
@@ -271,15 +271,15 @@ class BlockGemm(Gemm):
     @classmethod
     def elsewhere(cls) -> type[Kernel]:
         """Its own tiles."""
-        return LentBlockGemm
+        return TransferBlockGemm
 
 
 @dataclass(frozen=True)
-class LentBlockGemm(LentGemm, BlockGemm):
+class TransferBlockGemm(TransferGemm, BlockGemm):
     """The same on another chip."""
 
 
-@prices("attention_scores", "attention_mix", "gemm")
+@kernel_call("attention_scores", "attention_mix", "gemm")
 def product(row: Row) -> Call:
     """A product, or several of the same x as one wider one."""
     first, *others = row.work.gemms
@@ -322,7 +322,7 @@ def _families(computes: DType, weights: DType) -> tuple[str, ...]:
 
 @families("cdna_gemm_bf16", "cdna_gemm_fp8", "cdna_gemm_fp8_block", "cdna_gemm_nvfp4", "cdna_gemm_int8")
 @dataclass(frozen=True)
-class CdnaGemm(Gemm):
+class CdnaGemm(GemmKernel):
     """A matrix product on a GPU of AMD's for data centres."""
 
     tiles: ClassVar[tuple[tuple[int, int], ...]] = (
@@ -334,7 +334,7 @@ class CdnaGemm(Gemm):
     @classmethod
     def elsewhere(cls) -> type[Kernel]:
         """Its own tiles."""
-        return LentCdnaGemm
+        return TransferCdnaGemm
 
     @staticmethod
     def beside(xp: Namespace, tiles: Number, memory: Number) -> Number:
@@ -343,14 +343,14 @@ class CdnaGemm(Gemm):
 
 
 @dataclass(frozen=True)
-class LentCdnaGemm(LentGemm, CdnaGemm):
+class TransferCdnaGemm(TransferGemm, CdnaGemm):
     """The same on another chip."""
 
 
-families("quantize_fp8", "quantize_fp8_block", "quantize_nvfp4", "quantize_int8")(Stream)
+families("quantize_fp8", "quantize_fp8_block", "quantize_nvfp4", "quantize_int8")(StreamKernel)
 
 
-@prices("quantize")
+@kernel_call("quantize")
 def quantize(row: Row) -> Call:
     """All that is read and written, in rows that have a scale or more each."""
     known = families_of(row.shape.dtype, static=getattr(row.node.op, "static", False))

@@ -17,10 +17,21 @@ from llmir.backends.work.rows import Row
 from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
-from llmir.ir.sizes.binding import Binding, Uneven
+from llmir.ir.sizes.binding import Binding, UnevenBinding
 
-from .attention import AttentionShape, Prefill, alone, has_cache, seen
-from .base import Call, Kernel, Shape, bits, choice, families, longer, multiprocessors, parameter, prices
+from .attention import AttentionShape, PrefillAttention, has_cache, visible_keys, without_context
+from .base import (
+    Call,
+    Kernel,
+    Shape,
+    bits,
+    choice,
+    families,
+    kernel_call,
+    multiprocessors,
+    overlap_time,
+    parameter,
+)
 
 TILE_KEYS = 64  # in a tile of scores, as FlashMLA's and TensorRT-LLM's have
 PIECE_KEYS = 256  # in a piece at least, as of other attention
@@ -59,7 +70,7 @@ class LatentShape(Shape):
         """Keys that a query sees at most."""
         return xp.minimum(self.cached + self.new, self.most)
 
-    def uneven(self, at: Uneven) -> dict[str, Number]:
+    def uneven(self, at: UnevenBinding) -> dict[str, Number]:
         """As many cached keys as sequences see within their windows, on average."""
         return {"cached": at.capped(self.cached, self.window - 1)} if self.window < np.inf else {}
 
@@ -96,7 +107,7 @@ class CompressedShape(LatentShape):
 
 
 @dataclass(frozen=True)
-class SharedShape(AttentionShape):
+class SharedKvShape(AttentionShape):
     """The same keys and entries as one head of keys and values, of which a query's window has the mean."""
 
     pairs: Number = 0
@@ -109,7 +120,7 @@ class SharedShape(AttentionShape):
 
 @families("mla_absorbed", "mla_absorbed_kv8")
 @dataclass(frozen=True)
-class Absorbed(Kernel):
+class AbsorbedAttention(Kernel):
     """Causal attention whose keys and values are the latents."""
 
     group: ClassVar[str] = "latents"
@@ -135,7 +146,7 @@ class Absorbed(Kernel):
         tiles, across = xp.maximum(shape.new / positions, 1), xp.ceil(shape.heads / together)
         before, step = shape.cached / TILE_KEYS, positions / TILE_KEYS
         walked = xp.maximum(
-            seen(xp, tiles, before, shape.most / TILE_KEYS, step), tiles * step
+            visible_keys(xp, tiles, before, shape.most / TILE_KEYS, step), tiles * step
         )  # tiles of scores, for all rows
         blocks = shape.batch * across * tiles
         keys = shape.keys(xp)
@@ -157,15 +168,15 @@ class Absorbed(Kernel):
         read = once * (1 + widened) + self.again * xp.maximum(each - once, 0)
         moved = read + shape.widening_bytes(xp) + shape.rows_bytes
         memory = moved / (device.memory_Bps * self.bandwidth)
-        busy = xp.maximum(longest, longer(xp, products + waves * block, memory))
+        busy = xp.maximum(longest, overlap_time(xp, products + waves * block, memory))
         combine = self.combine_us * 1e-6 * (1 - 1 / possible)
         return self.launch_us * 1e-6 + busy + combine
 
 
-families("mla_naive", "mla_naive_kv8")(Prefill)
+families("mla_naive", "mla_naive_kv8")(PrefillAttention)
 
 
-@prices("latent_attention", "sparse_latent_attention")
+@kernel_call("latent_attention", "sparse_latent_attention")
 def latent(row: Row) -> Call:
     """Without values of its own it is absorbed. Naive, each head has its own keys and values.
 
@@ -186,11 +197,11 @@ def latent(row: Row) -> Call:
     mean = Binding()(head + rotary + values[0].shape[-1]) / 2
     given = AttentionShape(kv_heads=heads, group=1, head=mean, causal=by.step, **common)
     names = (*("mla_naive_kv8",) * narrow, "mla_naive", "attention_prefill")
-    return Call(names, given, less=alone(given))
+    return Call(names, given, less=without_context(given))
 
 
-@prices("latent_attention")
-def widened(row: Row) -> Call | None:
+@kernel_call("latent_attention")
+def dequantized_latent(row: Row) -> Call | None:
     """Over a narrow cache of latents: by the kernel for 16 bits, which widens it first."""
     made: Any = latent(row)
     if not isinstance(made.shape, LatentShape) or made.shape.kv_bits > 8:
@@ -198,7 +209,7 @@ def widened(row: Row) -> Call | None:
     return Call(("mla_absorbed",), replace(made.shape, kv_bits=16, stored_bits=made.shape.kv_bits))
 
 
-@prices("latent_attention", "sparse_latent_attention")
+@kernel_call("latent_attention", "sparse_latent_attention")
 def naive_decode(row: Row) -> Call | None:
     """A new token over keys and values of each head, which are streamed as any others are."""
     made: Any = latent(row)
@@ -211,7 +222,7 @@ def naive_decode(row: Row) -> Call | None:
     return Call((*("attention_decode_kv8",) * narrow, "attention_decode"), made.shape, less=one)
 
 
-@prices("compressed_attention")
+@kernel_call("compressed_attention")
 def compressed(row: Row) -> Call:
     """As of latents that are keys and values of all heads: so many of a query as it sees in the mean."""
     op: Any = row.node.op
@@ -235,7 +246,7 @@ def compressed(row: Row) -> Call:
     return Call((*("mla_absorbed_kv8",) * narrow, "mla_absorbed"), shape, strange=OTHER_HEADS)
 
 
-@prices("compressed_attention")
+@kernel_call("compressed_attention")
 def shared(row: Row) -> Call | None:
     """As of one head of keys and values: neighbours see nearly the same keys, if an index picks none."""
     op: Any = row.node.op
@@ -244,6 +255,6 @@ def shared(row: Row) -> Call | None:
     made: Any = compressed(row)
     of = made.shape
     alike = {name: getattr(of, name) for name in ("batch", "new", "cached", "q_bits", "kv_bits", "out_bits")}
-    seen = SharedShape(**alike, kv_heads=1, group=of.heads, head=of.latent, dtype=of.dtype, pairs=of.pairs)
+    seen = SharedKvShape(**alike, kv_heads=1, group=of.heads, head=of.latent, dtype=of.dtype, pairs=of.pairs)
     narrow = made.families[0] == "mla_absorbed_kv8"
     return Call((*("attention_prefill_kv8",) * narrow, "attention_prefill"), seen, strange=OTHER_HEADS)

@@ -26,7 +26,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar
 
-from llmir.backends.work.rows import Experts, Row
+from llmir.backends.work.rows import ExpertTypes, Row
 from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
@@ -42,10 +42,10 @@ from .base import (
     bits,
     choice,
     families,
-    longer,
+    kernel_call,
     multiprocessors,
+    overlap_time,
     parameter,
-    prices,
     rows_of,
 )
 from .collective import CollectiveShape
@@ -122,7 +122,7 @@ class RoutedShape(Shape):
     *("moe_mxfp4", "moe_mxfp4_weights", "moe_int4_weights"),
 )
 @dataclass(frozen=True)
-class Moe(Kernel):
+class MoeKernel(Kernel):
     """The kernels of a layer's experts, each of which is an op; `seconds` is of a grouped product."""
 
     group: ClassVar[str] = "experts"
@@ -163,13 +163,13 @@ class Moe(Kernel):
     def tiled(self, shape: GroupedShape, xp: Namespace) -> Number:
         """Rows in whose time those of an expert are multiplied, the empty ones of its tiles included."""
         each = xp.maximum(shape.rows / shape.experts, 1)
-        heights = ((height, longer(xp, height, self.fetch)) for height in HEIGHTS)
+        heights = ((height, overlap_time(xp, height, self.fetch)) for height in HEIGHTS)
         return reduce(xp.minimum, (xp.maximum(each / rows + LAST, 1) * took for rows, took in heights))
 
     def least(self, shape: GroupedShape, xp: Namespace) -> Number:
         """Rows in whose time one tile is multiplied: as high as the rows that choose its height."""
         each = (shape.rows + self.counted * shape.away) / shape.experts
-        return longer(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
+        return overlap_time(xp, xp.minimum(xp.maximum(each, 1), HEIGHTS[-1]), self.fetch)
 
     def slowness(self, device: Device, shape: GroupedShape, xp: Namespace) -> Number:
         """How much longer than at best its tiles take to read a weight."""
@@ -204,7 +204,7 @@ class Moe(Kernel):
 
 @families("moe_bf16")
 @dataclass(frozen=True)
-class WideMoe(Moe):
+class Moe16Bit(MoeKernel):
     """In 16 bits, where Triton has low, deep tiles for few tokens and square, shallow ones for more.
 
     SGLang's `get_default_config` (fused_moe_triton_config.py) takes 16×32 results and 64 elements of k a step
@@ -224,7 +224,7 @@ class WideMoe(Moe):
         return xp.where(tuned, 1, slower)
 
 
-@prices("grouped_linear")
+@kernel_call("grouped_linear")
 def grouped(row: Row) -> Call | None:
     """A grouped product, of several results as one wider one."""
     first, *others = row.work.gemms
@@ -249,29 +249,29 @@ def grouped(row: Row) -> Call | None:
     return Call(_families(x.dtype, w.dtype), shape)
 
 
-@prices("dispatch", "scaled_dispatch")
+@kernel_call("dispatch", "scaled_dispatch")
 def dispatch(row: Row) -> Call:
     """Rows gathered by expert."""
     x, rows = row.operands[0], row.shape
     return _part(row, "dispatch", RoutedShape(_tokens(x), rows.shape[0], x.shape[-1], bits=bits(x.dtype)))
 
 
-@prices("combine", "sum_experts")
+@kernel_call("combine", "sum_experts")
 def combine(row: Row) -> Call:
     """Each token's rows added up."""
     rows, y = row.operands[0], row.shape
     return _part(row, "combine", RoutedShape(_tokens(y), rows.shape[0], y.shape[-1], bits=bits(y.dtype)))
 
 
-@prices("silu_mul", "clamped_glu", block="routed_experts")
+@kernel_call("silu_mul", "clamped_glu", block="routed_experts")
 def activation(row: Row) -> Call:
     """Between grouped products."""
     rows, width = row.shape.shape
     return _part(row, "activation", RoutedShape(0, rows, width, bits=row.shape.dtype.bits))
 
 
-@prices("quantize", "silu", "mul", block="routed_experts")
-def narrow(row: Row) -> Call:
+@kernel_call("quantize", "silu", "mul", block="routed_experts")
+def quantize_rows(row: Row) -> Call:
     """What narrows rows of experts is often fused with what comes before; an activation in two kernels."""
     return _part(row, "narrow", StreamShape(rows_of(row.shape), row.read + row.write))
 
@@ -283,7 +283,7 @@ def _tokens(x: Tensor) -> Size:
 def _part(row: Row, part: str, shape: RoutedShape | StreamShape) -> Call:
     """What is done to rows before, between and after grouped products, by a kernel of the layer's family."""
     x = row.operands[0].dtype
-    layer = row.experts or Experts(x, x, 0)
+    layer = row.experts or ExpertTypes(x, x, 0)
     shape = replace(shape, away=layer.away) if isinstance(shape, RoutedShape) else shape
     return Call(_families(layer.rows, layer.weights), shape, part)
 
@@ -348,28 +348,28 @@ class DeepEp(Kernel):
             self.copy_us * shape.copies + self.token_us * shape.tokens
         )
         start = 1e-6 * (self.start_us + self.wait_us * shape.width / 1000)
-        return start + longer(xp, sent, copied / shape.busy(device, xp))
+        return start + overlap_time(xp, sent, copied / shape.busy(device, xp))
 
 
-@prices("send_tokens")
+@kernel_call("send_tokens")
 def send(row: Row) -> Call | None:
     """A token once to each rank."""
     return _call(row, "normal", "deepep_dispatch", row.shape, row.operands)
 
 
-@prices("send_tokens")
+@kernel_call("send_tokens")
 def send_at_low_latency(row: Row) -> Call | None:
     """A token once for each expert."""
     return _call(row, "low_latency", "deepep_ll_dispatch", row.shape, row.operands)
 
 
-@prices("return_tokens")
+@kernel_call("return_tokens")
 def give_back(row: Row) -> Call | None:
     """A sum from each rank."""
     return _call(row, "normal", "deepep_combine", row.operands[0], row.operands[:1])
 
 
-@prices("return_tokens")
+@kernel_call("return_tokens")
 def give_back_at_low_latency(row: Row) -> Call | None:
     """A row from each expert."""
     return _call(row, "low_latency", "deepep_ll_combine", row.operands[0], row.operands[:1])

@@ -16,8 +16,19 @@ from llmir.hw.device import Device
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import ceildiv, product
 
-from .base import DRAFTS, Call, Kernel, Shape, families, longer, missed, multiprocessors, parameter, prices
-from .stream import Stream, StreamShape
+from .base import (
+    DRAFTS,
+    Call,
+    Kernel,
+    Shape,
+    cache_miss_share,
+    families,
+    kernel_call,
+    multiprocessors,
+    overlap_time,
+    parameter,
+)
+from .stream import StreamKernel, StreamShape
 
 CONVS = ("causal_conv", "causal_conv_silu")
 KINDS = ("gated_delta", "kda", "ssd_scan", "lightning_attention", "selective_scan")
@@ -44,7 +55,7 @@ class ScanShape(Shape):
 
 @families(*(f"{kind}_chunks" for kind in KINDS))
 @dataclass(frozen=True)
-class Chunks(Kernel):
+class ChunkScan(Kernel):
     """A scan in chunks: one kernel, or one of the states and others of the products within chunks."""
 
     group: ClassVar[str] = "scans"
@@ -68,10 +79,10 @@ class Chunks(Kernel):
         waves = xp.maximum(1, (1 - TAIL) * waves + TAIL * xp.ceil(waves))
         walk = waves * (self.block_us + self.step_us * steps) * 1e-6
         moved = shape.moved + self.scratch * shape.between
-        missing = missed(moved, self.resident * (device.l2_bytes or 0))
+        missing = cache_miss_share(moved, self.resident * (device.l2_bytes or 0))
         slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
         products = shape.flops / (self.matrix * device.matrix_peak(shape.dtype)[0])
-        rest = longer(xp, moved * slowness, products)
+        rest = overlap_time(xp, moved * slowness, products)
         hidden = (1 - self.exposed) * xp.minimum(walk, rest)
         return self.launch_us * 1e-6 + walk + rest - hidden
 
@@ -86,7 +97,7 @@ class UpdateShape(StreamShape):
 
 @families("conv_update")
 @dataclass(frozen=True)
-class Step(Stream):
+class ScanStep(StreamKernel):
     """What a step of decoding does: states are read once and written back."""
 
     group: ClassVar[str] = "scans"
@@ -99,7 +110,7 @@ class Step(Stream):
 
 @families(*(f"{kind}_update" for kind in KINDS))
 @dataclass(frozen=True)
-class Update(Step):
+class RecurrentUpdate(ScanStep):
     """Token by token, of which a step has one; of a prompt Mamba's states stay where they are."""
 
     vector: float = parameter(0.3, 0.05, 1, "", "share of the fp32 peak that decays and sums reach")
@@ -112,7 +123,7 @@ class Update(Step):
 
 @families("conv")
 @dataclass(frozen=True)
-class Convolution(Stream):
+class Convolution(StreamKernel):
     """The short convolution of a prompt, a stream."""
 
     group: ClassVar[str] = "scans"
@@ -132,7 +143,7 @@ def _parts(row: Row) -> tuple[int, Any, Tensor]:
     return vars(op).get("chunk", 0), row.operands[0].shape[1], row.operands[op.aliases.get(1, -1)]
 
 
-@prices("scan")
+@kernel_call("scan")
 def update(row: Row) -> Call:
     """A step, or all tokens one after another where there are no chunks.
 
@@ -146,7 +157,7 @@ def update(row: Row) -> Call:
     return Call((*_families(row, "update"), "stream"), shape)
 
 
-@prices("scan")
+@kernel_call("scan")
 def chunks(row: Row) -> Call | None:
     """Between kernels go rows made ready for the walk, and its states: written and read, in 16 bits."""
     chunk, new, state = _parts(row)
@@ -164,13 +175,13 @@ def _channels(row: Row) -> tuple[Any, Any]:
     return batch * product(channels), row.read + row.write
 
 
-@prices(*CONVS)
+@kernel_call(*CONVS)
 def conv_update(row: Row) -> Call:
     """Of one new token."""
     return Call(("conv_update", "conv", "stream"), UpdateShape(*_channels(row), new=row.shape.shape[1]))
 
 
-@prices(*CONVS)
+@kernel_call(*CONVS)
 def conv(row: Row) -> Call:
     """Of any."""
     return Call(("conv", "stream"), StreamShape(*_channels(row)))

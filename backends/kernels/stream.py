@@ -15,7 +15,7 @@ from llmir.base.array_namespace import ARRAYS, Namespace, Number
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
 
-from .base import Call, Kernel, Shape, families, missed, parameter, prices, rows_of
+from .base import Call, Kernel, Shape, cache_miss_share, families, kernel_call, parameter, rows_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StreamShape(Shape):
 
 
 @dataclass(frozen=True)
-class Stream(Kernel):
+class StreamKernel(Kernel):
     """What moves rows on a GPU: as fast as memory or L2 allow, and some time a call and a row."""
 
     group: ClassVar[str] = "streams"
@@ -55,7 +55,7 @@ class Stream(Kernel):
     def busy(self, device: Device, shape: StreamShape, xp: Namespace) -> Number:
         """Seconds in which all bytes move, however many rows there are."""
         held = xp.maximum(shape.turns * shape.moved - shape.again, 1)
-        missing = missed(held, self.resident * (device.l2_bytes or 0))
+        missing = cache_miss_share(held, self.resident * (device.l2_bytes or 0))
         slowness = (missing + (1 - missing) / self.speedup) / (self.bandwidth * device.memory_Bps)
         return slowness * ((shape.moved - shape.shared) * self.idle(device, shape.rows, xp) + shape.shared)
 
@@ -67,7 +67,7 @@ class Stream(Kernel):
 
 @families("stream")
 @dataclass(frozen=True)
-class Elementwise(Stream):
+class ElementwiseKernel(StreamKernel):
     """An elementwise op or a norm: what moves rows, and computes on the way."""
 
     bandwidth: float = parameter(0.8, 0.01, 1, "", "share of the memory bandwidth that is reached")
@@ -89,45 +89,45 @@ FAMILIES = ("stream",)
 OTHERS = 0.09
 
 
-def streamed(row: Row, rows: Number) -> StreamShape:
+def stream_call(row: Row, rows: Number) -> StreamShape:
     """All that an op moves and computes, in so many rows; of weights once for all of them."""
     shared = sum((n for role, n in row.reads if role == "weight"), start=0)
     again = sum((row.reads[operand][1] for operand in row.node.op.aliases.values()), start=0)
     return StreamShape(rows, row.read + row.write, shared, again, row.work.vector, row.turns or 1)
 
 
-@prices("norm", "elementwise", "moe", "gather")
+@kernel_call("norm", "elementwise", "moe", "gather")
 def stream(row: Row) -> Call:
     """Rows as the result has them."""
-    return Call(FAMILIES, streamed(row, rows_of(row.shape)), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, rows_of(row.shape)), doubt=OTHERS)
 
 
-@prices("rope", "rope_append")
+@kernel_call("rope", "rope_append")
 def rope(row: Row) -> Call:
     """All heads of a token are a row."""
     batch, tokens, *_ = row.shape.shape
-    return Call(FAMILIES, streamed(row, batch * tokens), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, batch * tokens), doubt=OTHERS)
 
 
-@prices("concat")
+@kernel_call("concat")
 def concat(row: Row) -> Call:
     """All rows of the cache."""
-    return Call(FAMILIES, streamed(row, rows_of(row.shape)), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, rows_of(row.shape)), doubt=OTHERS)
 
 
-@prices("row_mean")
+@kernel_call("row_mean")
 def row_mean(row: Row) -> Call:
     """All rows that it reads: of each it writes one number."""
-    return Call(FAMILIES, streamed(row, rows_of(row.operands[0])), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, rows_of(row.operands[0])), doubt=OTHERS)
 
 
-@prices("append")
+@kernel_call("append")
 def append(row: Row) -> Call:
     """Of the new rows alone; the result is the whole cache."""
-    return Call(FAMILIES, streamed(row, rows_of(row.operands[1])), doubt=OTHERS)
+    return Call(FAMILIES, stream_call(row, rows_of(row.operands[1])), doubt=OTHERS)
 
 
-@prices("linear", block="streams")
+@kernel_call("linear", block="streams")
 def weights_of_streams(row: Row) -> Call:
     """A few numbers of a token: engines have kernels of their own, as fast as they read its streams."""
     shared = sum((n for role, n in row.reads if role == "weight"), start=0)

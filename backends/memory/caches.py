@@ -20,7 +20,7 @@ from llmir.base.arguments import choice
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import C, Dim, Min, Size, ceildiv, grown
+from llmir.ir.sizes.polynomial import C, Dim, Min, Size, after_step, ceildiv
 
 # Tokens of a page: vLLM's default block on GPUs (`--block-size`). TensorRT-LLM's have 32
 # (`tokens_per_block`), SGLang's 1 (`--page-size`).
@@ -30,7 +30,7 @@ POLICIES: dict[str, CachePolicy] = {}
 
 
 @dataclass(frozen=True)
-class State:
+class CacheState:
     """One cache of a stage: its type on a rank before the step, whether the step writes to it, and where.
 
     `times` micro-batches and layers have one like it; caches of one `layer` are its keys and its values, or
@@ -47,7 +47,7 @@ class State:
     @cached_property
     def along(self) -> int | None:
         """The dimension that grows with the context; None of a state of fixed size."""
-        return next((i for i, n in enumerate(self.type.shape) if grown(n) != n), None)
+        return next((i for i, n in enumerate(self.type.shape) if after_step(n) != n), None)
 
     @property
     def rows(self) -> Size:
@@ -80,7 +80,7 @@ class State:
 
     def after(self, rows: Size) -> Size:
         """What so many rows before the step are after it."""
-        return grown(rows) if self.written else rows
+        return after_step(rows) if self.written else rows
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ class CachePolicy:
     def __init_subclass__(cls) -> None:
         POLICIES[cls.name] = cls()
 
-    def rows(self, state: State) -> Size:
+    def rows(self, state: CacheState) -> Size:
         """The rows that a state takes of each sequence after the step."""
         return state.after(state.rows)
 
-    def reserved(self, states: Sequence[State]) -> Size:
+    def reserved(self, states: Sequence[CacheState]) -> Size:
         """Bytes for all states of a stage after the step."""
         return sum((state.bytes(self.rows(state)) * state.times for state in states), start=0)
 
@@ -109,7 +109,7 @@ class CachePolicy:
 POLICIES[CachePolicy.name] = CachePolicy()
 
 
-class Paged(CachePolicy):
+class PagedCachePolicy(CachePolicy):
     """Whole pages of tokens for each sequence, and a pool for each kind of layer.
 
     A window lies across a page more than it fills. So do TensorRT-LLM (a pool for each window, "KV Cache
@@ -119,7 +119,7 @@ class Paged(CachePolicy):
 
     name = "paged"
 
-    def rows(self, state: State) -> Size:
+    def rows(self, state: CacheState) -> Size:
         """Those of whole pages."""
         if state.most is not None:
             return state.most
@@ -130,7 +130,7 @@ class Paged(CachePolicy):
         return self.page * ceildiv(state.after(state.rows), self.page)
 
 
-class Layer(NamedTuple):
+class LayerCache(NamedTuple):
     """What a layer keeps of one sequence: bytes of a row and how many, or those of a state."""
 
     row: int
@@ -138,7 +138,7 @@ class Layer(NamedTuple):
     state: int = 0
 
 
-class Unified(CachePolicy):
+class UnifiedCachePolicy(CachePolicy):
     """One pool of equal pages for all layers: windows keep all tokens, states take a page.
 
     Pages of attention have so many tokens that the largest state fits, and a state is padded to one; layers
@@ -149,7 +149,7 @@ class Unified(CachePolicy):
 
     name = "unified"
 
-    def rows(self, state: State) -> Size:
+    def rows(self, state: CacheState) -> Size:
         """Those of all tokens."""
         match state.rows:
             case Dim(terms=(((Min(a=a, b=int()),), 1),)):
@@ -158,18 +158,18 @@ class Unified(CachePolicy):
                 return state.after(C)
         return state.after(state.rows)
 
-    def reserved(self, states: Sequence[State]) -> Size:
+    def reserved(self, states: Sequence[CacheState]) -> Size:
         """Pages of all layers."""
-        layers: dict[tuple[str, Size], list[State]] = {}
+        layers: dict[tuple[str, Size], list[CacheState]] = {}
         for state in states:
             rows = 0 if state.most is not None else self.rows(state)
             layers.setdefault((state.layer, rows), []).append(state)
-        kinds: Counter[Layer] = Counter()
+        kinds: Counter[LayerCache] = Counter()
         for (_, rows), alike in layers.items():
             fixed = [state.row * state.most for state in alike if state.most is not None]
-            kinds[Layer(0, 1, sum(fixed)) if fixed else Layer(sum(state.row for state in alike), rows)] += (
-                alike[0].times
-            )
+            kinds[
+                LayerCache(0, 1, sum(fixed)) if fixed else LayerCache(sum(state.row for state in alike), rows)
+            ] += alike[0].times
         if not kinds:
             return 0
         widest, largest = max(kind.row for kind in kinds), max(kind.state for kind in kinds)

@@ -18,21 +18,21 @@ from llmir.base.formats import Result
 from llmir.base.values import Figures, Record
 from llmir.hw import engine
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import Budget, EngineMemory, Graphs
+from llmir.hw.engine_sections import CudaGraphs, EngineMemory, StepBudget
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Size, falls
+from llmir.ir.sizes.polynomial import Size, may_decrease
 
 from .caches import policy
-from .liveness import memories, reserved
+from .liveness import reserved_bytes, stage_memories
 
 FP32 = 4  # bytes
 CHUNK = 1 << 16  # tokens: longer than any model's chunk of keys (Llama 4's are of 8,192)
 UNLIMITED = 1 << 40  # sequences or tokens, where one takes no memory
 
 
-class Moment(NamedTuple):
+class PeakPoint(NamedTuple):
     """When a step holds most: `what` runs, of `n` tokens, sequences or images."""
 
     what: str
@@ -47,7 +47,7 @@ class Moment(NamedTuple):
 FORWARD, SAMPLER, ENCODER = "forward pass", "sampler", "encoder"
 
 
-class Room(NamedTuple):
+class KvBudget(NamedTuple):
     """The memory of one rank of a stage, in bytes: of `usable` ones `held` are taken, the rest is for caches.
 
     `fullest` says when a step holds the activations.
@@ -58,7 +58,7 @@ class Room(NamedTuple):
     weights: float
     activations: float
     overhead: float
-    fullest: Moment
+    fullest: PeakPoint
 
     @property
     def caches(self) -> float:
@@ -93,7 +93,7 @@ _RULES: dict[str, Callable[[float, float, float, float, float], Used]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Pool(Record):
+class KvPool(Record):
     """What an engine's rule makes of a program on a device, for requests of `length` tokens.
 
     What is not stated is as the rule has it: sequences at once and tokens of a step, of each data-parallel
@@ -113,11 +113,11 @@ class Pool(Record):
     max_batched_tokens: int | None = None
     cache_policy: str = "exact"
     images: int = 0
-    graphs: Graphs | None = None
+    graphs: CudaGraphs | None = None
 
     @property
-    def _budget(self) -> Budget:
-        return engine.first(self.rule.budgets, self.device, self.program.parallelism.tp)
+    def _budget(self) -> StepBudget:
+        return engine.first_match(self.rule.budgets, self.device, self.program.parallelism.tp)
 
     @property
     def whole(self) -> bool:
@@ -161,9 +161,9 @@ class Pool(Record):
             return None
         tp, pp = self.program.parallelism.tp, self.program.parallelism.pp
         captured = self.graphs.on(self.device, tp).decodes if self.graphs else 0
-        return engine.first(self.rule.aside, self.device, tp).whole(self.tokens, captured, tp * pp)
+        return engine.first_match(self.rule.aside, self.device, tp).whole(self.tokens, captured, tp * pp)
 
-    def rooms(self, sequences: int | None = None) -> tuple[Room, ...]:
+    def rooms(self, sequences: int | None = None) -> tuple[KvBudget, ...]:
         """Of each stage, with room to sample so many sequences at once."""
         return _rooms(self, sequences or self.sequences)
 
@@ -171,7 +171,7 @@ class Pool(Record):
     def _tokens(self) -> tuple[int, ...]:
         """Tokens in the caches of each stage."""
         caches = (room.caches for room in self.rooms())
-        return tokens_in(self.program, tuple(caches), self.rule.block)
+        return token_capacity(self.program, tuple(caches), self.rule.block)
 
     @cached_property
     def tightest(self) -> int:
@@ -199,8 +199,8 @@ class Pool(Record):
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
         """Bytes of caches of a rank of each stage, with so many requests in each micro-batch."""
         by = "paged" if self.cache_policy == "exact" else self.cache_policy
-        sizes = reserved(self.program.phase("decode"), policy(by, self.rule.block))
-        return tuple(fullest(size, sequences, length - 1) for size in sizes)
+        sizes = reserved_bytes(self.program.phase("decode"), policy(by, self.rule.block))
+        return tuple(peak_cache_bytes(size, sequences, length - 1) for size in sizes)
 
     def short(self, sequences: int) -> float:
         """Bytes that so many requests lack on the stage that lacks most; below 0 where there is room."""
@@ -217,7 +217,7 @@ class Pool(Record):
         def fits(sequences: int) -> bool:
             return all(h <= c for h, c in zip(self.held(sequences, self.longest), caches, strict=True))
 
-        return min(UNLIMITED, most(fits) * self.program.micro_batches)
+        return min(UNLIMITED, largest_fit(fits) * self.program.micro_batches)
 
     @property
     def at_once(self) -> int:
@@ -225,13 +225,13 @@ class Pool(Record):
         return UNLIMITED if self.max_num_seqs is None else self.max_num_seqs * self.program.parallelism.dp
 
 
-def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[int, ...]:
+def token_capacity(program: Program, caches: tuple[float, ...], block: int) -> tuple[int, ...]:
     """Tokens that lie in so many bytes of each stage, in whole blocks and on all data-parallel ranks.
 
     All layers keep all tokens, as engines count: those of windows too.
     """
     parallel, parts = program.parallelism.dp, program.micro_batches
-    sizes = reserved(program.phase("decode"), policy("unified", block))
+    sizes = reserved_bytes(program.phase("decode"), policy("unified", block))
 
     def blocks(size: Size, bytes: float) -> int:
         def fits(n: int) -> bool:
@@ -240,7 +240,7 @@ def tokens_in(program: Program, caches: tuple[float, ...], block: int) -> tuple[
         # Where all layers keep all tokens, blocks take as much each.
         one = float(Binding(B=parallel, T=1, C=block - 1)(size)) / parts
         near = int(bytes / one) if 0 < one <= bytes else 0
-        return near if 0 < near < UNLIMITED and fits(near) and not fits(near + 1) else most(fits)
+        return near if 0 < near < UNLIMITED and fits(near) and not fits(near + 1) else largest_fit(fits)
 
     found = (block * blocks(size, room) for size, room in zip(sizes, caches, strict=True))
     return tuple(min(UNLIMITED, n * parallel) for n in found)
@@ -251,7 +251,7 @@ def states(program: Program, block: int) -> tuple[tuple[float, float], ...]:
     """Bytes that a sequence keeps on a rank of each stage however long it is, and those of a block more."""
     parallel, parts = program.parallelism.dp, program.micro_batches
     found = []
-    for size in reserved(program.phase("decode"), policy("unified", block)):
+    for size in reserved_bytes(program.phase("decode"), policy("unified", block)):
         # Far from where few tokens are rounded up, as those of compressed caches are.
         one, two = (float(Binding(B=parallel, T=1, C=n * CHUNK - 1)(size)) / parts for n in (1, 2))
         state = 2 * one - two
@@ -259,20 +259,20 @@ def states(program: Program, block: int) -> tuple[tuple[float, float], ...]:
     return tuple(found)
 
 
-def keeps_all(program: Program, length: int) -> bool:
+def keeps_every_token(program: Program, length: int) -> bool:
     """Whether each token of a request of so many takes as much: no window is over, and no state is kept."""
     one, all_of_them = (Binding(B=1, T=1, C=n - 1) for n in (1, length))
-    sizes = reserved(program.phase("decode"), policy("exact"))
+    sizes = reserved_bytes(program.phase("decode"), policy("exact"))
     return all(length * float(one(size)) == float(all_of_them(size)) for size in sizes)
 
 
-def fullest(size: Size, sequences: int, last: int) -> float:
+def peak_cache_bytes(size: Size, sequences: int, last: int) -> float:
     """The most bytes that caches take up to a last context; those of chunks are full before one is over."""
-    contexts = np.arange(max(0, last - CHUNK), last + 1) if falls(size) else last
+    contexts = np.arange(max(0, last - CHUNK), last + 1) if may_decrease(size) else last
     return float(np.max(Binding(B=sequences, T=1, C=contexts)(size)))
 
 
-def most(fits: Callable[[int], bool]) -> int:
+def largest_fit(fits: Callable[[int], bool]) -> int:
     """The largest number that fits, up to 2⁴⁰; 0 where 1 does not. A smaller one than what fits does too."""
     low, high = 0, 1
     while high < UNLIMITED and fits(high):
@@ -286,20 +286,20 @@ def most(fits: Callable[[int], bool]) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _rooms(pool: Pool, sequences: int) -> tuple[Room, ...]:
+def _rooms(pool: KvPool, sequences: int) -> tuple[KvBudget, ...]:
     rule, program, device = pool.rule, pool.program, pool.device
     overhead = rule.outside_bytes(program.parallelism.tp) + rule.graph_bytes
     found = []
-    for stage, memory in enumerate(memories(program.phase("prefill"))):
+    for stage, memory in enumerate(stage_memories(program.phase("prefill"))):
         weights = float(Binding()(memory.weights))
         fullest, activations = max(_steps(pool, stage, sequences).items(), key=lambda step: step[1])
         terms = weights, activations, overhead
         usable, held = _RULES[rule.rule](float(device.capacity_bytes), pool.share, *terms)
-        found.append(Room(usable - pool.reserve_bytes, held, *terms, fullest))
+        found.append(KvBudget(usable - pool.reserve_bytes, held, *terms, fullest))
     return tuple(found)
 
 
-def _steps(pool: Pool, stage: int, sequences: int) -> dict[Moment, float]:
+def _steps(pool: KvPool, stage: int, sequences: int) -> dict[PeakPoint, float]:
     """What a rank of a stage holds beside weights and caches in the fullest moments of a step, in bytes.
 
     A stage that is not the first has buffers of its own for what it receives: hidden states and residual.
@@ -309,23 +309,23 @@ def _steps(pool: Pool, stage: int, sequences: int) -> dict[Moment, float]:
     at, head = Binding(B=program.parallelism.dp, T=tokens, C=0), _head(program)
     hidden = tokens * head.hidden * head.hidden_bytes
     kept = rule.kept_bytes + 2 * hidden * (stage > 0)
-    forward = float(memories(program)[stage].transient(at)) + rule.states * hidden
-    found = {Moment(FORWARD, tokens, "tokens"): forward + kept}
+    forward = float(stage_memories(program)[stage].transient(at)) + rule.states * hidden
+    found = {PeakPoint(FORWARD, tokens, "tokens"): forward + kept}
     if stage == len(program.entries) - 1:
         copies = sequences * (head.logit_bytes + FP32 * rule.sampler)
         rows = min(sequences, pool.device.multiprocessors or 0) * FP32 * rule.vocabularies
         sampled = 2 * sequences * head.hidden * head.hidden_bytes  # chosen of all, and given to the head
         work = rule.experts * _workspace(program, stage, at)
         made = (copies + rows) * head.vocabulary + hidden + sampled + work
-        found[Moment(SAMPLER, sequences, "sequences")] = made + kept
+        found[PeakPoint(SAMPLER, sequences, "sequences")] = made + kept
     if pool.images and not stage:
-        encoder = memories(program.phases["encode"])[0]
+        encoder = stage_memories(program.phases["encode"])[0]
         at = Binding(B=pool.images, T=1, C=0)
-        found[Moment(ENCODER, pool.images, "images")] = float(encoder.transient(at)) + kept
+        found[PeakPoint(ENCODER, pool.images, "images")] = float(encoder.transient(at)) + kept
     return found
 
 
-class Head(NamedTuple):
+class LogitsHead(NamedTuple):
     """What makes logits: hidden values and entries of the vocabulary, and the bytes of one of each."""
 
     hidden: int
@@ -335,15 +335,15 @@ class Head(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _head(program: Program) -> Head:
+def _head(program: Program) -> LogitsHead:
     """Of the last product; of none where there is none."""
     graph = program[program.entries[-1]]
     product = next((node for node in reversed(graph.nodes) if node.op.matrices), None)
     if product is None:
-        return Head(0, 0, 0.0, 0.0)
+        return LogitsHead(0, 0, 0.0, 0.0)
     x, logits = graph.operand_types(product)[0], product.results[0]
     hidden, vocabulary = (int(Binding()(t.shape[-1])) for t in (x, logits))
-    return Head(hidden, vocabulary, x.dtype.bits / 8, logits.dtype.bits / 8)
+    return LogitsHead(hidden, vocabulary, x.dtype.bits / 8, logits.dtype.bits / 8)
 
 
 @lru_cache(maxsize=256)
@@ -375,7 +375,7 @@ def _workspace(program: Program, stage: int, at: Binding) -> float:
 
 
 @dataclass(frozen=True)
-class MemorySum(Figures, Result):
+class MemoryBreakdown(Figures, Result):
     """Bytes of one rank of the stage whose caches are full first, and what the caches of all ranks hold.
 
     Of `physical_bytes` a rule makes `usable_bytes`; `kv_bytes` are what the others leave of those, 0 if
@@ -413,10 +413,10 @@ class MemorySum(Figures, Result):
         return {name: value for name, value in vars(self).items() if name not in ("model", "device")}
 
 
-def of_pool(pool: Pool, engine: str) -> MemorySum:
+def pool_breakdown(pool: KvPool, engine: str) -> MemoryBreakdown:
     """What an engine makes of a program on a device."""
     room, rule = pool.rooms()[pool.tightest], pool.rule
-    return MemorySum(
+    return MemoryBreakdown(
         model=pool.program.name,
         device=pool.device.name,
         engine=engine,
@@ -434,7 +434,7 @@ def of_pool(pool: Pool, engine: str) -> MemorySum:
         kv_tokens=pool.kv_tokens,
         max_requests=pool.max_requests,
         request_tokens=pool.longest,
-        keeps_all=keeps_all(pool.program, pool.longest),
+        keeps_all=keeps_every_token(pool.program, pool.longest),
         fullest=str(room.fullest),
         block=rule.block,
         max_num_seqs=pool.sequences,
@@ -442,7 +442,7 @@ def of_pool(pool: Pool, engine: str) -> MemorySum:
     )
 
 
-def of_steps(
+def step_breakdown(
     program: Program,
     device: Device,
     share: float,
@@ -451,13 +451,13 @@ def of_steps(
     stages: Sequence[tuple[Any, Any]],
     max_requests: int,
     length: int,
-) -> MemorySum:
+) -> MemoryBreakdown:
     """What is left where no engine has a rule: the weights and activations of each stage, and the rest."""
     caches = tuple(usable - weights - activations for weights, activations in stages)
-    tokens = tokens_in(program, caches, 1)
+    tokens = token_capacity(program, caches, 1)
     tightest = tokens.index(min(tokens))
     weights, activations = stages[tightest]
-    return MemorySum(
+    return MemoryBreakdown(
         model=program.name,
         device=device.name,
         engine=None,
@@ -475,7 +475,7 @@ def of_steps(
         kv_tokens=None if tokens[tightest] >= UNLIMITED else tokens[tightest],
         max_requests=max_requests,
         request_tokens=length,
-        keeps_all=keeps_all(program, length),
+        keeps_all=keeps_every_token(program, length),
         fullest="all requests in one step",
         block=1,
         max_num_seqs=None,

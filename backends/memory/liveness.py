@@ -30,56 +30,56 @@ from llmir.ir.core.mesh import Mesh
 from llmir.ir.core.op import Loop
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Dim, Size, at_most, grown, weighted
+from llmir.ir.sizes.polynomial import Dim, Size, after_step, at_most, weighted_sum
 
-from .caches import CachePolicy, State, policy
+from .caches import CachePolicy, CacheState, policy
 
 
-class Held(NamedTuple):
+class Allocation(NamedTuple):
     """A piece of transient memory, and the value that it was made for."""
 
     name: str
     bytes: Size
 
 
-class Moment(NamedTuple):
+class LivenessPoint(NamedTuple):
     """The transient memory while one op runs; `inside` is the moment of a body, under its `repeat`'s name."""
 
     op: str
     bytes: Size
-    outside: tuple[Held, ...]
-    inside: tuple[str, Moment] | None = None
+    outside: tuple[Allocation, ...]
+    inside: tuple[str, LivenessPoint] | None = None
 
     @property
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[Allocation, ...]:
         """All that is alive."""
         if self.inside is None:
             return self.outside
         name, moment = self.inside
-        return (*self.outside, *(Held(f"{name}.{h.name}", h.bytes) for h in moment.held))
+        return (*self.outside, *(Allocation(f"{name}.{h.name}", h.bytes) for h in moment.held))
 
 
-class Inside(NamedTuple):
+class BodyLiveness(NamedTuple):
     """The moments of a body that a `repeat` runs while so many bytes are held `outside`."""
 
     op: str
     base: Size
-    outside: tuple[Held, ...]
-    walk: _Walk
+    outside: tuple[Allocation, ...]
+    walk: _ScheduleWalk
 
 
-Step = Moment | Inside
+Step = LivenessPoint | BodyLiveness
 
 
-def _expanded(steps: Iterable[Step]) -> Iterator[Moment]:
+def _expanded(steps: Iterable[Step]) -> Iterator[LivenessPoint]:
     """Each moment, those of bodies in their place."""
     for step in steps:
-        if isinstance(step, Moment):
+        if isinstance(step, LivenessPoint):
             yield step
             continue
         for inner in _expanded(step.walk.steps):
             inside = step.op, inner
-            yield Moment(f"{step.op}.{inner.op}", step.base + inner.bytes, step.outside, inside)
+            yield LivenessPoint(f"{step.op}.{inner.op}", step.base + inner.bytes, step.outside, inside)
 
 
 @lru_cache(maxsize=1024)
@@ -126,7 +126,7 @@ def _bytes(graph: Graph, mesh: Mesh, by: CachePolicy) -> _Bytes:
             size = sizes.values[value] = type.local(mesh).bytes
             origin = graph.origin(value)
             if origin.op.role == "cache":
-                sizes.kept[value] = by.spilled(size, grown(origin.results[0].local(mesh).bytes))
+                sizes.kept[value] = by.spilled(size, after_step(origin.results[0].local(mesh).bytes))
         if op.roomy:
             types = graph.operand_types(node), node.results
             ours = ([type.local(mesh) for type in side] for side in types)
@@ -201,7 +201,7 @@ class Lifetimes:
     _prefix: str = ""
 
     @cached_property
-    def moments(self) -> tuple[Moment, ...]:
+    def moments(self) -> tuple[LivenessPoint, ...]:
         """What is held while each op runs."""
         return tuple(
             moment._replace(op=self._prefix + moment.op) for moment in map(self._real, _expanded(self._steps))
@@ -212,23 +212,23 @@ class Lifetimes:
         """The moments' sizes, without most of those that another is never below."""
         return tuple(dict.fromkeys(map(self._size, self._peaks)))
 
-    def _real(self, moment: Moment) -> Moment:
-        outside = tuple(Held(held.name, self._size(held.bytes)) for held in moment.outside)
+    def _real(self, moment: LivenessPoint) -> LivenessPoint:
+        outside = tuple(Allocation(held.name, self._size(held.bytes)) for held in moment.outside)
         inside = moment.inside and (moment.inside[0], self._real(moment.inside[1]))
-        return Moment(moment.op, self._size(moment.bytes), outside, inside)
+        return LivenessPoint(moment.op, self._size(moment.bytes), outside, inside)
 
     def _size(self, size: Size) -> Size:
         """What a sum of symbols is of."""
         if not self._values or not isinstance(size, Dim):
             return size
-        return weighted((self._values[int(str(name))], count) for (name,), count in size.terms)
+        return weighted_sum((self._values[int(str(name))], count) for (name,), count in size.terms)
 
 
 def _sizes(steps: Iterable[Step]) -> tuple[Size, ...]:
     """The sizes of moments, without those that another is never below."""
     found: dict[Size, None] = {}
     for step in steps:
-        if isinstance(step, Moment):
+        if isinstance(step, LivenessPoint):
             found[step.bytes] = None
         else:
             found.update(dict.fromkeys(step.base + size for size in step.walk.peaks))
@@ -243,8 +243,8 @@ def lifetimes(program: Program, graph: Graph, by: CachePolicy, prefix: str = "")
 
 
 @lru_cache(maxsize=1024)
-def _walked(schedule: _Schedule) -> _Walk:
-    return _Walk(_Bodies(schedule), schedule.graph, None, schedule.graph.outputs)
+def _walked(schedule: _Schedule) -> _ScheduleWalk:
+    return _ScheduleWalk(_Bodies(schedule), schedule.graph, None, schedule.graph.outputs)
 
 
 def _iterations(times: int) -> list[tuple[bool, bool]]:
@@ -253,7 +253,7 @@ def _iterations(times: int) -> list[tuple[bool, bool]]:
     return [(True, times == 1), *between, *end]
 
 
-class _Given(NamedTuple):
+class _ReleasableInput(NamedTuple):
     """An input that may be let go inside a body, the first that lies in its piece, and the bytes of that."""
 
     name: str
@@ -266,14 +266,16 @@ class _Bodies:
 
     def __init__(self, schedule: _Schedule) -> None:
         self.schedule = schedule
-        self._walks: dict[tuple[object, ...], _Walk] = {}
+        self._walks: dict[tuple[object, ...], _ScheduleWalk] = {}
 
-    def walk(self, body: Graph, owned: Mapping[str, Held | None], wanted: Sequence[Value]) -> _Walk:
+    def walk(
+        self, body: Graph, owned: Mapping[str, Allocation | None], wanted: Sequence[Value]
+    ) -> _ScheduleWalk:
         """The walk of a body: `owned` are inputs that may be let go, each with the piece that it lies in.
 
         None is a piece of its own.
         """
-        first: dict[Held, str] = {}
+        first: dict[Allocation, str] = {}
         given = []
         for node in body.inputs:
             if node.name in owned:
@@ -281,14 +283,14 @@ class _Bodies:
                 sizes = self.schedule.sizes[body].values
                 size = sizes[node.values[0]] if held is None else held.bytes
                 piece = node.name if held is None else first.setdefault(held, node.name)
-                given.append(_Given(node.name, piece, size))
+                given.append(_ReleasableInput(node.name, piece, size))
         key = body.name, tuple(given), tuple(wanted)
         if key not in self._walks:
-            self._walks[key] = _Walk(self, body, given, wanted)
+            self._walks[key] = _ScheduleWalk(self, body, given, wanted)
         return self._walks[key]
 
 
-class _Walk:
+class _ScheduleWalk:
     """One pass over a graph's schedule.
 
     `given` are the inputs that may be let go inside (None: all, each in a piece of its own), and `wanted` the
@@ -296,18 +298,18 @@ class _Walk:
     """
 
     def __init__(
-        self, bodies: _Bodies, graph: Graph, given: Sequence[_Given] | None, wanted: Sequence[Value]
+        self, bodies: _Bodies, graph: Graph, given: Sequence[_ReleasableInput] | None, wanted: Sequence[Value]
     ) -> None:
         self.bodies, self.graph, self.wanted = bodies, graph, wanted
         self.schedule, self.sizes = bodies.schedule, bodies.schedule.sizes[graph]
         self.steps: list[Step] = []
-        self.live: dict[Value, Held] = {}  # by the value that a piece was made for
+        self.live: dict[Value, Allocation] = {}  # by the value that a piece was made for
         self.total: Size = 0
         self.home: dict[Value, Value] = {}  # value -> the value whose piece it lies in
         self.last: dict[Value, int] = {}  # piece -> position of its last use; outputs are never let go
         self.uses = self._uses()
         if given is None:
-            given = [_Given(n.name, n.name, self.sizes.values[n.values[0]]) for n in graph.inputs]
+            given = [_ReleasableInput(n.name, n.name, self.sizes.values[n.values[0]]) for n in graph.inputs]
         ours = {each.name: each for each in given}
         first: dict[str, Value] = {}  # the input that a piece was first met as
         for position, node in enumerate(graph.nodes):
@@ -339,7 +341,7 @@ class _Walk:
     def _hold(self, value: Value, name: str, bytes: Size) -> None:
         self.home[value] = value
         self.last[value] = self.uses.get(value, -1)
-        self.live[value] = Held(name, bytes)
+        self.live[value] = Allocation(name, bytes)
         self.total = self.total + bytes
 
     def _share(self, value: Value, piece: Value) -> None:
@@ -363,9 +365,9 @@ class _Walk:
                 self._share(value, piece)
             elif kept := self.sizes.kept.get(value, size):
                 self._hold(value, str(value)[1:], kept)
-        beside = Held(f"{node.name}.workspace", self.sizes.beside.get(node.name, 0))
+        beside = Allocation(f"{node.name}.workspace", self.sizes.beside.get(node.name, 0))
         held = (*self.live.values(), *([beside] if beside.bytes else []))
-        self.steps.append(Moment(node.name, self.total + beside.bytes, held))
+        self.steps.append(LivenessPoint(node.name, self.total + beside.bytes, held))
         self._let_go(position, dying, node)
 
     def _let_go(self, position: int, dying: list[Value], node: Node) -> None:
@@ -392,7 +394,7 @@ class _Walk:
             away = {*given.values(), *ours.values()}
             outer = tuple(h for p, h in self.live.items() if p not in away)
             base = self.total - sum((self.live[p].bytes for p in away), start=0)
-            self.steps.append(Inside(node.name, base, outer, walk))
+            self.steps.append(BodyLiveness(node.name, base, outer, walk))
         made: dict[Value, Value] = {}  # body's piece -> our value
         for value, piece in zip(node.values, walk.outputs, strict=True):
             if piece in made:
@@ -412,7 +414,7 @@ class Peak(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Memory:
+class RankMemory:
     """The memory of one rank over one step, before numbers enter."""
 
     weights: Size
@@ -420,14 +422,14 @@ class Memory:
     lifetimes: Lifetimes
 
     @property
-    def moments(self) -> tuple[Moment, ...]:
+    def moments(self) -> tuple[LivenessPoint, ...]:
         """What is held while each op runs."""
         return self.lifetimes.moments
 
     @cached_property
-    def distinct(self) -> tuple[Moment, ...]:
+    def distinct(self) -> tuple[LivenessPoint, ...]:
         """The first moment of each size."""
-        found: dict[Size, Moment] = {}
+        found: dict[Size, LivenessPoint] = {}
         for moment in self.moments:
             found.setdefault(moment.bytes, moment)
         return tuple(found.values())
@@ -452,12 +454,12 @@ class Memory:
 
     def fullest(self, at: Binding) -> Peak:
         """The fullest moment at one point."""
-        moment = max(self.distinct, key=lambda m: at(m.bytes), default=Moment("", 0, ()))
+        moment = max(self.distinct, key=lambda m: at(m.bytes), default=LivenessPoint("", 0, ()))
         held = sorted(((h.name, at(h.bytes)) for h in moment.held), key=lambda h: -h[1])
         return Peak(moment.op, at(moment.bytes), tuple(held))
 
 
-def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...]:
+def stage_memories(program: Program, cache_policy: str = "exact") -> tuple[RankMemory, ...]:
     """The memory of one rank of each stage; caches are those of all micro-batches, activations of one.
 
     Weights are those of all phases: what each has in a form of its own lies beside the others.
@@ -466,34 +468,34 @@ def memories(program: Program, cache_policy: str = "exact") -> tuple[Memory, ...
 
 
 @lru_cache(maxsize=256)
-def _memories(program: Program, by: CachePolicy) -> tuple[Memory, ...]:
+def _memories(program: Program, by: CachePolicy) -> tuple[RankMemory, ...]:
     weights: list[Size] = [0] * len(program.entries)
-    for at in (*program.held(), *(at for at in beside(program) if at.node.op.role == "weight")):
+    for at in (*program.held(), *(at for at in other_phase_tensors(program) if at.node.op.role == "weight")):
         weights[at.stage] += at.node.results[0].local(program.mesh).bytes * at.repeat
     return tuple(
-        Memory(held, caches, lifetimes(program, program[entry], by, program.prefix(entry)))
-        for held, caches, entry in zip(weights, reserved(program, by), program.entries, strict=True)
+        RankMemory(held, caches, lifetimes(program, program[entry], by, program.prefix(entry)))
+        for held, caches, entry in zip(weights, reserved_bytes(program, by), program.entries, strict=True)
     )
 
 
 @lru_cache(maxsize=256)
-def reserved(program: Program, by: CachePolicy) -> tuple[Size, ...]:
+def reserved_bytes(program: Program, by: CachePolicy) -> tuple[Size, ...]:
     """Bytes that a policy reserves for the caches of one rank of each stage, of all micro-batches."""
-    states: list[list[State]] = [[] for _ in program.entries]
-    for at in (*program.instances(), *beside(program)):
+    states: list[list[CacheState]] = [[] for _ in program.entries]
+    for at in (*program.instances(), *other_phase_tensors(program)):
         if at.node.op.role == "cache":
-            states[at.stage].append(state(program, at.graph, at.node, at.path, at.repeat))
+            states[at.stage].append(cache_state(program, at.graph, at.node, at.path, at.repeat))
     return tuple(map(by.reserved, states))
 
 
-def state(program: Program, graph: Graph, node: Node, path: str, repeat: int) -> State:
+def cache_state(program: Program, graph: Graph, node: Node, path: str, repeat: int) -> CacheState:
     """What a cache of a graph keeps, where that runs under a path and so often."""
     type, layer = node.results[0].local(program.mesh), path.rpartition(".")[0]
     written = not program.patches and node.name in _written(graph)  # images are before all tokens
-    return State(type, written, layer, repeat * program.micro_batches, "series" in node.op.axes)
+    return CacheState(type, written, layer, repeat * program.micro_batches, "series" in node.op.axes)
 
 
-def beside(program: Program) -> Iterator[Instance]:
+def other_phase_tensors(program: Program) -> Iterator[Instance]:
     """The weights and caches that other phases have and this one has not, or has in another type."""
     seen = {_identity(at) for at in program.instances()} if program.phases else set()
     for phase in program.phases.values():

@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any
 
 from llmir.backends.cost.channel import Channel, channel
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.formats import Result
@@ -15,7 +15,7 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import maximum
 
 from .caches import policy
-from .liveness import reserved
+from .liveness import reserved_bytes
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,12 @@ class CacheTransfer(Result):
 def rank_bytes(program: Program, batch: Number, tokens: Number) -> Number:
     """Bytes of the caches of one rank, of the stage that has most."""
     at = Binding(B=batch, T=0, C=tokens)
-    return reduce(maximum, (at(size) for size in reserved(program, policy("exact"))))
+    return reduce(maximum, (at(size) for size in reserved_bytes(program, policy("exact"))))
 
 
-def transfer(program: Program, model: Model, batch: int, prompt: int, link: str) -> CacheTransfer:
+def cache_transfer(
+    program: Program, model: DeviceCostModel, batch: int, prompt: int, link: str
+) -> CacheTransfer:
     """Caches after a prompt, sent over a link of the device."""
     return CacheTransfer(
         program.name,

@@ -8,8 +8,8 @@ from typing import Any
 
 from llmir.backends.cost.models import model as usual
 from llmir.backends.memory.caches import PAGE, policy
-from llmir.backends.memory.kv_capacity import Pool, keeps_all
-from llmir.backends.memory.liveness import memories, reserved
+from llmir.backends.memory.kv_capacity import KvPool, keeps_every_token
+from llmir.backends.memory.liveness import reserved_bytes, stage_memories
 from llmir.backends.step.evaluate import StageCost
 from llmir.backends.step.report import Report
 from llmir.base.array_namespace import Number
@@ -27,10 +27,10 @@ _WITHOUT = {
     "deepspeed": "how deepspeed searches with beams is not known here",
 }
 # What engines do between steps beside: vllm-project/vllm#8726.
-_BESIDE = {"vllm": ("vllm makes a request of each beam's next token: of that times are lower bounds",)}
+_ENGINE_NOTES = {"vllm": ("vllm makes a request of each beam's next token: of that times are lower bounds",)}
 
 
-def check(job: Workload) -> None:
+def check_beams(job: Workload) -> None:
     """`InputError` for a workload that no beams can be of."""
     if type(job) is not Workload:
         raise InputError("beams: of a batch of requests; drafts and a closed loop of users have none")
@@ -45,10 +45,10 @@ def check(job: Workload) -> None:
         raise InputError(f"beams: {_WITHOUT[runs.name]}")
 
 
-def searched(job: Workload, program: Program, width: int, copies: int) -> BeamSearch:
+def beam_workload(job: Workload, program: Program, width: int, copies: int) -> BeamWorkload:
     """The workload with that program, which gives candidates; each prompt is read so many times."""
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
-    return BeamSearch(**{**own, "program": program}, width=width, copies=copies)
+    return BeamWorkload(**{**own, "program": program}, width=width, copies=copies)
 
 
 class BeamStep(Report):
@@ -81,7 +81,7 @@ class BeamStep(Report):
 
 
 @dataclass(frozen=True, eq=False)
-class BeamPool(Pool):
+class BeamPool(KvPool):
     """An engine's caches where `width` sequences of a request share what they have of its first tokens."""
 
     width: int = 1
@@ -109,7 +109,7 @@ class BeamPool(Pool):
 
 
 @dataclass(frozen=True, eq=False)
-class BeamSearch(Workload):
+class BeamWorkload(Workload):
     """A batch of requests, each of which decodes `width` sequences, and gives the best.
 
     Each step chooses 2·`width` candidates a row. A prompt is read and kept `copies` times: once, where
@@ -131,7 +131,7 @@ class BeamSearch(Workload):
 
         None of windows and states, which are counted for each sequence.
         """
-        if self.copies > 1 or not keeps_all(self.program, self.length + self.generate):
+        if self.copies > 1 or not keeps_every_token(self.program, self.length + self.generate):
             return 0
         runs = self._runs_pool
         page = runs.rule.block if runs else 1 if self.cache_policy == "exact" else PAGE
@@ -158,14 +158,14 @@ class BeamSearch(Workload):
         return super().chunks_of(batch * self.copies)
 
     @cached_property
-    def _runs_pool(self) -> Pool | None:
+    def _runs_pool(self) -> KvPool | None:
         return super()._pool(self.batch * self.copies)
 
-    def _pool(self, batch: int) -> Pool | None:
+    def _pool(self, batch: int) -> KvPool | None:
         plain = super()._pool(batch * self.copies)
         if plain is None:
             return None
-        own = {f.name: getattr(plain, f.name) for f in fields(Pool)}
+        own = {f.name: getattr(plain, f.name) for f in fields(KvPool)}
         return BeamPool(**own, width=self.width, shared=self.shared)
 
     @cached_property
@@ -177,10 +177,10 @@ class BeamSearch(Workload):
         """Bytes of a rank of each stage at the end, less what is there once of so many tokens."""
         parts = self.program.micro_batches
         if self.pool:
-            beams = {f.name: getattr(self.pool, f.name) for f in fields(Pool)}
+            beams = {f.name: getattr(self.pool, f.name) for f in fields(KvPool)}
             pool = BeamPool(**beams, width=self.width, shared=shared)
             return tuple(int(n) for n in pool.held(batch // parts, pool.length))
-        sizes = reserved(self.program.phase("decode"), policy(self.cache_policy))
+        sizes = reserved_bytes(self.program.phase("decode"), policy(self.cache_policy))
         rows, again = batch * self.width // parts, batch * (self.width - 1) // parts
         ends = [(rows, self.length + self.generate - 1)] + [(again, shared)] * (shared > 0)
         held = []
@@ -205,7 +205,7 @@ class BeamSearch(Workload):
             return super().peak_bytes(batch)
         parts, last = self.program.micro_batches, self.length + self.generate - 2
         at = Binding(B=batch * self.width // parts, T=1, C=last)
-        stages = memories(self.program.phase("decode"), self.cache_policy)
+        stages = stage_memories(self.program.phase("decode"), self.cache_policy)
         pairs = zip(self._caches(batch, shared=0), self._caches(batch, shared=self.shared), strict=True)
         once = [all_ - held for all_, held in pairs]
         later = max(int(of.peak(at)) - twice for of, twice in zip(stages, once, strict=True))
@@ -216,7 +216,7 @@ class BeamSearch(Workload):
         """What the user should know: also what is shared."""
         beams = f"each request decodes {self.width} sequences; {2 * self.width} candidates a row"
         runs = (self.model or usual(self.device)).runs
-        beside = _BESIDE.get(runs.name, ()) if runs else ()
+        beside = _ENGINE_NOTES.get(runs.name, ()) if runs else ()
         if self.copies > 1:
             return (*super().notes, f"{beams}; prompts are read and kept for each, and caches change places")
         held = f"caches hold {self.cache_bytes:,} bytes at the end, apart {self.apart_bytes:,}"

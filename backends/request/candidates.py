@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.memory.caches import policy
-from llmir.backends.step.evaluate import Plan
-from llmir.backends.step.program_batch import Array, Points, Room, Stages, staged
-from llmir.backends.step.sizes import binding, checked, running, shape
+from llmir.backends.step.evaluate import StepEvaluator
+from llmir.backends.step.program_batch import Array, BatchMemory, BatchPoints, PlanStages, stage_evaluator
+from llmir.backends.step.sizes import batch_program, binding, check_sizes, grid_shape
 from llmir.base.arguments import counts, integer
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError, InputError
-from llmir.base.gc_pause import uncollected
+from llmir.base.gc_pause import pause_gc
 from llmir.base.values import Figures, FrozenDict, Immutable
 from llmir.ir.core.program import Program
 
@@ -25,7 +25,7 @@ _CONTEXTS = 1 << 14  # whose steps of decode are held at once, of all candidates
 
 
 @dataclass(frozen=True)
-class Steps(Figures):
+class StepBatch(Figures):
     """A step of each candidate, as `Report` has it: arrays with a row for each, NaN of what is refused."""
 
     time_s: Array
@@ -35,7 +35,7 @@ class Steps(Figures):
 
 
 @dataclass(frozen=True)
-class Requests(Figures):
+class RequestBatch(Figures):
     """Batches of requests, as `Workload` has them whose `chunk` is "all": a row for each candidate.
 
     `peak_memory_bytes` is the larger of those of prefill and of the last step of decode.
@@ -55,16 +55,19 @@ class Candidates(Immutable):
     """
 
     programs: tuple[tuple[Program, tuple[int, ...]], ...]
-    model: Model
+    model: DeviceCostModel
     cache_policy: str
     refused: Mapping[int, str]
-    _plans: dict[tuple[Program, tuple[int, ...]], Plan]
-    _stages: dict[tuple[int, ...], Stages]
-    _rooms: dict[tuple[int, ...], Room]
+    _plans: dict[tuple[Program, tuple[int, ...]], StepEvaluator]
+    _stages: dict[tuple[int, ...], PlanStages]
+    _rooms: dict[tuple[int, ...], BatchMemory]
 
-    @uncollected()
+    @pause_gc()
     def __init__(
-        self, programs: Sequence[tuple[Program, tuple[int, ...]]], model: Model, cache_policy: str = "exact"
+        self,
+        programs: Sequence[tuple[Program, tuple[int, ...]]],
+        model: DeviceCostModel,
+        cache_policy: str = "exact",
     ) -> None:
         policy_name, refused = policy(cache_policy).name, dict[int, str]()
         vars(self).update(programs=tuple(programs), model=model, cache_policy=policy_name)
@@ -89,33 +92,33 @@ class Candidates(Immutable):
     def __repr__(self) -> str:
         return f"<Candidates: {len(self)} programs on {self.model.device.name}>"
 
-    @uncollected()
-    def step(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> Steps:
+    @pause_gc()
+    def step(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> StepBatch:
         """One step at these points, numbers or arrays that broadcast together.
 
         InputError as `analyze` has it.
         """
-        asked = checked(batch, new, context)
+        asked = check_sizes(batch, new, context)
         points, plans = self._at(asked)
         whole, slowest = points.timing()
         interval = points.parts * slowest
         peaks = self._room(plans).peaks(points)
         figures = whole + interval - slowest, np.maximum(whole, interval), interval, peaks
-        return Steps(*(self._all(each).reshape(len(self), *shape([asked])) for each in figures))
+        return StepBatch(*(self._all(each).reshape(len(self), *grid_shape([asked])) for each in figures))
 
-    @uncollected()
+    @pause_gc()
     def seconds(self, batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Array, Array]:
         """Of such a step `period_s` and `interval_s` alone: what it holds is not looked at."""
-        asked = checked(batch, new, context)
+        asked = check_sizes(batch, new, context)
         points, _ = self._at(asked)
         whole, slowest = points.timing()
         interval = points.parts * slowest
         period, busy = (self._all(each) for each in (np.maximum(whole, interval), interval))
-        sizes = len(self), *shape([asked])
+        sizes = len(self), *grid_shape([asked])
         return period.reshape(sizes), busy.reshape(sizes)
 
-    @uncollected()
-    def requests(self, batch: Any, prompt: int, generate: int) -> Requests:
+    @pause_gc()
+    def requests(self, batch: Any, prompt: int, generate: int) -> RequestBatch:
         """Batches of requests of so many tokens, each prompt read in one step.
 
         InputError for models of images, whose requests are of more steps.
@@ -135,7 +138,7 @@ class Candidates(Immutable):
             peak = np.maximum(peak, self._all(self._room(plans).peaks(points)))
             decoding = self._decoding(batch, range(prompt, last + 1))
         tpot = decoding / (generate - 1) if generate > 1 else np.full(decoding.shape, np.nan)
-        return Requests(read.time_s, tpot, read.time_s + decoding, peak)
+        return RequestBatch(read.time_s, tpot, read.time_s + decoding, peak)
 
     def _decoding(self, batch: Array, contexts: range) -> Array:
         """Seconds of the steps of decode at these contexts."""
@@ -150,36 +153,36 @@ class Candidates(Immutable):
             total = total + np.maximum(whole, points.parts * slowest).sum(axis=-1)
         return self._all(total)
 
-    def _plan(self, program: Program, sizes: tuple[int, ...]) -> Plan:
+    def _plan(self, program: Program, sizes: tuple[int, ...]) -> StepEvaluator:
         key = program, sizes
         if key not in self._plans:
-            self._plans[key] = staged(program, self.model, sizes, self.cache_policy)
+            self._plans[key] = stage_evaluator(program, self.model, sizes, self.cache_policy)
         return self._plans[key]
 
-    def _at(self, step: tuple[Any, Any, Any]) -> tuple[Points, tuple[Plan, ...]]:
+    def _at(self, step: tuple[Any, Any, Any]) -> tuple[BatchPoints, tuple[StepEvaluator, ...]]:
         """The points, of one axis at least, and what runs there."""
-        shape([step])
+        grid_shape([step])
         batch, new, context = step
         step = np.atleast_1d(batch), new, context
         plans = tuple(self._running(step))
         key = tuple(map(id, plans))
         if key not in self._stages:
-            self._stages[key] = Stages(plans)
+            self._stages[key] = PlanStages(plans)
         parts = {of.program.micro_batches: None for of in plans}
-        return Points(self._stages[key], {m: binding(m, *step) for m in parts}), plans
+        return BatchPoints(self._stages[key], {m: binding(m, *step) for m in parts}), plans
 
-    def _room(self, plans: tuple[Plan, ...]) -> Room:
+    def _room(self, plans: tuple[StepEvaluator, ...]) -> BatchMemory:
         """What holds what runs there."""
         key = tuple(map(id, plans))
         if key not in self._rooms:
-            self._rooms[key] = Room(plans)
+            self._rooms[key] = BatchMemory(plans)
         return self._rooms[key]
 
-    def _running(self, step: tuple[Any, Any, Any]) -> Iterator[Plan]:
+    def _running(self, step: tuple[Any, Any, Any]) -> Iterator[StepEvaluator]:
         for i, (program, sizes) in enumerate(self.programs):
             if i not in self.refused:
                 plain = not (program.patches or program.splits or "prompt" in program.facts)
-                runs = program if plain else running(program, [step], "")[0]
+                runs = program if plain else batch_program(program, [step], "")[0]
                 yield self._plan(runs, sizes)
 
     def _all(self, figures: Array) -> Array:

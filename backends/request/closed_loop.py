@@ -26,18 +26,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.step.report import Report
-from llmir.base.arguments import integer, shown
+from llmir.base.arguments import integer, show_value
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.values import Record
 from llmir.hw.engine_sections import Scheduler
 
-from .workload import REQUESTS, Chunk, Workload, chunks
+from .workload import REQUESTS, ChunkSteps, Workload, prefill_chunks
 
 _HALVINGS = 60
 
 
-class Flow(NamedTuple):
+class LoopLane(NamedTuple):
     """A lane of a closed loop: `decoding` requests on average, while so many prompts `begin` in a step.
 
     One prompt fills `service` steps, all of them a share `busy` of all steps; a `share` of them reads some
@@ -61,7 +61,7 @@ class Flow(NamedTuple):
         return self.begin / self.share
 
 
-def flow(users: float, later: int, new: int, budget: int | None) -> Flow:
+def lane_state(users: float, later: int, new: int, budget: int | None) -> LoopLane:
     """What so many users settle at, with `new` tokens a prompt and `later` ones after an answer's first.
 
     A request comes while a step is under way, and may be read from the next one on. `budget` are the tokens
@@ -78,7 +78,7 @@ def flow(users: float, later: int, new: int, budget: int | None) -> Flow:
     return found._replace(reading=max(1.0, (users - high) / found.begin - 1))
 
 
-def _flow(decoding: float, users: float, later: int, new: int, budget: int | None) -> Flow:
+def _flow(decoding: float, users: float, later: int, new: int, budget: int | None) -> LoopLane:
     """Where so many decode: prompts come as to a queue, which serves c = 1 / S of them in a step.
 
     It is empty with probability (1 − ρ)^c: 1 − ρ as any queue for c = 1, Poisson's for c → ∞. More than x
@@ -88,9 +88,9 @@ def _flow(decoding: float, users: float, later: int, new: int, budget: int | Non
     """
     begin = decoding / later
     if budget is None:
-        return Flow(decoding, begin, 0.0, -math.expm1(-begin), 1.0)
+        return LoopLane(decoding, begin, 0.0, -math.expm1(-begin), 1.0)
     service = new / (budget - decoding)
-    found = Flow(decoding, begin, service, 1.0, 1.0)
+    found = LoopLane(decoding, begin, service, 1.0, 1.0)
     busy, idle = found.busy, 1 - found.busy
     ahead = busy / (idle + math.sqrt(idle**2 + 8 / (math.pi * (users - 1)))) if users > 1 else 0.0
     if service <= 1:
@@ -105,22 +105,22 @@ def in_flight(job: Workload, chunk: int | None) -> int:
     They are counted at their mean length; prompts are read one by one, or in chunks beside the others'
     caches. InputError if not even one fits.
     """
-    return min(fitting(mean_aged(job, chunk)), run_at_once(job))
+    return min(fitting_requests(mean_request(job, chunk)), concurrent_sequences(job))
 
 
-def mean_aged(job: Workload, chunk: int | None) -> Workload:
+def mean_request(job: Workload, chunk: int | None) -> Workload:
     """A request that is half way through its answer, whose memory is the mean of those of all ages."""
     how = chunk or (job.chunk if job.pool else job.length)
     return replace(job, batch=1, generate=job.generate // 2 + 1, chunk=how)
 
 
-def run_at_once(job: Workload) -> int:
+def concurrent_sequences(job: Workload) -> int:
     """How many sequences the engine runs at once, as many in each micro-batch."""
     most = job.pool.sequences * job.program.parallelism.dp if job.pool else REQUESTS
     return most - most % job.program.micro_batches
 
 
-def fitting(one: Workload, batch: int = 0) -> int:
+def fitting_requests(one: Workload, batch: int = 0) -> int:
     """How many of `batch` requests (0: of any number) like `one` memory holds at once.
 
     InputError if not even one fits.
@@ -131,35 +131,35 @@ def fitting(one: Workload, batch: int = 0) -> int:
     return min(batch or one.max_batch, one.max_batch)
 
 
-def waves(job: Callable[[int], Workload], batch: int, within: int) -> float:
+def static_batch_time(job: Callable[[int], Workload], batch: int, within: int) -> float:
     """Seconds until a static batch is done: `within` at once, one wave after another, then the rest."""
     whole, rest = divmod(batch, within)
     return whole * (job(within).e2e_s if whole else 0.0) + (job(rest).e2e_s if rest else 0.0)
 
 
-HOST = "scheduling and sampling"
+ENGINE_CPU_TERM = "scheduling and sampling"
 
 
-class Term(NamedTuple):
+class TpotTerm(NamedTuple):
     """A part of the time from token to token."""
 
     what: str
     time_s: float
 
 
-class Turn(NamedTuple):
+class LoopStep(NamedTuple):
     """Steps that decode so many sequences, or none, and read chunks of prompts: how many a token waits for.
 
     `time_s` are the seconds of one, on average.
     """
 
     decoding: int
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[ChunkSteps, ...]
     share: float
     time_s: float
 
 
-class State(NamedTuple):
+class LoopState(NamedTuple):
     """What a loop settles at: how many requests decode, on average, and what the steps of a token are.
 
     Their shares add up the time from token to token; without a second token there are none.
@@ -167,7 +167,7 @@ class State(NamedTuple):
 
     decoding: float
     ttft_s: float
-    turns: tuple[Turn, ...]
+    turns: tuple[LoopStep, ...]
 
     @property
     def tpot_s(self) -> float:
@@ -199,14 +199,14 @@ class ClosedLoop(Record):
     @cached_property
     def max_in_flight(self) -> int:
         """How many requests memory holds at once: of all ages, or of an engine of whole batches as old."""
-        return fitting(self.job) if self.whole else in_flight(self.job, self.chunk)
+        return fitting_requests(self.job) if self.whole else in_flight(self.job, self.chunk)
 
     @property
     def limit(self) -> str:
         """What keeps more from being in flight."""
         if self.whole:
             return "that fit"
-        full = self.max_in_flight == run_at_once(self.job)
+        full = self.max_in_flight == concurrent_sequences(self.job)
         return "that the engine runs" if full else "that fit, of mean length"
 
     @property
@@ -262,7 +262,7 @@ class ClosedLoop(Record):
         return sum(s * float(e or 0) for s, e in known) / sum(s for s, _ in known)
 
     @property
-    def terms(self) -> tuple[Term, ...]:
+    def terms(self) -> tuple[TpotTerm, ...]:
         """What TPOT is made of; the terms add up to it."""
         if not self.state.turns:
             return ()
@@ -272,9 +272,9 @@ class ClosedLoop(Record):
         beside = self.scheduler.mixes  # what is read beside decodes takes their place
         more = sum(turn.share * (turn.time_s - beside * decode.time_s) for turn in reads)
         what = "chunks of others' prompts in the same steps" if beside else "others' prompts, read first"
-        terms = [Term(f"a step that decodes {decode.decoding:,}", decode.time_s - host)]
-        terms += [Term(HOST, host)] if host else []
-        return (*terms, Term(what, more)) if reads else tuple(terms)
+        terms = [TpotTerm(f"a step that decodes {decode.decoding:,}", decode.time_s - host)]
+        terms += [TpotTerm(ENGINE_CPU_TERM, host)] if host else []
+        return (*terms, TpotTerm(what, more)) if reads else tuple(terms)
 
     def most(self, tpot_s: float) -> int:
         """The most users whose tokens come within `tpot_s`, of as many as memory holds; 0 if not one's do."""
@@ -309,14 +309,14 @@ class ClosedLoop(Record):
         parallel = self.job.program.parallelism
         return min(parallel.dp, self.in_flight) if parallel.ep > 1 else 1
 
-    def step(self, batch: Any, chunk: Chunk | None = None) -> Report:
+    def step(self, batch: Any, chunk: ChunkSteps | None = None) -> Report:
         """A step that decodes `batch` sequences half way through their answers, beside a chunk of prompts."""
         middle = self.job.length + max(self.job.generate - 2, 0) // 2
         beside = [{"batch": chunk.prompts, "new": chunk.new, "context": chunk.cached}] if chunk else []
         at: dict[str, Any] = {"batch": batch, "new": 1, "context": middle, "beside": beside}
         return Report(self.job.program, self.job.device, **at, model=self.job.model)
 
-    def read(self, decoding: int, chunk: Chunk) -> Report:
+    def read(self, decoding: int, chunk: ChunkSteps) -> Report:
         """A step that reads a chunk of prompts, beside so many that decode, if any."""
         if decoding:
             return self.step(decoding, chunk)
@@ -324,18 +324,20 @@ class ClosedLoop(Record):
         return Report(self.job.program, self.job.device, **at, model=self.job.model)
 
     @cached_property
-    def state(self) -> State:
+    def state(self) -> LoopState:
         """What the loop settles at, of the requests in flight."""
         users = self.in_flight / self.lanes
         together = replace(self.job, batch=self.in_flight)
         if self.job.generate == 1:
-            return State(0.0, together.ttft_s, ())
+            return LoopState(0.0, together.ttft_s, ())
         if users <= 1 and self.coupled == 1:
             assert together.tpot_s is not None
-            return State(self.in_flight, together.ttft_s, (Turn(self.in_flight, (), 1.0, together.tpot_s),))
+            return LoopState(
+                self.in_flight, together.ttft_s, (LoopStep(self.in_flight, (), 1.0, together.tpot_s),)
+            )
         return self._mixed(users) if self.scheduler.mixes else self._waves(together)
 
-    def _waves(self, together: Workload) -> State:
+    def _waves(self, together: Workload) -> LoopState:
         """Of an engine that reads prompts first: answers as long end together, and the next wave begins.
 
         The first tokens of its groups come one after another, and each waits for the prompts yet to be read.
@@ -343,30 +345,30 @@ class ClosedLoop(Record):
         job, steps = self.job, together.chunks
         decode = float(self.step(self.in_flight).period_s)
         whole, first = together.ttft_s, together.ttft_mean_s
-        turns = [Turn(self.in_flight, (), 1.0, decode)]
+        turns = [LoopStep(self.in_flight, (), 1.0, decode)]
         if (count := sum(chunk.steps for chunk in steps)) > 1:
             share = (1 - first / whole) * count / (job.generate - 1)
-            turns.append(Turn(0, steps, share, whole / count))
-        return State(self.in_flight, first, tuple(turns))
+            turns.append(LoopStep(0, steps, share, whole / count))
+        return LoopState(self.in_flight, first, tuple(turns))
 
-    def _mixed(self, users: float) -> State:
+    def _mixed(self, users: float) -> LoopState:
         """Of an engine that reads chunks of prompts beside decodes.
 
         A token meets the prompts of a loop with one user fewer, and those of all other ranks.
         """
         later, new = self.job.generate - 1, self.job.length - self.job.cached
-        own = flow(users, later, new, self.chunk)
-        others = flow(users - 1, later, new, self.chunk).share if users > 1 else 0.0
+        own = lane_state(users, later, new, self.chunk)
+        others = lane_state(users - 1, later, new, self.chunk).share if users > 1 else 0.0
         part = 1 - (1 - others) * (1 - own.share) ** (self.coupled - 1)
         whole = min(max(1, round(own.decoding)) * self.lanes, self.in_flight)
         decode = float(self.step(whole).period_s)
-        reads = [Turn(whole, *read, self._mean(whole, read[0])) for read in self._reads(own, new)]
+        reads = [LoopStep(whole, *read, self._mean(whole, read[0])) for read in self._reads(own, new)]
         read = sum(turn.share * turn.time_s for turn in reads)
-        turns = Turn(whole, (), 1 - part, decode), *(t._replace(share=part * t.share) for t in reads)
+        turns = LoopStep(whole, (), 1 - part, decode), *(t._replace(share=part * t.share) for t in reads)
         ttft = sum(turn.share * turn.time_s for turn in turns) + own.reading * read
-        return State(own.decoding * self.lanes, ttft, turns)
+        return LoopState(own.decoding * self.lanes, ttft, turns)
 
-    def _reads(self, own: Flow, new: int) -> Iterator[tuple[tuple[Chunk, ...], float]]:
+    def _reads(self, own: LoopLane, new: int) -> Iterator[tuple[tuple[ChunkSteps, ...], float]]:
         """What those steps read that read prompts, each for its share of them.
 
         So many prompts, or one more; or a chunk of one, of which the last is short, or is filled by the next.
@@ -374,36 +376,38 @@ class ClosedLoop(Record):
         lanes, cached = self._unit if self.coupled > 1 else self.lanes, self.job.cached
         if own.service <= 1:
             few, more = divmod(max(1.0, own.prompts), 1)
-            yield (Chunk(int(few) * lanes, new, cached),), 1 - more
+            yield (ChunkSteps(int(few) * lanes, new, cached),), 1 - more
             if more:
-                yield (Chunk(int(few + 1) * lanes, new, cached),), more
+                yield (ChunkSteps(int(few + 1) * lanes, new, cached),), more
             return
         budget = max(1, int(new / own.service))
         steps = -(-new // budget)
         alone = (1 - own.busy) * steps / ((1 - own.busy) * steps + own.busy * own.service)
-        yield chunks(lanes, new, cached, budget, lanes), alone
+        yield prefill_chunks(lanes, new, cached, budget, lanes), alone
         at = cached + np.linspace(0, new - budget, steps).astype(int)
-        yield (Chunk(lanes, budget, at),), 1 - alone
+        yield (ChunkSteps(lanes, budget, at),), 1 - alone
 
-    def _mean(self, decoding: int, steps: tuple[Chunk, ...]) -> float:
+    def _mean(self, decoding: int, steps: tuple[ChunkSteps, ...]) -> float:
         """Seconds of a step that reads one of these chunks beside decodes, on average."""
         seconds = sum(c.times * float(np.sum(self.step(decoding, c).period_s)) for c in steps)
         return seconds / sum(chunk.steps for chunk in steps)
 
 
-def service(job: Workload, concurrency: int | None, max_tpot_s: float | None) -> Service:
+def closed_loop_workload(
+    job: Workload, concurrency: int | None, max_tpot_s: float | None
+) -> ClosedLoopWorkload:
     """A workload with so many users in place of its batch; InputError for both, or a limit without users."""
     if concurrency is None:
-        raise InputError(f"max_tpot_s: {shown(max_tpot_s)}; it limits concurrency, say that too")
+        raise InputError(f"max_tpot_s: {show_value(max_tpot_s)}; it limits concurrency, say that too")
     if job.batch != 1:
-        raise InputError(f"concurrency: {shown(concurrency)} requests; leave batch out")
+        raise InputError(f"concurrency: {show_value(concurrency)} requests; leave batch out")
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     own["batch"] = integer("concurrency", concurrency, 1, REQUESTS)
-    return Service(**own, max_tpot_s=max_tpot_s)
+    return ClosedLoopWorkload(**own, max_tpot_s=max_tpot_s)
 
 
 @dataclass(frozen=True, eq=False)
-class Service(Workload):
+class ClosedLoopWorkload(Workload):
     """A batch of requests, and `loop`: as many users, of whom each asks again when it is answered.
 
     With `max_tpot_s` it says how many users there may be at most for their tokens to come within that.

@@ -16,9 +16,9 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
 from llmir.base.values import Figures
-from llmir.hw.prices import Spent, spent
+from llmir.hw.prices import OperatingCost, operating_cost
 
-from .closed_loop import ClosedLoop, mean_aged
+from .closed_loop import ClosedLoop, mean_request
 from .workload import LONGEST, Workload
 
 MANY = 1 << 20  # requests: no limit that allows more is one
@@ -26,7 +26,7 @@ LARGE = 1e30  # bytes: more than any device has
 PREFILL, DECODE, BOTH = "prefill", "decode", "both"
 
 
-class Limit(NamedTuple):
+class CapacityLimit(NamedTuple):
     """What a limit allows, and how far the answer is from it.
 
     `most` is the largest answer that it alone allows, None for any. At the answer (at one, where not even one
@@ -44,7 +44,7 @@ class Limit(NamedTuple):
     hard: bool = True
 
 
-class Measure(NamedTuple):
+class CapacityMeasure(NamedTuple):
     """A figure of each number that may be the answer, and what it may be at most there."""
 
     name: str
@@ -61,7 +61,7 @@ class Measure(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Answer(Figures):
+class CapacityAnswer(Figures):
     """The `most` of one kind that meets all limits, 0 if none does; `step` is what one more is.
 
     Figures of limits, times and rates are those `at` the answer, or at the least where there is none.
@@ -71,20 +71,20 @@ class Answer(Figures):
     most: int
     at: int
     step: int
-    limits: tuple[Limit, ...]
+    limits: tuple[CapacityLimit, ...]
     ttft_s: float
     tpot_s: float | None
     output_tokens_per_s: float
-    spent: Spent
+    spent: OperatingCost
 
     @property
-    def binding(self) -> Limit | None:
+    def binding(self) -> CapacityLimit | None:
         """The limit that allows least; None where nothing limits."""
-        return _least(self.limits)
+        return _nearest_limit(self.limits)
 
-    def of(self, phase: str) -> Limit | None:
+    def of(self, phase: str) -> CapacityLimit | None:
         """The limit of a phase that allows least."""
-        return _least(tuple(limit for limit in self.limits if limit.phase in (phase, BOTH)))
+        return _nearest_limit(tuple(limit for limit in self.limits if limit.phase in (phase, BOTH)))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -101,14 +101,14 @@ class Answer(Figures):
         }
 
 
-def _least(limits: tuple[Limit, ...]) -> Limit | None:
+def _nearest_limit(limits: tuple[CapacityLimit, ...]) -> CapacityLimit | None:
     """Of equal ones that which is nearest, or exceeded most."""
     known = [limit for limit in limits if limit.hard and limit.most is not None]
     return min(known, key=lambda limit: (limit.most or 0, -limit.used / (limit.allowed or 1)), default=None)
 
 
 @dataclass(frozen=True, eq=False)
-class Largest(Figures, Result):
+class LargestLoad(Figures, Result):
     """What a deployment takes at most of requests like those of `job`.
 
     `batch` requests that begin together, tokens of `context` of each of as many requests as `job` has, prompt
@@ -118,12 +118,12 @@ class Largest(Figures, Result):
     job: Workload
     max_ttft_s: float | None
     max_tpot_s: float | None
-    batch: Answer
-    context: Answer
-    requests: Answer
+    batch: CapacityAnswer
+    context: CapacityAnswer
+    requests: CapacityAnswer
 
     @property
-    def answers(self) -> Mapping[str, Answer]:
+    def answers(self) -> Mapping[str, CapacityAnswer]:
         """By name."""
         return {"batch": self.batch, "context": self.context, "requests": self.requests}
 
@@ -153,7 +153,9 @@ class Largest(Figures, Result):
         return f"<Largest {self.job.program.name} on {self.job.device.name}: {found}>"
 
 
-def largest(job: Workload, max_ttft_s: float | None = None, max_tpot_s: float | None = None) -> Largest:
+def largest_load(
+    job: Workload, max_ttft_s: float | None = None, max_tpot_s: float | None = None
+) -> LargestLoad:
     """The largest batch, context and number of requests at once, within memory, the engine and limits.
 
     InputError for what has no tokens, or prompts of one length, and for a limit of later tokens without any.
@@ -165,10 +167,10 @@ def largest(job: Workload, max_ttft_s: float | None = None, max_tpot_s: float | 
     if max_tpot_s is not None and job.generate == 1:
         raise InputError(f"max_tpot: {max_tpot_s:g} s; with 1 token to generate there is no later one")
     limits = max_ttft_s, max_tpot_s
-    return Largest(job, *limits, _batch(job, *limits), _context(job, *limits), _requests(job, *limits))
+    return LargestLoad(job, *limits, _batch(job, *limits), _context(job, *limits), _requests(job, *limits))
 
 
-def most(meets: Callable[[int], bool], cap: int) -> int:
+def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
     """A number that meets while the next one does not, from 0 for none to `cap`, by doubling and halving.
 
     Where all smaller numbers meet too, that is the largest.
@@ -189,24 +191,26 @@ def most(meets: Callable[[int], bool], cap: int) -> int:
     return low
 
 
-def _limits(measures: list[Measure], cap: int, step: int, first: int) -> tuple[int, tuple[Limit, ...]]:
+def _limits(
+    measures: list[CapacityMeasure], cap: int, step: int, first: int
+) -> tuple[int, tuple[CapacityLimit, ...]]:
     """The answer, and what each limit alone allows: of `first` + n · `step`, n up to `cap`; 0 for none."""
 
     def number(n: int) -> int:
         return first + n * step if n else 0
 
-    def meets(measure: Measure) -> Callable[[int], bool]:
+    def meets(measure: CapacityMeasure) -> Callable[[int], bool]:
         return lambda n: measure.meets(number(n))
 
     hard = [measure for measure in measures if measure.hard]
-    found = most(lambda n: all(measure.meets(number(n)) for measure in hard), cap)
+    found = largest_meeting(lambda n: all(measure.meets(number(n)) for measure in hard), cap)
     here, more = number(max(found, 1)), number(max(found, 1) + 1)
     limits = []
     for measure in measures:
         allowed, used = measure.allowed(here), measure.figure(here)
-        alone = None if allowed is None else most(meets(measure), cap)
+        alone = None if allowed is None else largest_meeting(meets(measure), cap)
         limits.append(
-            Limit(
+            CapacityLimit(
                 *measure[:3],
                 None if alone is None or alone >= cap else number(alone),
                 used,
@@ -224,14 +228,14 @@ def _times(
     tpot: Callable[[int], float | None],
     max_ttft_s: float | None,
     max_tpot_s: float | None,
-) -> list[Measure]:
+) -> list[CapacityMeasure]:
     """Of the first token, and of later ones where there are any."""
-    first = Measure("ttft", PREFILL, "s", ttft, lambda n: max_ttft_s)
-    later = Measure("tpot", DECODE, "s", lambda n: tpot(n) or 0.0, lambda n: max_tpot_s)
+    first = CapacityMeasure("ttft", PREFILL, "s", ttft, lambda n: max_ttft_s)
+    later = CapacityMeasure("tpot", DECODE, "s", lambda n: tpot(n) or 0.0, lambda n: max_tpot_s)
     return [first, later] if job.generate > 1 else [first]
 
 
-def _batch(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> Answer:
+def _batch(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> CapacityAnswer:
     """Requests that begin together: their prompts are read one after another, and all decode together."""
     step = job.program.micro_batches
 
@@ -241,7 +245,7 @@ def _batch(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) ->
 
     measures = [
         *_times(job, lambda n: of(n).ttft_s, lambda n: of(n).tpot_s, max_ttft_s, max_tpot_s),
-        Measure("memory", BOTH, "bytes", job.peak_bytes, lambda n: job.capacity_bytes),
+        CapacityMeasure("memory", BOTH, "bytes", job.peak_bytes, lambda n: job.capacity_bytes),
         *_engine(job),
         *_one_step(job, lambda n: n * (job.length - job.cached)),
     ]
@@ -249,26 +253,30 @@ def _batch(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) ->
     return _answer("batch", found, found or step, step, limits, of(found or step))
 
 
-def _engine(job: Workload) -> list[Measure]:
+def _engine(job: Workload) -> list[CapacityMeasure]:
     """What an engine runs at once, where one is priced."""
     pool, ranks = job.pool, job.program.parallelism.dp
     if not pool:
         return []
     return [
-        Measure("max_num_seqs", DECODE, "requests", float, lambda n: float(pool.sequences * ranks)),
-        Measure("max_batched_tokens", DECODE, "tokens", float, lambda n: float(pool.tokens * ranks)),
+        CapacityMeasure("max_num_seqs", DECODE, "requests", float, lambda n: float(pool.sequences * ranks)),
+        CapacityMeasure("max_batched_tokens", DECODE, "tokens", float, lambda n: float(pool.tokens * ranks)),
     ]
 
 
-def _one_step(job: Workload, tokens: Callable[[int], int]) -> list[Measure]:
+def _one_step(job: Workload, tokens: Callable[[int], int]) -> list[CapacityMeasure]:
     """What one step reads: more takes further steps, and so time."""
     if job.budget is None:
         return []
     budget = float(job.budget * job.program.parallelism.dp)
-    return [Measure("one step reads", PREFILL, "tokens", lambda n: float(tokens(n)), lambda n: budget, False)]
+    return [
+        CapacityMeasure(
+            "one step reads", PREFILL, "tokens", lambda n: float(tokens(n)), lambda n: budget, False
+        )
+    ]
 
 
-def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> Answer:
+def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> CapacityAnswer:
     """Tokens of a request, those of its answer included."""
     first = job.generate + job.cached
 
@@ -286,24 +294,24 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
     ttft, tpot = figure(lambda at: at.ttft_s), figure(lambda at: at.tpot_s)
     peak, usable = figure(lambda at: at.peak_bytes(job.batch)), figure(lambda at: at.capacity_bytes)
     measures = _times(job, ttft, tpot, max_ttft_s, max_tpot_s)
-    measures.append(Measure("memory", BOTH, "bytes", peak, lambda n: min(usable(n), LARGE)))
+    measures.append(CapacityMeasure("memory", BOTH, "bytes", peak, lambda n: min(usable(n), LARGE)))
     positions = job.program.facts.get("positions")
     longest = job.max_model_len or (positions if isinstance(positions, int) else None)
     if longest is not None:
         limit = float(longest)
-        measures.append(Measure("max_model_len", BOTH, "tokens", float, lambda n: limit))
+        measures.append(CapacityMeasure("max_model_len", BOTH, "tokens", float, lambda n: limit))
     measures += _one_step(job, lambda n: job.batch * (n - first))
     found, limits = _limits(measures, LONGEST - first, 1, first)
     at = found or first + 1
     return _answer("context", found, at, 1, limits, replace(job, prompt=at - job.generate))
 
 
-def _requests(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> Answer:
+def _requests(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> CapacityAnswer:
     """Users in a closed loop, whose prompts are read beside others' decodes: requests of all ages."""
     step = job.program.micro_batches
     alone = ClosedLoop(replace(job, batch=step), step)
-    aged = alone.job if alone.whole else mean_aged(alone.job, alone.chunk)
-    memory = Measure("memory", BOTH, "bytes", aged.peak_bytes, lambda n: aged.capacity_bytes)
+    aged = alone.job if alone.whole else mean_request(alone.job, alone.chunk)
+    memory = CapacityMeasure("memory", BOTH, "bytes", aged.peak_bytes, lambda n: aged.capacity_bytes)
     if not aged.max_batch:  # nothing runs, so that no user has a time
         _, limits = _limits([memory], MANY, step, 0)
         return _answer("requests", 0, step, step, limits, alone.job)
@@ -321,10 +329,10 @@ def _requests(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None)
 
 
 def _answer(
-    what: str, found: int, at: int, step: int, limits: tuple[Limit, ...], of: Workload | ClosedLoop
-) -> Answer:
+    what: str, found: int, at: int, step: int, limits: tuple[CapacityLimit, ...], of: Workload | ClosedLoop
+) -> CapacityAnswer:
     """With the times and rates of a batch, or of users."""
     rate = of.busy_output_tokens_per_s if isinstance(of, Workload) else of.output_tokens_per_s
     job = of if isinstance(of, Workload) else of.job
-    used = spent(job.device, job.program.devices, rate)
-    return Answer(what, found, at, step, limits, of.ttft_s, of.tpot_s, rate, used)
+    used = operating_cost(job.device, job.program.devices, rate)
+    return CapacityAnswer(what, found, at, step, limits, of.ttft_s, of.tpot_s, rate, used)

@@ -11,30 +11,40 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from llmir.backends.cost import models
-from llmir.backends.cost.calibrated import Calibrated
-from llmir.backends.cost.op_time import Model, Price
-from llmir.backends.cost.transfer import Kin, kin, typed
+from llmir.backends.cost.calibrated import CalibratedModel
+from llmir.backends.cost.op_time import DeviceCostModel, OpTime
+from llmir.backends.cost.transfer import CalibrationSource, symbolic_device, transfer_source
 from llmir.backends.kernels.base import DRAFTS
 from llmir.backends.memory.caches import policy
-from llmir.backends.memory.kv_capacity import Pool
-from llmir.backends.memory.liveness import Memory, reserved
-from llmir.backends.step.evaluate import Plan, Priced, moved, named, placed, plan
-from llmir.backends.step.functions import SIZES, recorded
-from llmir.backends.step.sizes import checked, running
+from llmir.backends.memory.kv_capacity import KvPool
+from llmir.backends.memory.liveness import RankMemory, reserved_bytes
+from llmir.backends.step.evaluate import (
+    StepEvaluator,
+    TimeEstimate,
+    move_model,
+    op_labels,
+    place_on_nodes,
+    step_evaluator,
+)
+from llmir.backends.step.functions import SIZES, record_tape
+from llmir.backends.step.sizes import batch_program, check_sizes
 from llmir.backends.tape.record import Function
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import falls
+from llmir.ir.sizes.polynomial import may_decrease
 
 from .workload import Workload
 
-USUAL = 2048, 128  # tokens in and out by which an engine's memory is looked up; it is that of any others
+TYPICAL_LENGTHS = (
+    2048,
+    128,
+)  # tokens in and out by which an engine's memory is looked up; it is that of any others
 _MANY = 1 << 20  # sequences, of which a sampler takes more than a forward pass
 
 
-class Base(NamedTuple):
+class TimeBasis(NamedTuple):
     """What a time may be made of: its basis, and the error known of such, as a `Price` has them."""
 
     basis: str
@@ -56,7 +66,7 @@ class PhaseOp(NamedTuple):
     sends: bool
 
 
-class Phase:
+class PhaseFunctions:
     """Steps of one phase as functions of B, T and C.
 
     Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), and bytes
@@ -67,8 +77,8 @@ class Phase:
     `steps` and `ideal` may be of a device whose rates are told later (`cost.typed`), `plan` of what it is.
     """
 
-    def __init__(self, steps: Plan, ideal: Plan, of: Plan, name: str = "") -> None:
-        tape, at = recorded()
+    def __init__(self, steps: StepEvaluator, ideal: StepEvaluator, of: StepEvaluator, name: str = "") -> None:
+        tape, at = record_tape()
         self.plan, self.name, self._steps = of, name, steps
         values, seconds = steps.figures(at), steps.seconds(at)
         stage = Function.of(tape, SIZES, seconds.whole)
@@ -104,33 +114,33 @@ class Phase:
     def ops(self) -> tuple[PhaseOp, ...]:
         """The rows, in schedule order."""
         found: dict[int, PhaseOp] = {}
-        starts = {place.start: i * len(Priced._fields) for i, place in enumerate(self._starts)}
+        starts = {place.start: i * len(TimeEstimate._fields) for i, place in enumerate(self._starts)}
         amounts = 0
         for kind in self._steps.kinds:
             repeat, sends = kind.row.repeat * self.plan.program.micro_batches, bool(kind.row.work.wire)
-            for number, called in ((kind.first, named(kind.row)), *kind.others):
+            for number, called in ((kind.first, op_labels(kind.row)), *kind.others):
                 fixed = dict(called, repeat=repeat)
                 moment = self._moments.get(str(called["name"]), -1)
                 found[number] = PhaseOp(fixed, starts[kind.priced.start], amounts, moment, sends)
             amounts += len(kind.row.amounts)
         return tuple(found[number] for number in sorted(found))
 
-    def bases(self, plan: Plan | None = None) -> tuple[tuple[Base, ...], ...]:
+    def bases(self, plan: StepEvaluator | None = None) -> tuple[tuple[TimeBasis, ...], ...]:
         """What times of each row may be made of, by which price holds; of another plan of the same rows."""
         prices = (plan or self.plan).prices
         found = {id(price): _phase_bases(price) for price in {id(price): price for price in prices}.values()}
         return tuple(found[id(price)] for price in prices)
 
 
-def _phase_bases(price: Price) -> tuple[Base, ...]:
+def _phase_bases(price: OpTime) -> tuple[TimeBasis, ...]:
     held = (price.held(i) for i in range(len(getattr(price, "prices", (price,)))))
     lent = "lent", "beyond"
     return tuple(
-        Base(str(one.basis), one.error, *(float(getattr(one, of, 0.0)) for of in lent)) for one in held
+        TimeBasis(str(one.basis), one.error, *(float(getattr(one, of, 0.0)) for of in lent)) for one in held
     )
 
 
-class RequestCode:
+class PortableRequests:
     """A program on a device, for those who price requests elsewhere: `phases` by name, caches, and limits.
 
     A program that does not tell decode from prefill has one phase, `step`. `InputError` for what is no
@@ -139,59 +149,65 @@ class RequestCode:
     Functions take the `rates` of its device as they are told, by key (`cost.typed`).
     """
 
-    def __init__(self, program: Program, model: Model, cache_policy: str = "exact") -> None:
+    def __init__(self, program: Program, model: DeviceCostModel, cache_policy: str = "exact") -> None:
         if not model.symbolic:
             raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
         if program.patches or program.image_tokens:
             raise InputError(f"{program.name} reads images, and a page has tokens alone")
         if "prompt" in program.facts:
             raise InputError(f"layers of {program.name} see fewer tokens of one prompt alone")
-        self.program, self.model = program, placed(program, model)
+        self.program, self.model = program, place_on_nodes(program, model)
         self.cache_policy = policy(cache_policy).name
         self.drafts = DRAFTS if program.splits else 1
-        prompt, generate = USUAL
+        prompt, generate = TYPICAL_LENGTHS
         self.job = Workload(program, model.device, program.micro_batches, prompt, generate, model=model)
-        self.pool: Pool | None = self.job.pool
+        self.pool: KvPool | None = self.job.pool
         if self.pool and self.pool.whole:
             runs = f"{model.runs} reads prompts whole"
             raise InputError(f"{runs}, so that its memory depends on them; choose another engine")
 
     @cached_property
-    def phases(self) -> dict[str, Phase]:
+    def phases(self) -> dict[str, PhaseFunctions]:
         """The steps of each phase: of all, or of `decode` and `prefill`."""
         names = ("decode", "prefill") if self.program.splits else ("",)
         return {name or "step": self._phase(name) for name in names}
 
-    def _phase(self, name: str) -> Phase:
-        program, _, _ = running(self.program, [checked(self.program.micro_batches)], name)
+    def _phase(self, name: str) -> PhaseFunctions:
+        program, _, _ = batch_program(self.program, [check_sizes(self.program.micro_batches)], name)
         ideal = models.model(self.told.device, "ideal")
-        steps, least, own = (plan(program, of, self.cache_policy) for of in (self.told, ideal, self.model))
-        return Phase(steps, least, own, name)
+        steps, least, own = (
+            step_evaluator(program, of, self.cache_policy) for of in (self.told, ideal, self.model)
+        )
+        return PhaseFunctions(steps, least, own, name)
 
     @cached_property
-    def told(self) -> Model:
+    def told(self) -> DeviceCostModel:
         """The model on the device with rates that are told later."""
-        return moved(self.model, typed(self.model.device))
+        return move_model(self.model, symbolic_device(self.model.device))
 
     @cached_property
-    def kin(self) -> Kin | None:
+    def kin(self) -> CalibrationSource | None:
         """The device whose kernels are taken, if other rates decide how far off those are."""
-        return kin(self.model.device) if isinstance(self.model, Calibrated) else None
+        return transfer_source(self.model.device) if isinstance(self.model, CalibratedModel) else None
 
-    def doubted(self, phase: Phase) -> tuple[tuple[tuple[Base, ...], ...], ...]:
+    def doubted(self, phase: PhaseFunctions) -> tuple[tuple[tuple[TimeBasis, ...], ...], ...]:
         """What times may be made of at other rates: on the same die as that device, and on another."""
-        models = (moved(self.model, device) for device in (self.kin.others if self.kin else ()))
-        return tuple(phase.bases(plan(phase.plan.program, model, self.cache_policy)) for model in models)
+        models = (move_model(self.model, device) for device in (self.kin.others if self.kin else ()))
+        return tuple(
+            phase.bases(step_evaluator(phase.plan.program, model, self.cache_policy)) for model in models
+        )
 
     @cached_property
     def held(self) -> Function:
         """Bytes of the caches of each stage as they are reserved: by an engine in pages."""
-        tape, at = recorded(1)
+        tape, at = record_tape(1)
         by = policy(self.cache_policy)
         if self.pool:
             paged = "paged" if self.cache_policy == "exact" else self.cache_policy
             by = policy(paged, self.pool.rule.block)
-        return Function.of(tape, SIZES, [at(size) for size in reserved(self.program.phase("decode"), by)])
+        return Function.of(
+            tape, SIZES, [at(size) for size in reserved_bytes(self.program.phase("decode"), by)]
+        )
 
     @cached_property
     def counted(self) -> Function | None:
@@ -202,14 +218,14 @@ class RequestCode:
         pool = self.pool
         if pool is None or pool.rule.rule != "free" or len(self.program.entries) == 1:
             return None
-        tape, at = recorded(1)
-        sizes = reserved(self.program.phase("decode"), policy("unified", pool.rule.block))
+        tape, at = record_tape(1)
+        sizes = reserved_bytes(self.program.phase("decode"), policy("unified", pool.rule.block))
         return Function.of(tape, SIZES, [at(size) for size in sizes])
 
     @cached_property
     def falls(self) -> bool:
         """Whether caches may take less after a token more."""
-        return any(map(falls, reserved(self.program.phase("decode"), policy(self.cache_policy))))
+        return any(map(may_decrease, reserved_bytes(self.program.phase("decode"), policy(self.cache_policy))))
 
     @cached_property
     def limits(self) -> dict[str, Any]:
@@ -257,7 +273,7 @@ STEP = (
     *("time_s", "ideal_time_s"),
     *("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes"),
 )
-PRICED = "time_s", "bound", "ideal_time_s", "basis"  # as `Priced` has them
+TIME_FIELDS = "time_s", "bound", "ideal_time_s", "basis"  # as `Priced` has them
 
 
 class PortableOp(NamedTuple):
@@ -272,11 +288,11 @@ class PortableOp(NamedTuple):
     bases: list[tuple[str, float | None]]
 
 
-class Steps:
+class PortableSteps:
     """Steps of one program as functions of `B`, `T` and `C`: the whole, and of ops the times and amounts."""
 
-    def __init__(self, steps: Plan, ideal: Plan) -> None:
-        tape, at = recorded()
+    def __init__(self, steps: StepEvaluator, ideal: StepEvaluator) -> None:
+        tape, at = record_tape()
         self.plan, values = steps, steps.figures(at)
         amounts = chain.from_iterable(values[kind.amounts] for kind in steps.kinds)
         times = chain.from_iterable(values[start] for start in self._starts)
@@ -290,7 +306,7 @@ class Steps:
         return list({kind.priced.start: kind.priced for kind in self.plan.kinds}.values())
 
     def _memory(self, at: Binding) -> Iterator[Number]:
-        figures: tuple[Callable[[Memory], Number], ...] = (
+        figures: tuple[Callable[[RankMemory], Number], ...] = (
             lambda memory: at(memory.weights),
             lambda memory: at(memory.caches),
             lambda memory: memory.transient(at),
@@ -302,31 +318,33 @@ class Steps:
     def ops(self) -> tuple[PortableOp, ...]:
         """The rows, in schedule order."""
         found: dict[int, PortableOp] = {}
-        starts = {place.start: i * len(PRICED) for i, place in enumerate(self._starts)}
+        starts = {place.start: i * len(TIME_FIELDS) for i, place in enumerate(self._starts)}
         amounts = 0
         for kind in self.plan.kinds:
             repeat = kind.row.repeat * self.plan.program.micro_batches
-            for number, called in ((kind.first, named(kind.row)), *kind.others):
+            for number, called in ((kind.first, op_labels(kind.row)), *kind.others):
                 fixed = dict(called, repeat=repeat)
                 found[number] = PortableOp(fixed, starts[kind.priced.start], amounts, _op_bases(kind.price))
             amounts += len(kind.row.amounts)
         return tuple(found[number] for number in sorted(found))
 
 
-def _op_bases(price: Price) -> list[tuple[str, float | None]]:
+def _op_bases(price: OpTime) -> list[tuple[str, float | None]]:
     """What times of a price are made of, by the place of the kernel that holds."""
     each = (price.held(i) for i in range(len(getattr(price, "prices", (price,)))))
     return [(str(one.basis), one.error) for one in each]
 
 
-class Emission:
+class PortableProgram:
     """A program on a device, for those who run it elsewhere: its `steps` by phase.
 
     A program that does not tell decode from prefill has one kind of them. `InputError` for what is no
     function of three sizes, and for a cost model whose prices symbols do not go through.
     """
 
-    def __init__(self, program: Program, model: Model, phase: str = "", cache_policy: str = "exact") -> None:
+    def __init__(
+        self, program: Program, model: DeviceCostModel, phase: str = "", cache_policy: str = "exact"
+    ) -> None:
         if not model.symbolic:
             raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
         if "prompt" in program.facts:
@@ -337,7 +355,7 @@ class Emission:
         self.drafts = DRAFTS if program.splits and not phase else 1
 
     @cached_property
-    def steps(self) -> dict[str, Steps]:
+    def steps(self) -> dict[str, PortableSteps]:
         """The steps of each phase: that of all, or of `decode` and `prefill`."""
         phases = (self.phase,) if self.phase or not self.program.splits else ("decode", "prefill")
         return {phase or "step": self._steps(phase) for phase in phases}
@@ -348,7 +366,9 @@ class Emission:
         plans = (of.plan for of in self.steps.values())
         return tuple(dict.fromkeys((*self.program.notes, *(note for p in plans for note in p.notes))))
 
-    def _steps(self, phase: str) -> Steps:
-        program, _, _ = running(self.program, [checked(self.program.micro_batches)], phase)
+    def _steps(self, phase: str) -> PortableSteps:
+        program, _, _ = batch_program(self.program, [check_sizes(self.program.micro_batches)], phase)
         ideal = models.model(self.model.device, "ideal")
-        return Steps(*(plan(program, model, self.cache_policy) for model in (self.model, ideal)))
+        return PortableSteps(
+            *(step_evaluator(program, model, self.cache_policy) for model in (self.model, ideal))
+        )

@@ -15,16 +15,16 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
-from .workload import _STEPS, Chunk, Reading, Workload, reading
+from .workload import _STEPS, ChunkSteps, PrefillTimes, Workload, prefill_times
 
 MOST = 64  # drafted tokens of a step: beyond, hardly any is right
 MODEL, LAYER, LOOKUP = "model", "layer", "lookup"  # what drafts
 PADDED = 128  # ids by which tables of one tokenizer differ (llama.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE)
 EQUAL = {"vllm": "vllm/config/speculative.py, verify_equal_vocab_size_if_draft_model"}  # who takes no padding
-_SOME = 4096  # tokens at which caches of two programs are compared
+_SAMPLE_TOKENS = 4096  # tokens at which caches of two programs are compared
 
 
-def yielded(draft_tokens: int, acceptance: float) -> float:
+def accepted_tokens(draft_tokens: int, acceptance: float) -> float:
     """Tokens of a step on average, if each draft is right with a chance that depends on none before it.
 
     Leviathan, Kalman and Matias 2023, arXiv:2211.17192, equation 1: (1 − aᵏ⁺¹) / (1 − a).
@@ -35,31 +35,31 @@ def yielded(draft_tokens: int, acceptance: float) -> float:
     return round(sum(acceptance**n for n in range(draft_tokens + 1)), 12)
 
 
-def speculative(
+def speculative_workload(
     job: Workload, verify: Program, draft_tokens: int, acceptance: float, draft: Program | None
-) -> Speculative:
+) -> SpeculativeWorkload:
     """A workload whose later tokens are drafted and verified; InputError for what cannot be."""
-    count, share = asked(draft_tokens, acceptance)
+    count, share = check_drafts(draft_tokens, acceptance)
     if type(job) is not Workload:
         raise InputError("speculate: of a batch of requests; a closed loop of users has no drafts")
     if job.generate == 1:
         raise InputError("generate: 1; drafts are of later tokens")
     runs = job.model.runs if job.model else None
-    check(job.program, verify, draft, runs.name if runs else "")
+    check_verification(job.program, verify, draft, runs.name if runs else "")
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     if draft is not None:
-        own["reserve_bytes"] += _held(job, draft)
-    return Speculative(**own, verify=verify, draft_tokens=count, acceptance=share, drafter=draft)
+        own["reserve_bytes"] += _draft_bytes(job, draft)
+    return SpeculativeWorkload(**own, verify=verify, draft_tokens=count, acceptance=share, drafter=draft)
 
 
-def asked(draft_tokens: object, acceptance: object) -> tuple[int, float]:
+def check_drafts(draft_tokens: object, acceptance: object) -> tuple[int, float]:
     """How many are drafted, and the chance that one is right; InputError for what is neither."""
     return integer("draft_tokens", draft_tokens, 1, MOST), number("acceptance", acceptance, 0.0, 1.0)
 
 
-def check(program: Program, verify: Program, draft: Program | None, engine: str = "") -> None:
+def check_verification(program: Program, verify: Program, draft: Program | None, engine: str = "") -> None:
     """InputError for what does not verify a program, or cannot draft for it."""
-    kept = {(p.cache_bytes(_SOME), p.parameters, p.devices) for p in (verify, program)}
+    kept = {(p.cache_bytes(_SAMPLE_TOKENS), p.parameters, p.devices) for p in (verify, program)}
     if len(kept) > 1:
         raise InputError(f"verify: {verify.name} is not {program.name} with logits of all positions")
     if draft is None:
@@ -81,7 +81,7 @@ def _vocabulary(program: Program) -> int:
     return size if isinstance(size, int) else 0
 
 
-def drafting(program: Program, drafter: Program | None) -> Program | None:
+def draft_program(program: Program, drafter: Program | None) -> Program | None:
     """What drafts: a model, or the layer that the program has as its phase `draft`; None where nothing runs.
 
     It reads each prompt as the model does, in the same steps, so that it has its cache.
@@ -89,14 +89,14 @@ def drafting(program: Program, drafter: Program | None) -> Program | None:
     return drafter if drafter is not None else program.phases.get("draft")
 
 
-def drafter_of(program: Program, drafter: Program | None) -> str:
+def draft_kind(program: Program, drafter: Program | None) -> str:
     """Which kind of thing drafts: a model, the program's own layer, or a look into the prompt."""
-    if drafting(program, drafter) is None:
+    if draft_program(program, drafter) is None:
         return LOOKUP
     return LAYER if drafter is None else MODEL
 
 
-def _held(job: Workload, draft: Program) -> int:
+def _draft_bytes(job: Workload, draft: Program) -> int:
     """Bytes of a rank for the weights of a model that drafts, and its caches of the batch."""
     step = Report(draft, job.device, batch=job.batch, new=1, context=0, model=job.model)
     caches = rank_bytes(draft, job.batch, job.length + job.generate - 1)
@@ -104,7 +104,7 @@ def _held(job: Workload, draft: Program) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Speculative(Workload):
+class SpeculativeWorkload(Workload):
     """A batch of requests whose later tokens come by steps that verify `draft_tokens` of each.
 
     `verify` is the program with logits of all positions. A `drafter`, which may be another model, makes the
@@ -122,7 +122,7 @@ class Speculative(Workload):
     @property
     def tokens_per_step(self) -> float:
         """Tokens that a step yields on average."""
-        return yielded(self.draft_tokens, self.acceptance)
+        return accepted_tokens(self.draft_tokens, self.acceptance)
 
     @cached_property
     def decode(self) -> Report | None:
@@ -140,18 +140,18 @@ class Speculative(Workload):
         return self.draft_tokens * float(self.draft.period_s) if self.draft else 0.0
 
     @cached_property
-    def _reading(self) -> Reading:
+    def _reading(self) -> PrefillTimes:
         """How long it takes to read all prompts, with what drafts."""
-        return Reading(*map(sum, zip(super()._reading, self._draft_reading, strict=True)))
+        return PrefillTimes(*map(sum, zip(super()._reading, self._draft_reading, strict=True)))
 
     @cached_property
-    def _draft_reading(self) -> Reading:
+    def _draft_reading(self) -> PrefillTimes:
         """What of that is due to what drafts."""
-        if drafting(self.program, self.drafter) is None:
-            return Reading(0.0, 0.0, 0.0)
-        return reading(self.chunks, self._draft_reads)
+        if draft_program(self.program, self.drafter) is None:
+            return PrefillTimes(0.0, 0.0, 0.0)
+        return prefill_times(self.chunks, self._draft_reads)
 
-    def _draft_reads(self, chunk: Chunk) -> Report:
+    def _draft_reads(self, chunk: ChunkSteps) -> Report:
         step = self._draft(chunk.prompts, chunk.new, chunk.cached)
         assert step is not None
         return step

@@ -21,31 +21,39 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.cost.models import model as usual
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.memory.caches import POLICIES
-from llmir.backends.memory.kv_capacity import CHUNK, UNLIMITED, MemorySum, Pool, most, of_pool, of_steps
-from llmir.backends.memory.liveness import Memory, memories
-from llmir.backends.step.evaluate import links
+from llmir.backends.memory.kv_capacity import (
+    CHUNK,
+    UNLIMITED,
+    KvPool,
+    MemoryBreakdown,
+    largest_fit,
+    pool_breakdown,
+    step_breakdown,
+)
+from llmir.backends.memory.liveness import RankMemory, stage_memories
+from llmir.backends.step.evaluate import used_links
 from llmir.backends.step.facts import precision, weights
 from llmir.backends.step.report import Report
 from llmir.backends.step.sizes import step_phase
-from llmir.backends.work.network import nodes
-from llmir.base.arguments import MOST, stated
+from llmir.backends.work.network import node_count
+from llmir.base.arguments import MOST, check_field
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
-from llmir.base.formats import Paged, Result
+from llmir.base.formats import PageExport, Result
 from llmir.base.values import Record
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import EngineMemory, Graphs
-from llmir.hw.prices import Spent, spent
+from llmir.hw.engine_sections import CudaGraphs, EngineMemory
+from llmir.hw.prices import OperatingCost, operating_cost
 from llmir.ir.core.program import APART, Program
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import falls
+from llmir.ir.sizes.polynomial import may_decrease
 
 ALL = "all"  # tokens of a step, as users spell it: however many there are
 
 
-class Chunk(NamedTuple):
+class ChunkSteps(NamedTuple):
     """Steps that each read `new` tokens of `prompts`, after those that are `cached`.
 
     `cached` is an array where a step reads on where the last one ended. All of them run `times`.
@@ -72,7 +80,9 @@ class Chunk(NamedTuple):
         return self.times * int(np.size(self.cached))
 
 
-def chunks(prompts: int, new: int, cached: int, budget: int | None, lanes: int = 1) -> tuple[Chunk, ...]:
+def prefill_chunks(
+    prompts: int, new: int, cached: int, budget: int | None, lanes: int = 1
+) -> tuple[ChunkSteps, ...]:
     """The steps that read `new` tokens of each prompt after `cached` ones.
 
     A step has `budget` tokens (None: all) on each of so many `lanes`, over which prompts are spread: whole
@@ -87,15 +97,15 @@ def chunks(prompts: int, new: int, cached: int, budget: int | None, lanes: int =
     return tuple(_chunks(prompts, new, cached, budget or prompts * new, min(lanes, prompts)))
 
 
-def _chunks(prompts: int, new: int, cached: int, budget: int, lanes: int) -> Iterator[Chunk]:
+def _chunks(prompts: int, new: int, cached: int, budget: int, lanes: int) -> Iterator[ChunkSteps]:
     whole, rest = divmod(new, budget)
     if whole and new > budget:
         at = cached + budget * np.arange(whole) if whole > 1 else cached
-        yield from (Chunk(count, budget, at, times) for count, times in _groups(prompts, lanes))
+        yield from (ChunkSteps(count, budget, at, times) for count, times in _groups(prompts, lanes))
         new, cached = rest, cached + whole * budget
     if new:
         groups = _groups(prompts, budget // new * lanes)
-        yield from (Chunk(count, new, cached, times) for count, times in groups)
+        yield from (ChunkSteps(count, new, cached, times) for count, times in groups)
 
 
 def _groups(prompts: int, most: int) -> Iterator[tuple[int, int]]:
@@ -104,12 +114,12 @@ def _groups(prompts: int, most: int) -> Iterator[tuple[int, int]]:
     yield from ((count, times) for count, times in ((most, full), (rest, 1)) if count * times)
 
 
-def largest(steps: Sequence[Chunk]) -> Chunk:
+def largest_chunk(steps: Sequence[ChunkSteps]) -> ChunkSteps:
     """The step of most tokens, of equal ones the last."""
     return max(steps, key=lambda chunk: (chunk.prompts * chunk.new, chunk.last))
 
 
-class Reading(NamedTuple):
+class PrefillTimes(NamedTuple):
     """Seconds until all prompts are read, until one is on average, and until the next batch may be.
 
     The last is less where stages go on with the next batch while the last step is in the stages after them.
@@ -120,7 +130,7 @@ class Reading(NamedTuple):
     interval_s: float
 
 
-def reading(steps: Sequence[Chunk], price: Callable[[Chunk], Report]) -> Reading:
+def prefill_times(steps: Sequence[ChunkSteps], price: Callable[[ChunkSteps], Report]) -> PrefillTimes:
     """Of steps one after another; `price` gives those of a chunk, on a grid where it has several."""
     reports = [price(chunk) for chunk in steps]
     seconds = [
@@ -128,10 +138,10 @@ def reading(steps: Sequence[Chunk], price: Callable[[Chunk], Report]) -> Reading
     ]
     last, whole = reports[-1], sum(seconds)
     way = float(np.ravel(last.time_s - last.interval_s)[-1])  # of the last step through the other stages
-    return Reading(whole + way, _mean(steps, seconds) + way, whole)
+    return PrefillTimes(whole + way, _mean(steps, seconds) + way, whole)
 
 
-def _mean(steps: Sequence[Chunk], seconds: Sequence[float]) -> float:
+def _mean(steps: Sequence[ChunkSteps], seconds: Sequence[float]) -> float:
     """When a prompt is read on average: with its group, or one after another if chunk by chunk."""
     start = int(np.min(steps[0].cached))
     if any(chunk.last != start for chunk in steps):
@@ -144,12 +154,14 @@ def _mean(steps: Sequence[Chunk], seconds: Sequence[float]) -> float:
     return waited / sum(chunk.prompts * chunk.times for chunk in steps)
 
 
-def peak(job: Workload, sequences: int) -> int:
+def peak_bytes(job: Workload, sequences: int) -> int:
     """The most bytes that a rank of any stage holds, of so many sequences in each micro-batch."""
-    return int(max(_peak(job, memory, at, sequences) for of, at in fullest(job, sequences) for memory in of))
+    return int(
+        max(_peak(job, memory, at, sequences) for of, at in fullest_steps(job, sequences) for memory in of)
+    )
 
 
-def _peak(job: Workload, memory: Memory, at: Binding, sequences: int) -> Number:
+def _peak(job: Workload, memory: RankMemory, at: Binding, sequences: int) -> Number:
     """The peak of a stage in a step, beside the caches of sequences that are not in it."""
     others = sequences - at.symbols["B"]
     last = job.length + max(job.generate - 2, 0)
@@ -157,16 +169,16 @@ def _peak(job: Workload, memory: Memory, at: Binding, sequences: int) -> Number:
     return memory.peak(at) + more
 
 
-def fullest(job: Workload, sequences: int) -> list[tuple[tuple[Memory, ...], Binding]]:
+def fullest_steps(job: Workload, sequences: int) -> list[tuple[tuple[RankMemory, ...], Binding]]:
     """The steps in which most may be held, of so many sequences in each micro-batch."""
     parts = job.program.micro_batches
-    chunk = largest(job.chunks_of(sequences * parts))
+    chunk = largest_chunk(job.chunks_of(sequences * parts))
     ends = [(step_phase(job.program, [chunk.new]), chunk.prompts // parts, chunk.new, chunk.last)]
     ends += [("decode", sequences, 1, context) for context in _contexts(job)]
     if job.images:
         ends.append(("encode", sequences * job.images, 1, 0))
     return [
-        (memories(job.program.phase(phase), job.cache_policy), Binding(B=count, T=new, C=context))
+        (stage_memories(job.program.phase(phase), job.cache_policy), Binding(B=count, T=new, C=context))
         for phase, count, new, context in ends
     ]
 
@@ -181,23 +193,23 @@ def _contexts(job: Workload) -> frozenset[int]:
         return frozenset()
     last = job.length + job.generate - 2
     found = {last}
-    for memory in memories(job.program.phase("decode"), job.cache_policy):
-        if falls(memory.caches):
+    for memory in stage_memories(job.program.phase("decode"), job.cache_policy):
+        if may_decrease(memory.caches):
             contexts = np.arange(max(job.length, last - CHUNK), last + 1)
             found.add(int(contexts[np.argmax(memory.peak(Binding(B=1, T=1, C=contexts)))]))
     return frozenset(found)
 
 
-class Spending(NamedTuple):
+class CostBreakdown(NamedTuple):
     """`input` is of prompt tokens that are read, `output` of tokens after the first; `answers` is all of it.
 
     Of `answers` prompts are a part: it is by generated token, or by image where a model reads nothing else.
     None where there are no such tokens. Other batches like this one keep all pipeline stages busy.
     """
 
-    input: Spent | None
-    output: Spent | None
-    answers: Spent
+    input: OperatingCost | None
+    output: OperatingCost | None
+    answers: OperatingCost
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: USD of a million tokens and joules of one, by what they are of."""
@@ -208,23 +220,23 @@ class Spending(NamedTuple):
         }
 
 
-def spending(job: Workload) -> Spending:
+def cost_breakdown(job: Workload) -> CostBreakdown:
     """That of a workload, where its device has a price and a power."""
     reading, decoding = job.busy_s
 
-    def of(tokens: int, seconds: float) -> Spent | None:
+    def of(tokens: int, seconds: float) -> OperatingCost | None:
         rate = tokens / seconds if seconds else float("inf")
-        return spent(job.device, job.program.devices, rate) if tokens else None
+        return operating_cost(job.device, job.program.devices, rate) if tokens else None
 
     everything = of(job.batch * job.generate, reading + decoding)
     assert everything is not None, "a workload has requests"
     if job.program.patches:
-        return Spending(None, None, everything)
+        return CostBreakdown(None, None, everything)
     read = of(job.batch * (job.length - job.cached), reading)
-    return Spending(read, of(job.batch * (job.generate - 1), decoding), everything)
+    return CostBreakdown(read, of(job.batch * (job.generate - 1), decoding), everything)
 
 
-def document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, Any]:
+def workload_document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, Any]:
     """The report of a workload, and its steps by phase; `schema_version` 2."""
     program, model, tokens = job.program, job.prefill.plan.model, not job.program.patches
     return {
@@ -242,10 +254,10 @@ def document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, An
             "name": job.device.name,
             "devices": program.devices,
             "cluster": model.device.node.name if model.device.node else None,
-            "nodes": nodes(program, model.device),
+            "nodes": node_count(program, model.device),
             "links": [
                 {"name": name, "bytes_per_s": link.Bps, "latency_s": link.latency_s}
-                for name, link in links(program, model.device).items()
+                for name, link in used_links(program, model.device).items()
             ],
         },
         "precision": precision(program),
@@ -270,7 +282,7 @@ def document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, An
         "prefill_tokens_per_s": job.prefill_tokens_per_s if job.e2e_s and tokens else None,
         "output_tokens_per_s": job.output_tokens_per_s if job.e2e_s and tokens else None,
         "busy_output_tokens_per_s": job.busy_output_tokens_per_s if job.e2e_s and tokens else None,
-        **spending(job).to_dict(),
+        **cost_breakdown(job).to_dict(),
         "serving": None,
         "notes": list(job.notes),
         "phases": {name: step and step.to_dict() for name, step in phases.items()},
@@ -288,7 +300,7 @@ def _between(least: float, most: float, *, default: Any = MISSING, **more: Any) 
 
 
 @dataclass(frozen=True, eq=False)
-class Workload(Record, Result, Paged):
+class Workload(Record, Result, PageExport):
     """`batch` requests together, each of `prompt` tokens in, beside those of its images, and `generate` out.
 
     Of each prompt the first `cached` tokens are in the cache already. Prefill reads the others, in steps of
@@ -313,7 +325,7 @@ class Workload(Record, Result, Paged):
     generate: int = _between(1, LONGEST)
     memory_utilization: float | None = _between(0, 1, above=True, default=None)
     reserve_bytes: int = _between(0, MOST, default=0)
-    model: Model | None = None
+    model: DeviceCostModel | None = None
     cache_policy: str = field(default="exact", metadata={"choices": tuple(POLICIES)})
     max_model_len: int | None = _between(1, LONGEST, default=None)
     max_num_seqs: int | None = _between(1, UNLIMITED, default=None)
@@ -328,7 +340,7 @@ class Workload(Record, Result, Paged):
             if f.metadata and many:
                 why = "a workload takes one number, got an array; use analyze for grids"
                 raise InputError(f"{f.name}: {why}")
-            vars(self)[f.name] = stated(f.name, value, f.type, f.metadata, InputError)
+            vars(self)[f.name] = check_field(f.name, value, f.type, f.metadata, InputError)
         if (due := self.program.facts.get("prompt", self.length)) != self.length:
             images = f", with {self.program.image_tokens:,} of images" if self.program.image_tokens else ""
             got = f"got {self.prompt:,}{images}"
@@ -425,20 +437,20 @@ class Workload(Record, Result, Paged):
         return self.program.parallelism.dp * self.program.micro_batches
 
     @cached_property
-    def chunks(self) -> tuple[Chunk, ...]:
+    def chunks(self) -> tuple[ChunkSteps, ...]:
         """The steps that read the prompts."""
         return self.chunks_of(self.batch)
 
-    def chunks_of(self, batch: int) -> tuple[Chunk, ...]:
+    def chunks_of(self, batch: int) -> tuple[ChunkSteps, ...]:
         """Those of another batch."""
-        return chunks(batch, self.length - self.cached, self.cached, self.budget, self._lanes)
+        return prefill_chunks(batch, self.length - self.cached, self.cached, self.budget, self._lanes)
 
     @cached_property
     def prefill(self) -> Report:
         """The largest step that reads prompts, of equal ones the last."""
         if self.encode and self.program.patches:
             return self.encode
-        most = largest(self.chunks)
+        most = largest_chunk(self.chunks)
         return self._step(most.new, most.last, most.prompts)
 
     def prefill_as(self, step: Report) -> Report:
@@ -446,15 +458,15 @@ class Workload(Record, Result, Paged):
         same = step.batch == self.prefill.batch and step.new == self.prefill.new
         return self.prefill if same else self._step(step.new, step.context, int(step.batch))
 
-    def _read(self, chunk: Chunk) -> Report:
+    def _read(self, chunk: ChunkSteps) -> Report:
         """The steps of a chunk, which may be the one that is `prefill`."""
-        alone = chunk is largest(self.chunks) and not np.ndim(chunk.cached)
+        alone = chunk is largest_chunk(self.chunks) and not np.ndim(chunk.cached)
         return self.prefill if alone else self._step(chunk.new, chunk.cached, chunk.prompts)
 
     @cached_property
-    def _reading(self) -> Reading:
+    def _reading(self) -> PrefillTimes:
         """How long it takes to read all prompts."""
-        return reading(self.chunks, self._read)
+        return prefill_times(self.chunks, self._read)
 
     @cached_property
     def decode(self) -> Report | None:
@@ -549,11 +561,11 @@ class Workload(Record, Result, Paged):
         return self.batch * self.generate / stage if stage else float("inf")
 
     @cached_property
-    def pool(self) -> Pool | None:
+    def pool(self) -> KvPool | None:
         """The caches of the engine that is priced; None where there is none, or no whole model of tokens."""
         return self._pool(self.batch)
 
-    def _pool(self, batch: int) -> Pool | None:
+    def _pool(self, batch: int) -> KvPool | None:
         """Its caches where a step has its budget, or all prompts of such a batch."""
         engine = (self.model or usual(self.device)).runs if self.program.is_model else None
         rule = engine.section(EngineMemory) if engine else None
@@ -562,8 +574,8 @@ class Workload(Record, Result, Paged):
         stated = self.chunk if isinstance(self.chunk, int) else None
         limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens or stated
         of = self.length + self.generate - 1, self.memory_utilization, self.reserve_bytes
-        graphs = engine.section(Graphs) if engine else None
-        pool = Pool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images, graphs)
+        graphs = engine.section(CudaGraphs) if engine else None
+        pool = KvPool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images, graphs)
         if self.chunk != ALL:
             return pool
         tokens = -(-batch // self._lanes) * (self.length - self.cached)
@@ -586,7 +598,7 @@ class Workload(Record, Result, Paged):
         sequences = batch // self.program.micro_batches
         if pool := self._pool(batch) if self.chunk == ALL else self.pool:
             return math.ceil(self.capacity_bytes + pool.short(sequences))
-        return peak(self, sequences)
+        return peak_bytes(self, sequences)
 
     @property
     def fits(self) -> bool:
@@ -605,21 +617,21 @@ class Workload(Record, Result, Paged):
         0 if none does, and at most 2⁴⁰ (where batch takes no memory).
         """
         parts = self.program.micro_batches
-        found = most(lambda sequences: self.peak_bytes(sequences * parts) <= self.capacity_bytes)
+        found = largest_fit(lambda sequences: self.peak_bytes(sequences * parts) <= self.capacity_bytes)
         return min(found if found >= UNLIMITED else found * parts, self._at_once // parts * parts)
 
     @cached_property
-    def memory(self) -> MemorySum:
+    def memory(self) -> MemoryBreakdown:
         """The memory of one rank of the stage that is full first, term by term."""
         if self.pool:
-            return of_pool(self.pool, str((self.model or usual(self.device)).runs))
-        ends = fullest(self, self.batch // self.program.micro_batches)
+            return pool_breakdown(self.pool, str((self.model or usual(self.device)).runs))
+        ends = fullest_steps(self, self.batch // self.program.micro_batches)
         stages = []
         for of in zip(*(found for found, _ in ends), strict=True):
             most_held = max(memory.transient(at) for memory, (_, at) in zip(of, ends, strict=True))
             stages.append((Binding()(of[0].weights), most_held))
         about = self.program, self.device, self.share, self.reserve_bytes, self.capacity_bytes
-        return of_steps(*about, stages, self.max_batch, self.length + self.generate - 1)
+        return step_breakdown(*about, stages, self.max_batch, self.length + self.generate - 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -636,7 +648,9 @@ class Workload(Record, Result, Paged):
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, `schema_version` 2; of images there are phases only where a model has them."""
         apart = {name: step for name, step in self.steps.items() if name in APART}
-        return document(self, {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}})
+        return workload_document(
+            self, {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}}
+        )
 
     def __repr__(self) -> str:
         asked = f"batch {self.batch}, prompt {self.prompt}, generate {self.generate}"

@@ -40,7 +40,7 @@ def _rounded(values: Array) -> Array:
     return np.where(values == 0, 0.0, np.round(values * scale) / scale)
 
 
-def fewest(
+def minimize(
     meets: Callable[[int], bool], low: int, start: int, most: int, *, near: bool = False
 ) -> int | None:
     """The smallest number above `low` that meets, where all above it do, looked for from `start` on.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from llmir.backends.request.speculation import LAYER, LOOKUP, MODEL
-from llmir.backends.simulate.engine import capacity
+from llmir.backends.simulate.engine import engine_capacity
 from llmir.base.arguments import choice
 from llmir.base.errors import InputError
 from llmir.hw.engine import Engine, number
@@ -20,7 +20,7 @@ from .plan import Candidate
 from .structures import Split
 
 
-class Drafted(NamedTuple):
+class DraftOptions(NamedTuple):
     """What is said of drafts: how many a step verifies, and the model that makes them, if one does.
 
     `weights` is the type that a command has weights made, "" as the checkpoints have them.
@@ -31,20 +31,20 @@ class Drafted(NamedTuple):
     weights: str
 
 
-class Told(NamedTuple):
+class DraftFlags(NamedTuple):
     """What an engine is told: `flags`, and `lines` of a file; since which release, and where it says so."""
 
-    flags: Callable[[Drafted], list[str]]
+    flags: Callable[[DraftOptions], list[str]]
     since: str
     source: str
-    lines: Callable[[Drafted], list[str]] | None = None
+    lines: Callable[[DraftOptions], list[str]] | None = None
 
 
 FILE = "drafts.yaml"
 
 
-def _vllm(method: str, **more: int) -> Callable[[Drafted], list[str]]:
-    def flags(of: Drafted) -> list[str]:
+def _vllm(method: str, **more: int) -> Callable[[DraftOptions], list[str]]:
+    def flags(of: DraftOptions) -> list[str]:
         said: dict[str, str | int] = {"method": method, "num_speculative_tokens": of.tokens, **more}
         if of.model:
             said["model"] = of.model
@@ -55,10 +55,10 @@ def _vllm(method: str, **more: int) -> Callable[[Drafted], list[str]]:
     return flags
 
 
-def _sglang(algorithm: str, *more: str) -> Callable[[Drafted], list[str]]:
+def _sglang(algorithm: str, *more: str) -> Callable[[DraftOptions], list[str]]:
     """A chain of drafts: its tokens are those of a step, the last one that was verified among them."""
 
-    def flags(of: Drafted) -> list[str]:
+    def flags(of: DraftOptions) -> list[str]:
         path = [f"--speculative-draft-model-path {shlex.quote(of.model)}"] if of.model else []
         count = f"--speculative-num-draft-tokens {of.tokens + 1}"
         said = (flag.format(steps=of.tokens) for flag in more)
@@ -67,8 +67,8 @@ def _sglang(algorithm: str, *more: str) -> Callable[[Drafted], list[str]]:
     return flags
 
 
-def _trtllm(kind: str, *more: str) -> Callable[[Drafted], list[str]]:
-    def lines(of: Drafted) -> list[str]:
+def _trtllm(kind: str, *more: str) -> Callable[[DraftOptions], list[str]]:
+    def lines(of: DraftOptions) -> list[str]:
         model = [f"  speculative_model_dir: {json.dumps(of.model)}"] if of.model else []
         said = [line.format(tokens=of.tokens) for line in more]
         return ["speculative_config:", f"  decoding_type: {kind}", *model, *said]
@@ -76,7 +76,7 @@ def _trtllm(kind: str, *more: str) -> Callable[[Drafted], list[str]]:
     return lines
 
 
-def _file(of: Drafted) -> list[str]:
+def _file(of: DraftOptions) -> list[str]:
     return [f"--extra_llm_api_options {FILE}"]
 
 
@@ -88,36 +88,38 @@ _TRTLLM_DRAFTS = (
 _SGLANG_DRAFTS = (
     "docs.sglang.io/docs/advanced_features/speculative_decoding.md; github.com/sgl-project/sglang/"
 )
-TOLD: Mapping[str, Mapping[str, Told]] = {
+DRAFT_FLAGS: Mapping[str, Mapping[str, DraftFlags]] = {
     "vllm": {
-        MODEL: Told(_vllm("draft_model"), "0.16", "vllm, docs/features/speculative_decoding/README.md"),
-        LAYER: Told(_vllm("mtp"), "0.11", "docs.vllm.ai/en/v0.11.0/api/vllm/config/speculative.html"),
-        LOOKUP: Told(
+        MODEL: DraftFlags(_vllm("draft_model"), "0.16", "vllm, docs/features/speculative_decoding/README.md"),
+        LAYER: DraftFlags(_vllm("mtp"), "0.11", "docs.vllm.ai/en/v0.11.0/api/vllm/config/speculative.html"),
+        LOOKUP: DraftFlags(
             _vllm("ngram", prompt_lookup_max=4),
             "0.11",
             "docs.vllm.ai/en/v0.11.0/api/vllm/config/speculative.html",
         ),
     },
     "sglang": {
-        MODEL: Told(_sglang("STANDALONE", *_CHAIN), "0.5.4", _SGLANG_DRAFTS + "pull/10090"),
-        LAYER: Told(_sglang("EAGLE", *_CHAIN), "0.5.4", _SGLANG_DRAFTS + "issues/24795"),
-        LOOKUP: Told(
+        MODEL: DraftFlags(_sglang("STANDALONE", *_CHAIN), "0.5.4", _SGLANG_DRAFTS + "pull/10090"),
+        LAYER: DraftFlags(_sglang("EAGLE", *_CHAIN), "0.5.4", _SGLANG_DRAFTS + "issues/24795"),
+        LOOKUP: DraftFlags(
             _sglang("NGRAM", "--speculative-ngram-max-bfs-breadth 1"),
             "0.5.4",
             _SGLANG_DRAFTS + "issues/12726",
         ),
     },
     "trtllm": {
-        MODEL: Told(_file, "1.0", _TRTLLM_DRAFTS, _trtllm("DraftTarget", _LENGTH, _ALONE)),
-        LAYER: Told(_file, "1.0", _TRTLLM_DRAFTS, _trtllm("MTP", "  num_nextn_predict_layers: {tokens}")),
-        LOOKUP: Told(
+        MODEL: DraftFlags(_file, "1.0", _TRTLLM_DRAFTS, _trtllm("DraftTarget", _LENGTH, _ALONE)),
+        LAYER: DraftFlags(
+            _file, "1.0", _TRTLLM_DRAFTS, _trtllm("MTP", "  num_nextn_predict_layers: {tokens}")
+        ),
+        LOOKUP: DraftFlags(
             _file, "1.0", _TRTLLM_DRAFTS, _trtllm("NGram", _LENGTH, "  max_matching_ngram_size: 4", _ALONE)
         ),
     },
 }
 
 
-def written(lines: list[str]) -> str:
+def draft_file(lines: list[str]) -> str:
     """What a shell writes into the file."""
     return "\n".join([f"cat > {FILE} <<'END'", *lines, "END", ""])
 
@@ -188,7 +190,7 @@ LAUNCHERS = {
 }
 
 
-def check(
+def check_launch(
     engine: str, runs: Engine | None, weights: str = "", split: Split | None = None, drafter: str = ""
 ) -> None:
     """InputError for what cannot be launched: another engine than the one that is priced, an option of
@@ -207,7 +209,7 @@ def check(
             raise InputError(f"emit: {engine}; no flag is known that {what}")
         _known(engine, release, flag.name, flag.since, flag.source)
     if drafter:
-        told = TOLD[engine][drafter]
+        told = DRAFT_FLAGS[engine][drafter]
         _known(engine, release, f"drafting by {drafter}", told.since, told.source)
 
 
@@ -229,7 +231,7 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
     """
     s, count = candidate.structure, candidate.replicas
     drafter = s.drafts and s.drafts.kind(s.program)
-    check(engine, s.model.runs, s.weights, s.split, drafter or "")
+    check_launch(engine, s.model.runs, s.weights, s.split, drafter or "")
     launcher, runs = LAUNCHERS[engine], s.model.runs
     assert runs is not None
     values: dict[str, Any] = s.split._asdict()
@@ -238,7 +240,7 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
         values["ep"] = None
     words, sources = [launcher.command.format(model=shlex.quote(model))], []
     names = _options(s.weights, s.split)
-    held, positions = _held(candidate), candidate.traffic.positions
+    held, positions = _cache_tokens(candidate), candidate.traffic.positions
     if positions and held < positions and "longest" in launcher.flags:
         names.append("longest")
         values["longest"] = held
@@ -248,10 +250,10 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
         sources.append(flag.source)
     before = ""
     if s.drafts and drafter:
-        told, said = TOLD[engine][drafter], Drafted(s.drafts.tokens, draft_model, s.weights)
+        told, said = DRAFT_FLAGS[engine][drafter], DraftOptions(s.drafts.tokens, draft_model, s.weights)
         words += told.flags(said)
         sources.append(told.source)
-        before = written(told.lines(said)) if told.lines else ""
+        before = draft_file(told.lines(said)) if told.lines else ""
     release = runs.release or runs.versions[-1]
     each = "one replica" if count == 1 else f"each of {count:,} replicas"
     head = f"# {each}, on {s.split.devices:,} × {s.device.name}; {engine} {release}"
@@ -261,8 +263,8 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
     return "\n".join([head, *listed, before + " \\\n  ".join(words)]) + "\n"
 
 
-def _held(candidate: Candidate) -> int:
+def _cache_tokens(candidate: Candidate) -> int:
     """Tokens that the caches of one data-parallel rank hold."""
     s, traffic = candidate.structure, candidate.traffic
-    found = capacity(s.job(*traffic.tokens, candidate.chunk, candidate.batch), s.drafts)
+    found = engine_capacity(s.job(*traffic.tokens, candidate.chunk, candidate.batch), s.drafts)
     return (found.blocks // found.ranks - found.state) * found.block

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from llmir.backends.simulate.engine import Pools, Profile
-from llmir.backends.simulate.result import FEW, GROWTH, Simulation, Spread, growth, spread
+from llmir.backends.simulate.result import FEW, GROWTH, LatencySpread, Simulation, latency_spread, wait_growth
 from llmir.backends.simulate.router import ROUTERS
 from llmir.backends.step.evaluate import OVERHEAD
 from llmir.backends.step.report import Report
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
-from llmir.base.formats import Paged, Result
+from llmir.base.formats import PageExport, Result
 from llmir.base.values import Array, Figures
-from llmir.hw.prices import Spent, spent
+from llmir.hw.prices import OperatingCost, operating_cost
 
 from .front import front
-from .structures import Points, Refusal, Structure, room
-from .traffic import MOST, SECONDS, TOGETHER, Traffic
+from .structures import PlanPoints, Rejection, Structure, structure_capacity
+from .traffic import MAX_REQUESTS_PER_SERVER, MOST, SECONDS, Traffic
 from .trial import NONE, UNIT, Trial
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class Candidate(Figures):
         return self.replicas * self.structure.split.devices
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> OperatingCost:
         """What they cost and draw, at the rate that is asked for."""
         traffic = self.traffic
-        return spent(self.structure.device, self.devices, traffic.rate * traffic.answer)
+        return operating_cost(self.structure.device, self.devices, traffic.rate * traffic.answer)
 
     @property
     def cost_per_hour_usd(self) -> float | None:
@@ -165,7 +165,7 @@ class Candidate(Figures):
 
 
 @dataclass(frozen=True, eq=False)
-class PooledCandidate(Candidate):
+class PoolCandidate(Candidate):
     """A plan of pools: `replicas` of so many prefill `servers` and decode servers, joined by a link.
 
     `prefill` is the structure that reads, in steps of `chunk` tokens, and `structure` the one that goes on,
@@ -218,7 +218,7 @@ class PooledCandidate(Candidate):
 
 
 @dataclass(frozen=True, eq=False)
-class Plans(Figures, Result, Paged):
+class Plans(Figures, Result, PageExport):
     """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
 
     `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others
@@ -231,10 +231,10 @@ class Plans(Figures, Result, Paged):
     most_devices: int | None
     priced: bool
     structures: tuple[Structure, ...]
-    points: Points
+    points: PlanPoints
     ranked: tuple[Candidate, ...]
     missed: tuple[Candidate, ...]
-    refused: Mapping[str, Refusal]
+    refused: Mapping[str, Rejection]
     seeds: tuple[int, ...]
     largest_rate: float | None
     notes: tuple[str, ...] = ()
@@ -265,13 +265,13 @@ class Plans(Figures, Result, Paged):
         most = max(self.ranked, key=lambda c: c.tokens_per_s_device)
         return {"cost" if self.priced else "devices": self.ranked[0], **goals, "tokens_per_s_device": most}
 
-    def why(self, candidate: Candidate) -> Why:
+    def why(self, candidate: Candidate) -> BindingLimit:
         """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
 
-        return why(self, candidate)
+        return binding_limit(self, candidate)
 
     @cached_property
-    def hour(self) -> Hour | None:
+    def hour(self) -> HourlyCost | None:
         """An hour of the traffic on the first plan, with a seed that decided nothing; None without a plan.
 
         It is simulated when it is first asked for. InputError where a request comes that has no room.
@@ -279,7 +279,7 @@ class Plans(Figures, Result, Paged):
 
         if self.best is None or self.server is None:
             return None
-        return hour(self.best, self.server, self.seeds[-1] + 1)
+        return hourly_cost(self.best, self.server, self.seeds[-1] + 1)
 
     @property
     def tokens_per_s_device(self) -> Array:
@@ -352,7 +352,7 @@ LIMITED = ("ttft", "tpot")
 
 
 @dataclass(frozen=True, eq=False)
-class Hour(Figures):
+class HourlyCost(Figures):
     """An hour of a plan's traffic, by a `seed` of its own: servers are idle at its begin, and all counts.
 
     `simulation` is of one replica with its share of the requests, or of so many `replicas` as a router looks
@@ -389,9 +389,9 @@ class Hour(Figures):
         return {"ttft": self.simulation.ttft_s, "tpot": self.simulation.tpot_s}
 
     @property
-    def spreads(self) -> dict[str, Spread]:
+    def spreads(self) -> dict[str, LatencySpread]:
         """The spread of either over requests."""
-        return {name: spread(seconds) or NONE for name, seconds in self.times.items()}
+        return {name: latency_spread(seconds) or NONE for name, seconds in self.times.items()}
 
     @property
     def worst(self) -> dict[str, float]:
@@ -435,7 +435,7 @@ class Hour(Figures):
     def grows(self) -> bool:
         """Whether requests stay longer and longer: more comes than is answered."""
         run = self.simulation
-        return len(run.load) >= FEW and growth(run.arrival_s, run.e2e_s) > GROWTH
+        return len(run.load) >= FEW and wait_growth(run.arrival_s, run.e2e_s) > GROWTH
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it: requests and tokens of all replicas, all else of those simulated."""
@@ -459,18 +459,18 @@ class Hour(Figures):
         }
 
 
-def hour(candidate: Candidate, server: Profile | Pools, seed: int) -> Hour:
+def hourly_cost(candidate: Candidate, server: Profile | Pools, seed: int) -> HourlyCost:
     """A plan with what comes to it in an hour, drawn by a seed; `server` simulates a replica of it, or pools.
 
     InputError where a request is drawn that has no room.
     """
     traffic, count = candidate.traffic, candidate.replicas
-    looks = not ROUTERS[traffic.router].blind and not isinstance(candidate, PooledCandidate)
+    looks = not ROUTERS[traffic.router].blind and not isinstance(candidate, PoolCandidate)
     many = min(count, UNIT) if looks else 1
     said: dict[str, Any] = {"replicas": many}
-    if isinstance(candidate, PooledCandidate):
+    if isinstance(candidate, PoolCandidate):
         said = dict(zip(("prefill_replicas", "decode_replicas"), candidate.servers, strict=True))
-    most = MOST if sum(said.values()) == 1 else TOGETHER // many
+    most = MOST if sum(said.values()) == 1 else MAX_REQUESTS_PER_SERVER // many
     each = max(1, min(round(_comes(candidate)), most))
     drawn = replace(traffic, requests=each)
     load = drawn.load(count / many, seed, many) if looks else drawn.alone(count, seed)
@@ -478,7 +478,7 @@ def hour(candidate: Candidate, server: Profile | Pools, seed: int) -> Hour:
         said["router"] = traffic.router
     limits = zip(LIMITED, traffic.limits, strict=True)
     said |= {f"max_{name}_s": limit and limit.seconds for name, limit in limits}
-    return Hour(candidate, seed, many, len(load), server.run(load, **said))
+    return HourlyCost(candidate, seed, many, len(load), server.run(load, **said))
 
 
 def _comes(candidate: Candidate) -> float:
@@ -486,7 +486,7 @@ def _comes(candidate: Candidate) -> float:
     return candidate.traffic.rate * SECONDS / candidate.replicas
 
 
-class Why(NamedTuple):
+class BindingLimit(NamedTuple):
     """What binds a plan: `ttft`, `tpot`, `rate`, `cost` or `devices`, and by how much.
 
     `by` is in seconds over the limit (below 0: what is left of it), in requests a second that come and are
@@ -504,7 +504,7 @@ class Why(NamedTuple):
     waiting: bool = False
 
 
-class Beyond(NamedTuple):
+class NearestStructure(NamedTuple):
     """The structure that is nearest to the limits by closed form, where none comes within them.
 
     With `batch` requests at once its `constraint` (`ttft` or `tpot`) takes `seconds` of the `limit`, and `op`
@@ -521,7 +521,7 @@ class Beyond(NamedTuple):
     share: float
 
 
-def shares(report: Report) -> dict[str, float]:
+def op_shares(report: Report) -> dict[str, float]:
     """The share of a step of each op, in all layers together, by the last part of its name."""
     found: dict[str, float] = {}
     for cost in report.ops:
@@ -530,7 +530,7 @@ def shares(report: Report) -> dict[str, float]:
     return found
 
 
-def decode(candidate: Candidate) -> Report:
+def decode_step(candidate: Candidate) -> Report:
     """The step that decodes as many as are there on average, half way through their answers."""
     return _decode(candidate.structure, candidate.traffic, candidate.decoding)
 
@@ -541,7 +541,7 @@ def _decode(s: Structure, traffic: Traffic, batch: int) -> Report:
     return Report(program, s.device, batch=batch, new=new, context=context, model=s.model)
 
 
-def prefill(candidate: Candidate) -> Report:
+def prefill_step(candidate: Candidate) -> Report:
     """The step that reads a prompt, or its last chunk."""
     return _prefill(candidate.reads, candidate.traffic, candidate.chunk)
 
@@ -552,7 +552,7 @@ def _prefill(s: Structure, traffic: Traffic, chunk: int) -> Report:
     return Report(s.program, s.device, batch=1, new=new, context=prompt - new, model=s.model)
 
 
-def why(plans: Plans, candidate: Candidate) -> Why:
+def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
     """What binds a plan: the limit that it misses most, else what it costs more, else the nearest limit."""
     traffic, best = candidate.traffic, plans.best
     limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
@@ -560,17 +560,19 @@ def why(plans: Plans, candidate: Candidate) -> Why:
     nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
     missed = bool(nearest) and used[nearest][0] > used[nearest][1]
     if candidate.overloaded and not missed:
-        op, share = max(shares(decode(candidate)).items(), key=lambda item: item[1])
-        return Why("rate", traffic.rate - (candidate.largest_rate or 0.0), "decode", op, share)
+        op, share = max(op_shares(decode_step(candidate)).items(), key=lambda item: item[1])
+        return BindingLimit("rate", traffic.rate - (candidate.largest_rate or 0.0), "decode", op, share)
     if best is not None and candidate is not best and not missed:
         return _dearer(plans, candidate, best)
-    step, report = ("prefill", prefill(candidate)) if nearest == "ttft" else ("decode", decode(candidate))
-    op, share = max(shares(report).items(), key=lambda item: item[1])
+    step, report = (
+        ("prefill", prefill_step(candidate)) if nearest == "ttft" else ("decode", decode_step(candidate))
+    )
+    op, share = max(op_shares(report).items(), key=lambda item: item[1])
     by = used[nearest][0] - used[nearest][1] if nearest else 0.0
-    return Why(nearest or _deciding(plans), by, step, op, share, None, missed and _full(candidate))
+    return BindingLimit(nearest or _deciding(plans), by, step, op, share, None, missed and _full(candidate))
 
 
-def beyond(plans: Plans) -> Beyond | None:
+def nearest_structure(plans: Plans) -> NearestStructure | None:
     """What binds where no plan is within the limits by closed form; None where one is.
 
     >>> import llmir
@@ -594,17 +596,17 @@ def beyond(plans: Plans) -> Beyond | None:
         step, report = "prefill", _prefill(s, traffic, int(points.chunk[nearest]))
     else:
         step, report = "decode", _decode(s, traffic, batch)
-    op, share = max(shares(report).items(), key=lambda item: item[1])
+    op, share = max(op_shares(report).items(), key=lambda item: item[1])
     limit, times = limits[name]
     assert limit is not None
-    return Beyond(s, batch, name, float(times[nearest]), limit.seconds, step, op, share)
+    return NearestStructure(s, batch, name, float(times[nearest]), limit.seconds, step, op, share)
 
 
 def _deciding(plans: Plans) -> str:
     return "cost" if plans.priced else "devices"
 
 
-def _dearer(plans: Plans, candidate: Candidate, best: Candidate) -> Why:
+def _dearer(plans: Plans, candidate: Candidate, best: Candidate) -> BindingLimit:
     """What more it costs, and the op that takes most more of its devices' time for a token."""
     if plans.priced:
         by = (candidate.cost_per_hour_usd or 0.0) / (best.cost_per_hour_usd or 1.0) - 1
@@ -614,19 +616,19 @@ def _dearer(plans: Plans, candidate: Candidate, best: Candidate) -> Why:
     op = max(own, key=lambda name: own[name] - others.get(name, 0.0))
     if own[op] <= others.get(op, 0.0):  # its devices work less: they are dearer, or more than it needs
         op = max(own, key=lambda name: own[name])
-    share, than = (shares(decode(each)).get(op, 0.0) for each in (candidate, best))
-    return Why(_deciding(plans), by, "decode", op, share, than)
+    share, than = (op_shares(decode_step(each)).get(op, 0.0) for each in (candidate, best))
+    return BindingLimit(_deciding(plans), by, "decode", op, share, than)
 
 
 def _of_a_token(candidate: Candidate) -> dict[str, float]:
     """Seconds that all devices of a replica spend on a token, by op."""
-    step = decode(candidate)
+    step = decode_step(candidate)
     each = float(step.time_s) * candidate.structure.split.devices / candidate.decoding
-    return {name: share * each for name, share in shares(step).items() if name != OVERHEAD}
+    return {name: share * each for name, share in op_shares(step).items() if name != OVERHEAD}
 
 
 def _full(candidate: Candidate) -> bool:
     """Whether more requests are in flight than have room."""
     s, traffic = candidate.structure, candidate.traffic
     job = s.job(traffic.read, traffic.answer, traffic.longest, candidate.chunk, candidate.batch)
-    return candidate.in_flight >= room(job, s.drafts).requests
+    return candidate.in_flight >= structure_capacity(job, s.drafts).requests

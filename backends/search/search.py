@@ -17,15 +17,15 @@ import numpy as np
 
 from llmir.backends.simulate.engine import Pools, Profile
 from llmir.backends.simulate.load import Load
-from llmir.backends.simulate.result import saturated
+from llmir.backends.simulate.result import saturation_rate
 from llmir.backends.simulate.router import ROUTERS, Random
 from llmir.base.errors import LlmirError
 
-from .front import fewest, front
-from .plan import Candidate, Plans, PooledCandidate
-from .structures import Points, Refusal, Structure, fitting, too_many
+from .front import front, minimize
+from .plan import Candidate, Plans, PoolCandidate
+from .structures import PlanPoints, Rejection, Structure, device_rejection, feasible_structures
 from .traffic import SEEDS, Traffic
-from .trial import UNIT, Replica, Run, Trial, tandem
+from .trial import UNIT, Replica, SeedRun, Trial, pool_latencies
 
 SLACK = 1.1  # by which closed forms may be off: simulated rates are 0.90 to 1.08 of theirs, docs/plans.md
 ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
@@ -33,13 +33,13 @@ ROWS = 6  # structures that are simulated at least: the losers beside the first,
 Progress = Callable[[int, str], None]  # is told the number of each run that begins, and its plan
 
 
-class Setting(NamedTuple):
+class TrialSetting(NamedTuple):
     """A chunk and a batch that were simulated, how much of a limit they use (1: all), and the run."""
 
     over: float
     chunk: int
     batch: int
-    run: Run
+    run: SeedRun
 
 
 class Search:
@@ -60,15 +60,19 @@ class Search:
     ) -> None:
         self.traffic, self.most = traffic, most
         self._progress, self._simulated_runs = progress, 0
-        self.structures, self.times, self.points, self.refused = fitting(structures, traffic, chunks, batches)
+        self.structures, self.times, self.points, self.refused = feasible_structures(
+            structures, traffic, chunks, batches
+        )
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
         self._replicas: dict[int, Replica] = {}
         self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
-        self._tries: dict[tuple[int, int], Setting] = {}  # the best by the first seed, by number and replicas
+        self._tries: dict[
+            tuple[int, int], TrialSetting
+        ] = {}  # the best by the first seed, by number and replicas
         self._promising = self._within(self.points)
 
-    def _within(self, of: Points | None) -> Points | None:
+    def _within(self, of: PlanPoints | None) -> PlanPoints | None:
         """Points within the limits by closed form; simulated times are hardly ever lower."""
         if of is None:
             return None
@@ -115,7 +119,9 @@ class Search:
         s, each = self.structures[number], self.traffic.rate / rate
         assert self.most is not None
         devices = ceil(each) * s.split.devices
-        self.refused[s.name] = too_many(devices, self.most, each / max(self._most_replicas(number), 1))
+        self.refused[s.name] = device_rejection(
+            devices, self.most, each / max(self._most_replicas(number), 1)
+        )
 
     def _fewest_by_rate(self, rate: float) -> int:
         """The fewest replicas that may answer the rate, if each answers so many a second by closed form."""
@@ -147,7 +153,7 @@ class Search:
             try:
                 found = self._fewest_that_meet(number, guess, best if enough else (inf, 0))
             except LlmirError as error:  # a request has no room, of more than `traffic.every` has
-                self.refused[self.structures[number].name] = Refusal(str(error))
+                self.refused[self.structures[number].name] = Rejection(str(error))
                 continue
             if found:
                 (met if found.meets else missed).append(found)
@@ -178,17 +184,17 @@ class Search:
             return self._simulated(number, replicas, 1).meets
 
         most = int(min(self._most_replicas(number), self._most_useful(number)))
-        last = fewest(lambda n: self._cost(number, n) >= below, 0, most, most) if below[0] < inf else None
+        last = minimize(lambda n: self._cost(number, n) >= below, 0, most, most) if below[0] < inf else None
         most = most if last is None else last - 1
         stable = self._stable_replicas(number, min(guess, most))
         if stable > most:
             if stable > self._most_replicas(number):
                 self._refuse_for_devices(number, self._replica_rate(number, *self._roomiest_setting(number)))
             return None
-        first = fewest(may, stable - 1, min(max(guess, stable), most), most)
+        first = minimize(may, stable - 1, min(max(guess, stable), most), most)
         if first is None:
             return self._simulated(number, most if self.most else guess) if last is None else None
-        found = fewest(meets, first - 1, first, most, near=True)
+        found = minimize(meets, first - 1, first, most, near=True)
         if found is None:
             return tried[max(tried)] if last is None else None
         return tried[found]
@@ -252,7 +258,7 @@ class Search:
         """The best setting of a structure with so many replicas, by all seeds if the first one is good."""
         key = number, replicas
         if key not in self._tries:
-            tries: list[Setting] = []
+            tries: list[TrialSetting] = []
             for chunk, batch in self._settings(number):
                 # A run in which no more requests were there at once is the same with a smaller batch.
                 if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
@@ -260,7 +266,7 @@ class Search:
                 over = Trial((run,)).over(self.traffic)
                 if over <= 1 and (answers := self._total_rate(number, chunk, batch, replicas)):
                     over = max(over, self.traffic.rate / answers)
-                tries.append(Setting(over, chunk, batch, run))
+                tries.append(TrialSetting(over, chunk, batch, run))
                 late = self.traffic.ttft and run.limited[0] > self.traffic.ttft.seconds
                 if over <= 1 or late:  # with a smaller batch prompts are read no sooner
                     break
@@ -269,7 +275,9 @@ class Search:
         runs = self._runs(number, chunk, batch, replicas, run) if over <= 1 < seeds else (run,)
         return self._candidate(number, chunk, batch, replicas, runs)
 
-    def _runs(self, number: int, chunk: int, batch: int, replicas: int, first: Run) -> tuple[Run, ...]:
+    def _runs(
+        self, number: int, chunk: int, batch: int, replicas: int, first: SeedRun
+    ) -> tuple[SeedRun, ...]:
         """Runs by all seeds, after the first one; they end with one that misses a limit."""
         runs = [first]
         for seed in self.traffic.seeds[1:]:
@@ -278,7 +286,7 @@ class Search:
                 break
         return tuple(runs)
 
-    def _run(self, number: int, chunk: int, batch: int, replicas: int, seed: int) -> Run:
+    def _run(self, number: int, chunk: int, batch: int, replicas: int, seed: int) -> SeedRun:
         self.tell(f"{replicas} × {self.structures[number].name}")
         return self.replica(number).run(chunk, batch, replicas, seed)
 
@@ -303,7 +311,7 @@ class Search:
             yield from ((int(chunk), int(batch)) for batch in dict.fromkeys(map(int, some)))
 
     def _candidate(
-        self, number: int, chunk: int, batch: int, replicas: int, runs: tuple[Run, ...]
+        self, number: int, chunk: int, batch: int, replicas: int, runs: tuple[SeedRun, ...]
     ) -> Candidate:
         """A plan, with its closed form at the rate of one replica."""
         assert self.points is not None
@@ -326,7 +334,7 @@ def search(
     most: int | None,
     chunks: Sequence[int] | None,
     batches: Sequence[int] | None,
-    refused: Mapping[str, Refusal],
+    refused: Mapping[str, Rejection],
     link: str | None = None,
     progress: Progress | None = None,
 ) -> Plans:
@@ -347,13 +355,13 @@ def search(
         largest = best.largest_rate
         if largest is None:
             largest = best.replicas * found._replica_rate(found._number_of(best), best.chunk, best.batch)
-        server = best.pools if isinstance(best, PooledCandidate) else found.server(best)
+        server = best.pools if isinstance(best, PoolCandidate) else found.server(best)
     return Plans(
         traffic=traffic,
         most_devices=most,
         priced=found.priced,
         structures=found.structures,
-        points=found.points or Points(*(np.zeros(0, dtype=int),) * 7),
+        points=found.points or PlanPoints(*(np.zeros(0, dtype=int),) * 7),
         ranked=tuple(met),
         missed=tuple(missed),
         refused=dict(sorted(refused.items(), key=lambda item: item[1].far)),
@@ -369,7 +377,7 @@ PAIRS = 3  # pairs of structures that are simulated at most, until one meets the
 NAMED = 20  # pairs with too many devices whose refusal is kept
 
 
-class Side(NamedTuple):
+class PoolSide(NamedTuple):
     """A structure that only prefills, or only decodes.
 
     Its setting, `seconds` of a prompt or of a token, and the requests a second that it answers.
@@ -385,8 +393,8 @@ class Side(NamedTuple):
 class PoolPlan(NamedTuple):
     """A prefill and a decode structure, and how many servers of each answer the rate by closed form."""
 
-    prefill: Side
-    decode: Side
+    prefill: PoolSide
+    decode: PoolSide
     servers: tuple[int, int]
 
 
@@ -395,24 +403,24 @@ class PoolSearch:
 
     def __init__(self, search: Search, link: str) -> None:
         self.search, self.link = search, link
-        self.refused: dict[str, Refusal] = {}
-        self._profiles: dict[Side, Profile] = {}
+        self.refused: dict[str, Rejection] = {}
+        self._profiles: dict[PoolSide, Profile] = {}
 
-    def candidates(self) -> list[PooledCandidate]:
+    def candidates(self) -> list[PoolCandidate]:
         """Simulated plans: the cheapest by closed form, and where it misses a limit the next ones."""
-        found: list[PooledCandidate] = []
+        found: list[PoolCandidate] = []
         for plan in sorted(self._pool_plans(), key=self._cost):
             if len(found) == PAIRS:
                 break
             most = self.search.most
             if most is not None and (devices := self._devices(plan, plan.servers)) > most:
                 if len(self.refused) < NAMED:
-                    self.refused.setdefault(self._name(plan), too_many(devices, most, devices / most))
+                    self.refused.setdefault(self._name(plan), device_rejection(devices, most, devices / most))
                 continue
             try:
                 found.append(self._fewest_that_meet(plan, self.pools(plan)))
             except LlmirError as error:  # the engine refuses it, or a request has no room
-                self.refused[self._name(plan)] = Refusal(str(error))
+                self.refused[self._name(plan)] = Rejection(str(error))
                 continue
             if found[-1].meets:
                 break
@@ -422,7 +430,7 @@ class PoolSearch:
         """The pools of a plan; InputError for what the engine refuses."""
         return Pools(self._profile(plan.prefill), self._profile(plan.decode), self.link)
 
-    def _profile(self, side: Side) -> Profile:
+    def _profile(self, side: PoolSide) -> Profile:
         if side not in self._profiles:
             structure = self.search.structures[side.number]
             self._profiles[side] = Profile(
@@ -441,21 +449,21 @@ class PoolSearch:
                 if first.model is second.model and first.weights == second.weights:
                     yield PoolPlan(one, two, (least, ceil(rate / two.rate)))
 
-    def sides(self) -> tuple[list[Side], list[Side]]:
+    def sides(self) -> tuple[list[PoolSide], list[PoolSide]]:
         """Each structure's fastest setting to prefill, and to decode, within the limits by closed form."""
         search, traffic = self.search, self.search.traffic
-        prefills: list[Side] = []
-        decodes: list[Side] = []
+        prefills: list[PoolSide] = []
+        decodes: list[PoolSide] = []
         for number, times in enumerate(search.times):
             drafts = search.structures[number].drafts
             yielded = drafts.yielded if drafts else 1.0
             reads = [
-                Side(number, chunk, max(times.decodes), latency, times.alone[chunk])
+                PoolSide(number, chunk, max(times.decodes), latency, times.alone[chunk])
                 for chunk, (latency, *_) in times.reads.items()
                 if not traffic.ttft or latency <= traffic.ttft.seconds
             ]
             steps = [
-                Side(number, max(times.reads), batch, token_s, batch / ((traffic.answer - 1) * token_s))
+                PoolSide(number, max(times.reads), batch, token_s, batch / ((traffic.answer - 1) * token_s))
                 for batch, token_s in ((n, step_s / yielded) for n, step_s in times.decodes.items())
                 if not traffic.tpot or token_s <= traffic.tpot.seconds
             ]
@@ -463,7 +471,7 @@ class PoolSearch:
             decodes += [max(steps, key=lambda side: side.rate)] if steps else []
         return prefills, decodes
 
-    def _largest_busy_share(self, side: Side) -> float:
+    def _largest_busy_share(self, side: PoolSide) -> float:
         """The share of the time that a prefill server may be busy, for TTFT to be within its limit.
 
         Of an M/D/1 queue waits have an exponential tail: P(W > t) ≈ ρ · exp(−2 (1 − ρ) t / (ρ s)), exact as ρ
@@ -491,16 +499,16 @@ class PoolSearch:
         one, two = (self.search.structures[side.number] for side in plan[:2])
         return f"pools {one.name} → {two.split}"
 
-    def _fewest_that_meet(self, plan: PoolPlan, pools: Pools) -> PooledCandidate:
+    def _fewest_that_meet(self, plan: PoolPlan, pools: Pools) -> PoolCandidate:
         """The plan with the fewest servers that meet the limits, from those of the closed form on."""
-        tried: dict[tuple[int, int], PooledCandidate] = {}
+        tried: dict[tuple[int, int], PoolCandidate] = {}
 
-        def at(servers: tuple[int, int]) -> PooledCandidate:
+        def at(servers: tuple[int, int]) -> PoolCandidate:
             if servers not in tried:
                 tried[servers] = self._simulated(plan, pools, servers)
             return tried[servers]
 
-        def more(candidate: PooledCandidate) -> tuple[int, int] | None:
+        def more(candidate: PoolCandidate) -> tuple[int, int] | None:
             """A twentieth more servers of the side that is late; None where they do not help, or too many."""
             trial, limits = candidate.trial, self.search.traffic.limits
             used = [trial.expected(i) / of.seconds if of else 0.0 for i, of in enumerate(limits)]
@@ -539,7 +547,7 @@ class PoolSearch:
         first, second = (max(links, ceil(rate / (side.rate * SLACK)), 1) for side in sides)
         return first, second
 
-    def _simulated(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> PooledCandidate:
+    def _simulated(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> PoolCandidate:
         """The plan with so many prefill and decode servers, by all seeds if the first meets the limits.
 
         Of many servers a unit is simulated, with its share of the requests: up to `UNIT` servers of a kind,
@@ -550,7 +558,7 @@ class PoolSearch:
         units = max(units, ceil(max(servers) / UNIT))
         unit = -(-servers[0] // units), -(-servers[1] // units)
         traffic = self._traffic(plan, units)
-        runs: list[Run] = []
+        runs: list[SeedRun] = []
         for seed in traffic.seeds:
             search.tell(self._name(plan))
             runs.append(self._run(pools, unit, traffic.alone(units, seed)))
@@ -558,7 +566,7 @@ class PoolSearch:
                 break
         one, two = (search.structures[side.number] for side in plan[:2])
         means = self._closed_form(plan, pools, servers)
-        return PooledCandidate(
+        return PoolCandidate(
             *(
                 two,
                 plan.prefill.chunk,
@@ -580,16 +588,16 @@ class PoolSearch:
         lasts = plan.prefill.seconds + (traffic.answer - 1) * plan.decode.seconds
         return replace(traffic, requests=max(traffic.requests, ceil(10 * lasts * traffic.rate / units)))
 
-    def _run(self, pools: Pools, unit: tuple[int, int], load: Load) -> Run:
+    def _run(self, pools: Pools, unit: tuple[int, int], load: Load) -> SeedRun:
         router = self.search.traffic.router
         if ROUTERS[router].blind:
-            ttft_s, tpot_s = tandem(pools, load, unit, router)
+            ttft_s, tpot_s = pool_latencies(pools, load, unit, router)
         else:
             many = {"prefill_replicas": unit[0], "decode_replicas": unit[1]}
             found = pools.run(load, **many, router=router if max(unit) > 1 else None)
             ttft_s, tpot_s = found.ttft_s, found.tpot_s
         first = len(ttft_s) // 10
-        return Run.of(ttft_s[first:], tpot_s[first:], self.search.traffic)
+        return SeedRun.of(ttft_s[first:], tpot_s[first:], self.search.traffic)
 
     def _total_rate(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> float:
         """Requests a second at most: the least of prefill servers, links and decode servers."""
@@ -598,7 +606,7 @@ class PoolSearch:
         rates = []
         for profile, of in zip((pools.prefill, pools.decode), pools.halves(load), strict=True):
             room = profile.capacity(of.longest)
-            rates.append(saturated(profile.prices(), profile.policy, room, of))
+            rates.append(saturation_rate(profile.prices(), profile.policy, room, of))
         sent = float(pools.seconds(load.prompt).mean())
         return min(servers[0] * rates[0], servers[1] * rates[1], min(servers) / sent if sent else inf)
 

@@ -27,15 +27,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.request.candidates import Candidates
-from llmir.backends.request.speculation import drafting
+from llmir.backends.request.speculation import draft_program
 from llmir.backends.request.workload import Workload
 from llmir.backends.simulate.drafts import Drafts
-from llmir.backends.simulate.engine import capacity, holds, policy
+from llmir.backends.simulate.engine import engine_capacity, engine_policy, max_request_tokens
 from llmir.backends.simulate.server import Policy
 from llmir.base.errors import LlmirError
-from llmir.base.gc_pause import uncollected
+from llmir.base.gc_pause import pause_gc
 from llmir.base.values import Array
 from llmir.hw.device import Device
 from llmir.hw.engine_sections import Scheduler
@@ -86,7 +86,7 @@ def splits(most: int, tensor: Sequence[int], stages: int, *, experts: bool) -> I
                         yield Split(tp, pp, dp, ep, sp)
 
 
-def name(device: Device, weights: str, split: Split) -> str:
+def structure_name(device: Device, weights: str, split: Split) -> str:
     """`H100-SXM fp8 tp 2`: of a structure, whether it can be or not."""
     return " ".join((device.name, *([weights] if weights else []), str(split)))
 
@@ -98,7 +98,7 @@ class Structure(NamedTuple):
     """
 
     program: Program
-    model: Model
+    model: DeviceCostModel
     weights: str
     split: Split
     drafts: Drafts | None = None
@@ -111,7 +111,7 @@ class Structure(NamedTuple):
     @property
     def name(self) -> str:
         """What tells it from others of the same model."""
-        return name(self.device, self.weights, self.split)
+        return structure_name(self.device, self.weights, self.split)
 
     def job(
         self, prompt: int, generate: int, longest: int | None, chunk: int | None, batch: int | None
@@ -123,7 +123,7 @@ class Structure(NamedTuple):
         return self.drafts.beside(job) if self.drafts else job
 
 
-class Room(NamedTuple):
+class StructureCapacity(NamedTuple):
     """What an engine has room for: `tokens` of a step on each data-parallel rank, and `requests` at once.
 
     Its caches hold so many tokens of one request (`holds`), and of each `rows` of a step.
@@ -136,25 +136,25 @@ class Room(NamedTuple):
     policy: Policy
 
 
-def room(job: Workload, drafts: Drafts | None = None) -> Room:
+def structure_capacity(job: Workload, drafts: Drafts | None = None) -> StructureCapacity:
     """Of the engine that a workload is priced for, for requests like its own; InputError without caches.
 
     `requests` is the smaller of how many its caches hold and how many it lets run.
     """
-    found = capacity(job, drafts)
+    found = engine_capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
     each = -(-(job.prompt + job.generate + found.rows - 2) // found.block) + found.state
-    fills = policy(job)
+    fills = engine_policy(job)
     requests = min(found.blocks // each, found.sequences)
-    return Room(job.pool.tokens, requests, holds(found, fills), found.rows, fills)
+    return StructureCapacity(job.pool.tokens, requests, max_request_tokens(found, fills), found.rows, fills)
 
 
 # Requests in flight that are tried, beside as many as have room.
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-Reads = tuple[tuple[int, int], ...]  # new tokens, after so many cached
+PrefillSteps = tuple[tuple[int, int], ...]  # new tokens, after so many cached
 
 
-class Points(NamedTuple):
+class PlanPoints(NamedTuple):
     """Plans of one replica, an entry each: the number of a structure, tokens of a step, requests in flight.
 
     `ttft_s` is how long a prompt is read that does not wait, `tpot_s` the mean time of a later token with all
@@ -169,12 +169,12 @@ class Points(NamedTuple):
     rate: Array
     devices: Array
 
-    def only(self, kept: Array) -> Points:
+    def only(self, kept: Array) -> PlanPoints:
         """Those of a mask, or of these numbers."""
-        return Points(*(column[kept] for column in self))
+        return PlanPoints(*(column[kept] for column in self))
 
 
-class Times(NamedTuple):
+class StructureTimes(NamedTuple):
     """Seconds of a structure's steps, by lane of its pipeline: what a prompt takes, and a decode step.
 
     Of a prompt in each chunk size the time until it is read alone, and the time that prompts read at once
@@ -188,7 +188,7 @@ class Times(NamedTuple):
     decodes: dict[int, float]
 
 
-def steps(prompt: int, chunk: int, cached: int = 0) -> Reads:
+def prefill_steps(prompt: int, chunk: int, cached: int = 0) -> PrefillSteps:
     """The steps that read a prompt alone, so many tokens each; a last one that would have 1 goes with it.
 
     >>> steps(4000, 1500), steps(1001, 1000), steps(4000, 1500, 2000)
@@ -201,7 +201,7 @@ def steps(prompt: int, chunk: int, cached: int = 0) -> Reads:
     return tuple((end - start, start) for start, end in zip(starts, ends, strict=True))
 
 
-def packs(prompt: int, chunk: int) -> list[int]:
+def prompts_per_step(prompt: int, chunk: int) -> list[int]:
     """How many prompts one step may read, by powers of two up to as many as it has tokens for.
 
     >>> packs(1500, 2048), packs(500, 8192)
@@ -211,14 +211,14 @@ def packs(prompt: int, chunk: int) -> list[int]:
     return sorted({*(1 << n for n in range(most.bit_length())), most})
 
 
-def times(
+def structure_times(
     structures: Sequence[Structure],
     prompt: int,
     generate: int,
     chunks: Sequence[Sequence[int]],
     batches: Sequence[Sequence[int]],
     cached: int = 0,
-) -> list[Times | str]:
+) -> list[StructureTimes | str]:
     """Of structures on one device, each with its sizes of steps; in place of those refused, why.
 
     Of a prompt so many tokens are `cached`.
@@ -231,7 +231,7 @@ def times(
     except LlmirError as error:
         return [str(error)] * len(structures)
     sizes = sorted({chunk for each in chunks for chunk in each})
-    reads = {chunk: steps(prompt, chunk, cached) for chunk in sizes}
+    reads = {chunk: prefill_steps(prompt, chunk, cached) for chunk in sizes}
     pairs = sorted({pair for each in reads.values() for pair in each})
     lanes = sorted({1, *(s.split.dp for s in structures)})  # a prompt alone, and one on each rank
     new, context = (np.array(column) for column in zip(*pairs, strict=True))
@@ -245,7 +245,7 @@ def times(
     verify, own_interval = _verifying(structures, drafter, np.array(every), half) or (period, interval)
     place = {size: i for i, size in enumerate(every)}
     column = {pair: i for i, pair in enumerate(pairs)}
-    many = sorted({n for chunk in sizes for n in packs(prompt - cached, chunk)})
+    many = sorted({n for chunk in sizes for n in prompts_per_step(prompt - cached, chunk)})
     together = np.array(lanes)[:, None] * np.array(many), prompt - cached, cached
     _, packed = candidates.seconds(*together)
     if drafter:  # which reads all that the model does, and a token of what decodes beside it
@@ -253,7 +253,7 @@ def times(
         whole, busy = whole + more[0], busy + more[1]
         packed = packed + drafter.seconds(*together)[1]
         interval = interval + drafter.seconds(np.array(every), 1, half)[1]
-    found: list[Times | str] = []
+    found: list[StructureTimes | str] = []
     for i, s in enumerate(structures):
         if i in candidates.refused:
             found.append(candidates.refused[i])
@@ -266,7 +266,7 @@ def times(
             at = [column[pair] for pair in reads[chunk]]
             read, first = float(busy[i, lane, at].sum()), float(busy[i, 0, at].sum())
             latency = first + float(whole[i, 0, at[-1]] - busy[i, 0, at[-1]])
-            at_once = packs(prompt - cached, chunk)
+            at_once = prompts_per_step(prompt - cached, chunk)
             spent = packed[i, lane, [many.index(n) for n in at_once]]
             spent[0] = read
             alone[chunk] = float((np.array(at_once) * s.split.dp / spent).max()) if spent.all() else np.inf
@@ -278,13 +278,13 @@ def times(
         for batch in batches[i]:
             at_batch = place[-(-batch // s.split.pp)]
             decodes[batch] = max(float(verify[i, at_batch]), s.split.pp * float(own_interval[i, at_batch]))
-        found.append(Times(own, alone, decodes))
+        found.append(StructureTimes(own, alone, decodes))
     return found
 
 
 def _drafting(structures: Sequence[Structure]) -> Candidates | None:
     """What drafts on each; None where nothing runs for that."""
-    each = [s.drafts and drafting(s.program, s.drafts.drafter) for s in structures]
+    each = [s.drafts and draft_program(s.program, s.drafts.drafter) for s in structures]
     return Candidates([(of, (1,)) for of in each if of], structures[0].model) if all(each) else None
 
 
@@ -304,9 +304,13 @@ def _verifying(
     return period, interval
 
 
-def points(
-    number: int, structure: Structure, of: Times, generate: int, admitted: Mapping[int, Sequence[int]]
-) -> Points:
+def plan_points(
+    number: int,
+    structure: Structure,
+    of: StructureTimes,
+    generate: int,
+    admitted: Mapping[int, Sequence[int]],
+) -> PlanPoints:
     """All plans of a structure: each chunk with the batches that are admitted then."""
     rows = []
     steps_of_one = max(generate - 1, 1) / (structure.drafts.yielded if structure.drafts else 1.0)
@@ -323,18 +327,18 @@ def points(
             tpot = (cycle - busy) / later if generate > 1 else np.nan
             rate = batch / cycle if cycle else np.inf
             rows.append((number, chunk, batch, latency, tpot, rate, structure.split.devices))
-    return Points(*(np.array(column) for column in zip(*rows, strict=True)))
+    return PlanPoints(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def joined(parts: Sequence[Points]) -> Points:
+def join_points(parts: Sequence[PlanPoints]) -> PlanPoints:
     """One after another."""
-    return Points(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return PlanPoints(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 GB = 1e9
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """In words; what it needs over what there is, of devices or of memory; and whether it `fits` there."""
 
     why: str
@@ -347,17 +351,17 @@ class Refusal(NamedTuple):
         return not self.fits, self.times
 
 
-def all_of(count: int, why: object) -> str:
+def combined_reason(count: int, why: object) -> str:
     """What is said where nothing is left of so many rows, by the reason of the first."""
     return f"the one step is refused: {why}" if count == 1 else f"all {count:,} steps are refused: {why}"
 
 
-def too_many(devices: int, most: int, times: float) -> Refusal:
+def device_rejection(devices: int, most: int, times: float) -> Rejection:
     """More devices than there may be, as their rate is so many `times` below what comes."""
-    return Refusal(f"needs {devices:,} GPUs, {most:,} allowed", times, fits=True)
+    return Rejection(f"needs {devices:,} GPUs, {most:,} allowed", times, fits=True)
 
 
-def too_large(job: Workload, why: str) -> Refusal:
+def memory_rejection(job: Workload, why: str) -> Rejection:
     """Too little memory for one request on each rank and micro-batch, on the stage that lacks most.
 
     As it was said where there is enough for that.
@@ -370,29 +374,29 @@ def too_large(job: Workload, why: str) -> Refusal:
         (room.held + cache - room.usable, room, cache) for room, cache in zip(rooms, held, strict=True)
     )
     if short <= 0 or room.usable <= 0:
-        return Refusal(why)
+        return Rejection(why)
     parts = {"weights": room.weights, "activations": room.activations, "a request": cache}
     most = max(parts, key=lambda name: parts[name])
     needed = short + room.usable
     what = f"{needed / GB:.3g} of {room.usable / GB:.3g} GB a GPU, {parts[most] / GB:.3g} of them {most}"
-    return Refusal(f"does not fit: needs {what}", needed / room.usable)
+    return Rejection(f"does not fit: needs {what}", needed / room.usable)
 
 
-def unfit(structure: Structure, traffic: Traffic, why: str) -> Refusal:
+def engine_rejection(structure: Structure, traffic: Traffic, why: str) -> Rejection:
     """Why the engine takes no request there."""
     try:
-        return too_large(structure.job(*traffic.tokens, None, None), why)
+        return memory_rejection(structure.job(*traffic.tokens, None, None), why)
     except LlmirError:
-        return Refusal(why)
+        return Rejection(why)
 
 
-def crowded(structure: Structure, traffic: Traffic, batches: Sequence[int] | None) -> Refusal:
+def batch_rejection(structure: Structure, traffic: Traffic, batches: Sequence[int] | None) -> Rejection:
     """Why none of the batches is taken."""
     why = "not one request fits beside the weights"
-    return Refusal("no such batch fits") if batches else unfit(structure, traffic, why)
+    return Rejection("no such batch fits") if batches else engine_rejection(structure, traffic, why)
 
 
-def too_long(structure: Structure, traffic: Traffic, room: Room) -> Refusal | None:
+def length_rejection(structure: Structure, traffic: Traffic, room: StructureCapacity) -> Rejection | None:
     """That some requests could never run there; how far it is, is the memory that the longest needs.
 
     None where each has room.
@@ -402,12 +406,12 @@ def too_long(structure: Structure, traffic: Traffic, room: Room) -> Refusal | No
     answer, longest = traffic.answer, traffic.longest
     try:
         job = structure.job(max(1, longest - answer), answer, longest, room.tokens, None)
-        return Refusal(why, too_large(job, why).times)
+        return Rejection(why, memory_rejection(job, why).times)
     except LlmirError:
-        return Refusal(why)
+        return Rejection(why)
 
 
-def _longer(traffic: Traffic, room: Room) -> str:
+def _longer(traffic: Traffic, room: StructureCapacity) -> str:
     """That requests have more tokens than caches hold, or than a step reads; nothing where none has."""
     every, fills = traffic.every, room.policy
     found = [("the cache holds", every.reserved + room.rows - 1, room.holds)]
@@ -426,37 +430,37 @@ CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 Sizes = dict[int, tuple[int, ...]]  # batches that have room, by the tokens of a step
 
 
-class Fitting(NamedTuple):
+class FeasibleStructures(NamedTuple):
     """Structures with room and the times of their steps, their plans, and why others are refused, by name."""
 
     structures: tuple[Structure, ...]
-    times: list[Times]
-    points: Points | None
-    refused: dict[str, Refusal]
+    times: list[StructureTimes]
+    points: PlanPoints | None
+    refused: dict[str, Rejection]
 
 
-@uncollected()
-def fitting(
+@pause_gc()
+def feasible_structures(
     structures: Sequence[Structure],
     traffic: Traffic,
     chunks: Sequence[int] | None,
     batches: Sequence[int] | None,
-) -> Fitting:
+) -> FeasibleStructures:
     """The structures with room for the traffic; chunks and batches are the usual ones, unless stated."""
-    refused: dict[str, Refusal] = {}
+    refused: dict[str, Rejection] = {}
     kept: list[tuple[Structure, Sizes]] = []
     for structure in structures:
         sizes = _sizes(structure, traffic, chunks, batches)
-        if isinstance(sizes, Refusal):
+        if isinstance(sizes, Rejection):
             refused[structure.name] = sizes
         else:
             kept.append((structure, sizes))
-    parts: list[Points] = []
+    parts: list[PlanPoints] = []
     priced: list[Structure] = []
-    known: list[Times] = []
+    known: list[StructureTimes] = []
     for model in dict.fromkeys(id(structure.model) for structure, _ in kept):
         own = [each for each in kept if id(each[0].model) == model]
-        found = times(
+        found = structure_times(
             [structure for structure, _ in own],
             traffic.read,
             traffic.answer,
@@ -466,27 +470,27 @@ def fitting(
         )
         for (structure, sizes), each in zip(own, found, strict=True):
             if isinstance(each, str):
-                refused[structure.name] = Refusal(each)
+                refused[structure.name] = Rejection(each)
                 continue
-            parts.append(points(len(priced), structure, each, traffic.answer, sizes))
+            parts.append(plan_points(len(priced), structure, each, traffic.answer, sizes))
             priced.append(structure)
             known.append(each)
-    return Fitting(tuple(priced), known, joined(parts) if parts else None, refused)
+    return FeasibleStructures(tuple(priced), known, join_points(parts) if parts else None, refused)
 
 
 def _sizes(
     structure: Structure, traffic: Traffic, chunks: Sequence[int] | None, batches: Sequence[int] | None
-) -> Sizes | Refusal:
+) -> Sizes | Rejection:
     """The batches that have room, by chunk; where there are none, the refusal that is closest to room."""
     sizes: Sizes = {}
-    refusals: list[Refusal] = []
+    refusals: list[Rejection] = []
     for chunk in dict.fromkeys(chunks or (None, *CHUNKS)):
         try:
-            found = room(structure.job(*traffic.tokens, chunk, None), structure.drafts)
+            found = structure_capacity(structure.job(*traffic.tokens, chunk, None), structure.drafts)
         except LlmirError as error:
-            refusals.append(unfit(structure, traffic, str(error)))
+            refusals.append(engine_rejection(structure, traffic, str(error)))
             continue
-        if longer := too_long(structure, traffic, found):
+        if longer := length_rejection(structure, traffic, found):
             refusals.append(longer)
             continue
         dp = structure.split.dp
@@ -494,4 +498,4 @@ def _sizes(
         sizes[found.tokens] = tuple(n for n in asked if 0 < n <= found.requests and n % dp == 0)
     if sizes := {chunk: some for chunk, some in sizes.items() if some}:
         return sizes
-    return min(refusals or [crowded(structure, traffic, batches)], key=lambda each: each.far)
+    return min(refusals or [batch_rejection(structure, traffic, batches)], key=lambda each: each.far)

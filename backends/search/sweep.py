@@ -34,28 +34,28 @@ from uuid import uuid4
 import numpy as np
 
 from llmir.backends.cost import models
-from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.registry import whose
+from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.cost.registry import model_source
 from llmir.backends.memory.caches import policy
-from llmir.backends.memory.liveness import reserved
+from llmir.backends.memory.liveness import reserved_bytes
 from llmir.backends.request.workload import LONGEST, Workload
 from llmir.backends.step import evaluate
-from llmir.backends.step.evaluate import Kind, Plan, Priced, plan
-from llmir.backends.step.functions import LATE, SIZES, Code
-from llmir.backends.step.sizes import checked, running
+from llmir.backends.step.evaluate import RowKind, StepEvaluator, TimeEstimate, step_evaluator
+from llmir.backends.step.functions import SIZES, STEP_SYMBOLS, StepFunction
+from llmir.backends.step.sizes import batch_program, check_sizes
 from llmir.backends.step.timing import Overhead, Timing
 from llmir.backends.tape.record import Function, Symbol
 from llmir.backends.work.rows import BOUNDS
 from llmir.base import arguments, registry
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError, LlmirError
-from llmir.base.formats import Paged, Result
+from llmir.base.formats import PageExport, Result
 from llmir.base.names import suggest
 from llmir.base.values import Array, Immutable
-from llmir.hw.prices import spent
+from llmir.hw.prices import operating_cost
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Size, falls
+from llmir.ir.sizes.polynomial import Size, may_decrease
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.text import print_program
 
@@ -78,7 +78,7 @@ _RANGE = re.compile(r"(\d+)([kM]?):(\d+)([kM]?)(?::(?:x(\d+)|(\d+)([kM]?)))?", r
 _COUNT = re.compile(r"(\d+)([kM]?)", re.ASCII)
 
 
-def axis(name: str, said: object, called: str = "") -> tuple[Value, ...]:
+def axis_values(name: str, said: object, called: str = "") -> tuple[Value, ...]:
     """The values of an axis: a text as the command line has it, one value, or some of them.
 
     `1:4` are 1, 2, 3, 4; `1:1024:x2` the powers of two; `0:100:25` steps of 25; `1,8,32` those alone; `k` is
@@ -168,10 +168,10 @@ _ERRORS = ("own", "others", "beyond", "known")  # sums of `costs.error`, over op
 _OUTPUTS = ("time_s", "interval_s", "ideal_time_s", *WORK, *BYTES, *SHARES, *_ERRORS)
 
 
-class Figures:
+class ReportFigures:
     """What `Report` says of steps of a program, by name, and `interval_s`."""
 
-    def __init__(self, program: Program, model: Model) -> None:
+    def __init__(self, program: Program, model: DeviceCostModel) -> None:
         self.program, self.model = program, model
         self._recorded: dict[tuple[str, bool], Callable[[Binding], tuple[Number, ...]]] = {}
 
@@ -180,7 +180,7 @@ class Figures:
 
         Arrays broadcast together, as do the figures: what a batch alone decides is computed once for it.
         """
-        program, phase, at = running(self.program, [checked(batch, new, context)], "")
+        program, phase, at = batch_program(self.program, [check_sizes(batch, new, context)], "")
         always = bool(np.all(np.asarray(new) == 1))
         if (phase, always) not in self._recorded:
             self._recorded[phase, always] = self._record(program, always)
@@ -188,25 +188,25 @@ class Figures:
         *parts, known = (found.pop(name) for name in _ERRORS)
         with np.errstate(divide="ignore", invalid="ignore"):
             host = self.model.host_error or 0.0
-            found["error"] = evaluate.whole_error((np.divide(part, known) for part in parts), host)
+            found["error"] = evaluate.step_error((np.divide(part, known) for part in parts), host)
         return found
 
     def _record(self, program: Program, always: bool) -> Callable[[Binding], tuple[Number, ...]]:
-        steps = plan(program, self.model)
+        steps = step_evaluator(program, self.model)
 
         def record(at: Binding) -> tuple[Number, ...]:
             return _figures(steps, at)
 
-        return Code(record, 1 if always else None) if self.model.symbolic else record
+        return StepFunction(record, 1 if always else None) if self.model.symbolic else record
 
 
-def _figures(steps: Plan, at: Binding) -> tuple[Number, ...]:
+def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
     """Those of `_OUTPUTS`, at a point, on a grid, or of symbols."""
     seconds = steps.priced(at)
     timing = Timing(seconds.whole, steps.program.micro_batches)
-    ideal = plan(steps.program, models.model(steps.model.device, "ideal")).timing(at)
+    ideal = step_evaluator(steps.program, models.model(steps.model.device, "ideal")).timing(at)
     runs, parts = steps.runs(at), steps.program.micro_batches
-    priced = [(kind, Priced.of(kind.price, runs if kind.pads else at, at)) for kind in steps.kinds]
+    priced = [(kind, TimeEstimate.of(kind.price, runs if kind.pads else at, at)) for kind in steps.kinds]
     # Sums of what contexts do not decide come first, as those are computed once for a batch.
     varies = _varies([each.time for _, each in priced])
     due: list[Number] = [0.0] * len(BOUNDS)
@@ -234,7 +234,7 @@ def _figures(steps: Plan, at: Binding) -> tuple[Number, ...]:
     )
 
 
-def _repeats(steps: Plan, kind: Kind) -> int:
+def _repeats(steps: StepEvaluator, kind: RowKind) -> int:
     """How often a micro-batch runs rows that are alike."""
     return sum(steps.rows[i].repeat for i in (kind.first, *(i for i, _ in kind.others)))
 
@@ -242,18 +242,18 @@ def _repeats(steps: Plan, kind: Kind) -> int:
 def _varies(times: Sequence[Number]) -> list[bool]:
     """Which of them contexts decide, as far as that is recorded."""
     of = [time for time in times if isinstance(time, Symbol)]
-    late = Function.of(of[0].tape, SIZES, of).depending(LATE) if of else ()
+    late = Function.of(of[0].tape, SIZES, of).depending(STEP_SYMBOLS) if of else ()
     return [isinstance(time, Symbol) and time.number in late for time in times]
 
 
-def _known(kind: Kind, time: Number, which: Number, at: Binding) -> list[Number]:
+def _known(kind: RowKind, time: Number, which: Number, at: Binding) -> list[Number]:
     """What seconds of a kind add to each of `_ERRORS`, by the kernel that is fastest."""
     prices: Sequence[Any] = getattr(kind.price, "prices", (kind.price,))
     found: list[Number] = [0.0] * len(_ERRORS)
     for i, price in enumerate(prices):
         if price.error is None:
             continue
-        parts = evaluate.error_parts(price.error, price.lent, price.beyond)
+        parts = evaluate.error_components(price.error, price.lent, price.beyond)
         terms = (*(time * part if part else 0.0 for part in parts), time)
         if len(prices) == 1:
             return list(terms)
@@ -265,13 +265,13 @@ def _sum(added: Overhead) -> Number:
     return sum(added[1:], added[0])
 
 
-KEPT = 64  # lengths, whose pools are
+CACHED_LENGTHS = 64  # lengths, whose pools are
 
 
-class Fits:
+class CapacityCheck:
     """Whether so many requests of a length have room at once: `Workload.fits`, by the engine's rule."""
 
-    def __init__(self, program: Program, model: Model) -> None:
+    def __init__(self, program: Program, model: DeviceCostModel) -> None:
         self.program, self.model = program, model
         self._jobs: dict[int, Workload] = {}
         self._batches: dict[int, int] = {}  # that have room, by length
@@ -281,8 +281,8 @@ class Fits:
         jobs = [self._job(int(end)) for end in (np.min(length), np.max(length))]
         pools = [each.pool for each in jobs]
         alike = all(pools) and len({pool.tokens for pool in pools if pool}) == 1
-        sizes = _held(pools[0], self.program) if alike else ()
-        if not sizes or any(map(falls, sizes)):
+        sizes = _held_bytes(pools[0], self.program) if alike else ()
+        if not sizes or any(map(may_decrease, sizes)):
             lengths, places = np.unique(length, return_inverse=True)
             most = np.array([self._most(int(n)) for n in lengths])
             return batch <= most[places].reshape(np.shape(length))
@@ -298,7 +298,7 @@ class Fits:
             raise InputError(f"requests of {length:,} tokens; {LONGEST:,} are the most")
         job = self._jobs.get(length)
         if job is None:
-            if len(self._jobs) >= KEPT:
+            if len(self._jobs) >= CACHED_LENGTHS:
                 self._jobs.clear()
             at_once = self.program.micro_batches * self.program.parallelism.dp
             job = self._jobs[length] = Workload(
@@ -307,10 +307,10 @@ class Fits:
         return job
 
 
-def _held(pool: Any, program: Program) -> tuple[Size, ...]:
+def _held_bytes(pool: Any, program: Program) -> tuple[Size, ...]:
     """What requests keep on each stage."""
     by = "paged" if pool.cache_policy == "exact" else pool.cache_policy
-    return reserved(program.phase("decode"), policy(by, pool.rule.block))
+    return reserved_bytes(program.phase("decode"), policy(by, pool.rule.block))
 
 
 def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) -> Array:
@@ -333,7 +333,7 @@ def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) ->
     return most - usable
 
 
-def key(*parts: object) -> str:
+def content_key(*parts: object) -> str:
     """32 hexadecimal digits of plain values, records, programs and arrays; of what has no text a new one.
 
     The files of llmir, its devices and calibrations among them, and of plugins that are loaded, count too.
@@ -358,20 +358,20 @@ def _bytes(part: Any) -> bytes:
 @lru_cache(maxsize=4)
 def _digest(more: Iterable[str]) -> bytes:
     found = sha256()
-    for path in (*_own(), *more):
+    for path in (*_own_files(), *more):
         found.update(path.encode())
         found.update(Path(path).read_bytes())
     return found.digest()
 
 
-def _own() -> list[str]:
+def _own_files() -> list[str]:
     folder = Path(registry.__file__).parents[1]
     files = (os.path.join(at, f) for at, _, names in os.walk(folder, followlinks=True) for f in names)
     return sorted(f for f in files if f.endswith((".py", ".yaml")))
 
 
-SPENT = "cost_usd_per_mtok", "energy_j_per_token"
-NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, *SPENT)
+COST_COLUMNS = "cost_usd_per_mtok", "energy_j_per_token"
+NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, *COST_COLUMNS)
 FIGURES = ("devices", "fits", *NUMBERS)
 
 BLOCK = 1 << 18  # points that are evaluated together, and written: 60 MB of figures
@@ -380,7 +380,7 @@ Points = tuple[tuple[int, ...], ...]  # the values of `POINTS`, in their order
 Grid = tuple[Array, ...]  # the same as arrays of three dimensions, which broadcast together
 
 
-class Part(NamedTuple):
+class SweepPart(NamedTuple):
     """Rows of one structure: its values, and an array for each axis of points and each figure.
 
     Arrays broadcast to `shape`, whose last axis varies fastest. `refused` says of each row why there is none
@@ -421,13 +421,13 @@ class Part(NamedTuple):
         return next((str(why) for why in self.columns["refused"].ravel() if why), None)
 
 
-def refused(structure: Mapping[str, Value], why: object) -> Part:
+def rejected_row(structure: Mapping[str, Value], why: object) -> SweepPart:
     """The row of a structure that cannot be."""
     columns: dict[str, Any] = dict.fromkeys((*POINTS, *FIGURES), np.nan)
-    return Part(structure, (1, 1, 1), {**columns, "refused": np.array(str(why), dtype=object)})
+    return SweepPart(structure, (1, 1, 1), {**columns, "refused": np.array(str(why), dtype=object)})
 
 
-def grids(points: Points, most: int) -> Iterator[Grid]:
+def row_grids(points: Points, most: int) -> Iterator[Grid]:
     """The points in pieces of so many, each a grid of its own, in the order of rows."""
     axes = [np.array(values, dtype=np.int64) for values in points]
     sizes = [len(axis) for axis in axes]
@@ -444,14 +444,14 @@ def grids(points: Points, most: int) -> Iterator[Grid]:
             yield np.meshgrid(*piece, indexing="ij", sparse=True)
 
 
-class Steps:
+class SweepSteps:
     """The steps of a program on a device, as a sweep asks for them."""
 
-    def __init__(self, structure: Mapping[str, Value], program: Program, model: Model) -> None:
+    def __init__(self, structure: Mapping[str, Value], program: Program, model: DeviceCostModel) -> None:
         self.structure, self.program, self.model = structure, program, model
-        self.figures, self.fits = Figures(program, model), Fits(program, model)
+        self.figures, self.fits = ReportFigures(program, model), CapacityCheck(program, model)
 
-    def part(self, grid: Grid) -> Part:
+    def part(self, grid: Grid) -> SweepPart:
         """All points of a grid."""
         shape = np.broadcast_shapes(*(axis.shape for axis in grid))
         given = {**dict(zip(POINTS, grid, strict=True)), "devices": self.program.devices}
@@ -460,7 +460,7 @@ class Steps:
             found = {name: np.full(shape, np.nan) for name in NUMBERS}
             found |= {"fits": np.full(shape, np.nan), "refused": np.full(shape, "", dtype=object)}
             self._fill(found, [np.arange(n) for n in shape], grid)
-        return Part(self.structure, shape, {**given, **found}, whose(self.model))
+        return SweepPart(self.structure, shape, {**given, **found}, model_source(self.model))
 
     def _alike(self, grid: Grid) -> dict[str, Any] | None:
         """The figures of points that are all of one phase, and none of which is refused."""
@@ -514,8 +514,8 @@ class Steps:
         found: dict[str, Any] = dict(self.figures(batch, new, context))
         with np.errstate(divide="ignore"):  # steps without ops
             rate = batch * new / found.pop("interval_s")
-        each = spent(self.model.device, self.program.devices, rate)
-        for name, figure in zip(SPENT, (each.usd_per_mtok, each.joules_per_token), strict=True):
+        each = operating_cost(self.model.device, self.program.devices, rate)
+        for name, figure in zip(COST_COLUMNS, (each.usd_per_mtok, each.joules_per_token), strict=True):
             found[name] = np.nan if figure is None else figure
         return {**found, "fits": self.fits(batch, new + context)}
 
@@ -525,7 +525,7 @@ _WHOLE = {*COUNTS, *POINTS, "devices"}
 _AT_ONCE = 1 << 13  # rows whose cells are in memory together
 
 
-class Sweep(Immutable, Result, Paged):
+class Sweep(Immutable, Result, PageExport):
     """The rows of a sweep, in the order of its axes: what varies first varies slowest.
 
     `axes` are the values of each axis, `basis` the cost models that price the rows and whose kernels they
@@ -537,10 +537,12 @@ class Sweep(Immutable, Result, Paged):
     """
 
     axes: Mapping[str, tuple[Value, ...]]
-    parts: tuple[Part, ...]
+    parts: tuple[SweepPart, ...]
     model: str
 
-    def __init__(self, axes: Mapping[str, tuple[Value, ...]], parts: Sequence[Part], model: str = "") -> None:
+    def __init__(
+        self, axes: Mapping[str, tuple[Value, ...]], parts: Sequence[SweepPart], model: str = ""
+    ) -> None:
         vars(self).update(axes=dict(axes), parts=tuple(parts), model=model)
 
     def __len__(self) -> int:
@@ -625,7 +627,7 @@ class Sweep(Immutable, Result, Paged):
         tables = ([_arrow(part, name, whole.field(name).type) for name in self.names] for part in self.parts)
         return pyarrow.concat_tables(pyarrow.table(columns, schema=whole) for columns in tables)
 
-    def _gridded(self, part: Part, name: str) -> Array:
+    def _gridded(self, part: SweepPart, name: str) -> Array:
         """A column of a part; the one row of a structure that is refused is at all of its points."""
         column = np.array([part.basis], dtype=object) if name == "basis" else part.column(name)
         points = prod(len(self.axes[point]) for point in POINTS)
@@ -678,7 +680,7 @@ def _names(axes: Mapping[str, object]) -> tuple[str, ...]:
     return (*structure, *POINTS, *FIGURES, "basis", "refused")
 
 
-def _arrow(part: Part, name: str, kind: Any) -> Any:
+def _arrow(part: SweepPart, name: str, kind: Any) -> Any:
     """A column of a part in Arrow."""
     import pyarrow
 

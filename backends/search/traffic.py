@@ -11,23 +11,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.simulate.load import Load, drawn
+from llmir.backends.simulate.load import Load, sample_load
 from llmir.backends.simulate.router import FIRST
 from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.values import Array, Record
 
-USUAL = "p99"  # of requests, where a limit does not say of what it is
+DEFAULT_STATISTIC = "p99"  # of requests, where a limit does not say of what it is
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _LIMIT = re.compile(r"(?:(mean|p\d{1,2}(?:\.\d{1,3})?):)?(\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)", re.ASCII)
 
 
-class Limit(NamedTuple):
+class LatencyLimit(NamedTuple):
     """At most so many seconds, of the mean over requests or of a percentile of them, such as `p99`."""
 
     seconds: float
-    of: str = USUAL
+    of: str = DEFAULT_STATISTIC
 
     def figure(self, seconds: Array) -> float:
         """What is limited, of the seconds of requests; NaN is none."""
@@ -37,16 +37,16 @@ class Limit(NamedTuple):
         return float(known.mean() if self.of == "mean" else np.percentile(known, float(self.of[1:])))
 
 
-def limit(name: str, said: object) -> Limit:
+def latency_limit(name: str, said: object) -> LatencyLimit:
     """A limit as it is said, or seconds as a number; InputError for what is none.
 
     >>> limit("max_tpot", "30ms"), limit("max_tpot", "mean:0.03s"), limit("max_ttft", 1)
     (Limit(seconds=0.03, of='p99'), Limit(seconds=0.03, of='mean'), Limit(seconds=1.0, of='p99'))
     """
-    if isinstance(said, Limit):
+    if isinstance(said, LatencyLimit):
         return said
     if not isinstance(said, str):
-        return Limit(arguments.number(name, said, above=True))
+        return LatencyLimit(arguments.number(name, said, above=True))
     found = _LIMIT.fullmatch(said.strip())
     if not found:
         expected = "a time such as 30ms, or of a statistic, such as p50:30ms or mean:0.5s"
@@ -54,14 +54,16 @@ def limit(name: str, said: object) -> Limit:
     of, digits, unit = found.groups()
     if unit not in _UNITS:
         raise InputError(f"{name}: {said.strip()[:40]} has no unit; say {digits}ms or {digits}s")
-    return Limit(arguments.number(name, float(digits) * _UNITS[unit], above=True), of or USUAL)
+    return LatencyLimit(
+        arguments.number(name, float(digits) * _UNITS[unit], above=True), of or DEFAULT_STATISTIC
+    )
 
 
 MEASURED = 4000  # requests whose mean lengths are those of a law
 SEEDS = 5  # runs of a plan that is shown
 SECONDS = 3600  # of the hour that is simulated of the first plan
 # Requests of that which are simulated, which takes a second or two: events of several servers cost more.
-MOST, TOGETHER = 100_000, 20_000
+MOST, MAX_REQUESTS_PER_SERVER = 100_000, 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +80,15 @@ class Traffic(Record):
     prompt: int | str
     generate: int | str
     requests: int
-    ttft: Limit | None = None
-    tpot: Limit | None = None
+    ttft: LatencyLimit | None = None
+    tpot: LatencyLimit | None = None
     positions: int | None = None
     prefix_hits: float = 0.0
     router: str = FIRST
     seed: int = 0
 
     @property
-    def limits(self) -> tuple[Limit | None, Limit | None]:
+    def limits(self) -> tuple[LatencyLimit | None, LatencyLimit | None]:
         """Of the first token, and of later ones."""
         return self.ttft, self.tpot
 
@@ -106,7 +108,7 @@ class Traffic(Record):
         A random part of what comes by Poisson's law does so too.
         """
         rate, many = self.rate / share, self.requests * servers
-        load = drawn(many, self.prompt, self.generate, rate=rate, burstiness=burstiness, seed=seed)
+        load = sample_load(many, self.prompt, self.generate, rate=rate, burstiness=burstiness, seed=seed)
         return load.hit(self.prefix_hits)
 
     def alone(self, units: int, seed: int) -> Load:
@@ -115,7 +117,7 @@ class Traffic(Record):
 
     @cached_property
     def _lengths(self) -> tuple[int, int]:
-        load = drawn(MEASURED, self.prompt, self.generate)
+        load = sample_load(MEASURED, self.prompt, self.generate)
         return round(float(load.prompt.mean())), max(1, round(float(load.generate.mean())))
 
     @property
@@ -167,7 +169,7 @@ class Traffic(Record):
         hour = max(1, min(round(self.rate * SECONDS), MOST))
         counts = [*[self.requests] * SEEDS, hour]
         some = [
-            drawn(count, self.prompt, self.generate, seed=seed)
+            sample_load(count, self.prompt, self.generate, seed=seed)
             for seed, count in enumerate(counts, self.seed)
         ]
         tokens, answers = (

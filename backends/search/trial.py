@@ -15,58 +15,65 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.backends.simulate.cluster import run_replicas, serve
-from llmir.backends.simulate.engine import Pools, Profile, check_load, prices
+from llmir.backends.simulate.engine import Pools, Profile, check_load, step_times
 from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.replications import STUDENT
-from llmir.backends.simulate.result import SimulatedReplicas, Simulation, Spread, saturated, spread, within
+from llmir.backends.simulate.result import (
+    LatencySpread,
+    ReplicaSimulation,
+    Simulation,
+    latency_spread,
+    saturation_rate,
+    within_limits,
+)
 from llmir.backends.simulate.router import FIRST, ROUTERS, Router
-from llmir.backends.simulate.server import Course, Server
+from llmir.backends.simulate.server import RequestTimeline, Server
 from llmir.backends.simulate.server_kinds import LATER, decode_server_of, server_of
 from llmir.base.values import Array
 
 from .structures import Structure
-from .traffic import Limit, Traffic
+from .traffic import LatencyLimit, Traffic
 
 UNIT = 8  # servers of a kind that are simulated together, at most
-NONE = Spread(*[float("nan")] * len(Spread._fields))
+NONE = LatencySpread(*[float("nan")] * len(LatencySpread._fields))
 
 
-class Run(NamedTuple):
+class SeedRun(NamedTuple):
     """A run by one seed: the spreads of TTFT and TPOT, and the share of requests within the limits.
 
     `limited` has the statistics that the limits of TTFT and TPOT are of, such as a p99. `most` is how many
     requests ran at once at most; infinite where blocks may have been short, so that it is not known.
     """
 
-    ttft_s: Spread
-    tpot_s: Spread
+    ttft_s: LatencySpread
+    tpot_s: LatencySpread
     limited: tuple[float, float]
     within: float
     most: float = inf
 
     @classmethod
-    def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic, most: float = inf) -> Run:
+    def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic, most: float = inf) -> SeedRun:
         """A run, from the seconds of the requests that count."""
-        good = within(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
+        good = within_limits(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
         limited = tuple(map(_limited, traffic.limits, (ttft_s, tpot_s)))
-        figures = spread(ttft_s) or NONE, spread(tpot_s) or NONE
+        figures = latency_spread(ttft_s) or NONE, latency_spread(tpot_s) or NONE
         return cls(*figures, (limited[0], limited[1]), float(good.mean()), most)
 
 
 class Trial(NamedTuple):
     """Runs of one plan, by different seeds."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[SeedRun, ...]
 
     @property
-    def ttft_s(self) -> Spread:
+    def ttft_s(self) -> LatencySpread:
         """The spread of TTFT, each figure averaged over runs."""
-        return Spread(*np.mean([run.ttft_s for run in self.runs], axis=0).tolist())
+        return LatencySpread(*np.mean([run.ttft_s for run in self.runs], axis=0).tolist())
 
     @property
-    def tpot_s(self) -> Spread:
+    def tpot_s(self) -> LatencySpread:
         """The spread of TPOT, each figure averaged over runs."""
-        return Spread(*np.mean([run.tpot_s for run in self.runs], axis=0).tolist())
+        return LatencySpread(*np.mean([run.tpot_s for run in self.runs], axis=0).tolist())
 
     @property
     def within(self) -> float:
@@ -97,10 +104,10 @@ class Replica:
 
     def __init__(self, structure: Structure, traffic: Traffic) -> None:
         self.structure, self.traffic = structure, traffic
-        self._prices = prices(structure.program, structure.model, structure.drafts)
+        self._prices = step_times(structure.program, structure.model, structure.drafts)
         self._profiles: dict[tuple[int, int], Profile] = {}
 
-    def run(self, chunk: int, batch: int, replicas: int, seed: int) -> Run:
+    def run(self, chunk: int, batch: int, replicas: int, seed: int) -> SeedRun:
         """A run of one of so many replicas; of several, where the router looks at loads.
 
         InputError where a request has no room.
@@ -112,23 +119,23 @@ class Replica:
         server = serve(self._prices, profile.policy, profile.capacity(load.longest), load)
         found = Simulation.of(profile, server, load)
         ttft_s, tpot_s = found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :]
-        return Run.of(ttft_s, tpot_s, traffic, _at_once(server))
+        return SeedRun.of(ttft_s, tpot_s, traffic, _at_once(server))
 
-    def _together(self, profile: Profile, replicas: int, seed: int) -> Run:
+    def _together(self, profile: Profile, replicas: int, seed: int) -> SeedRun:
         """A run of several replicas, up to `UNIT` of them, with their share of the traffic."""
         traffic, many = self.traffic, min(replicas, UNIT)
         load = profile.admitted(traffic.load(replicas / many, seed, many))
         room = profile.capacity(load.longest)
-        one = server_of(self._prices, profile.policy, room, load, Course(load.arrival_s.tolist()))
+        one = server_of(self._prices, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
         dealt = run_replicas(one, ROUTERS[traffic.router](many, load, room), load)
-        found, first = SimulatedReplicas.of_run(profile, dealt, load), many * traffic.warm_up
-        return Run.of(found.ttft_s[first:], found.tpot_s[first:], traffic)
+        found, first = ReplicaSimulation.of_run(profile, dealt, load), many * traffic.warm_up
+        return SeedRun.of(found.ttft_s[first:], found.tpot_s[first:], traffic)
 
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""
         profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.load(1, self.traffic.seed))
-        return saturated(self._prices, profile.policy, profile.capacity(load.longest), load)
+        return saturation_rate(self._prices, profile.policy, profile.capacity(load.longest), load)
 
     def profile(self, chunk: int, batch: int) -> Profile:
         """The replica with a setting, as a server that runs loads."""
@@ -147,11 +154,13 @@ def _at_once(server: Server) -> float:
     return most if room else inf
 
 
-def _limited(limit: Limit | None, seconds: Array) -> float:
+def _limited(limit: LatencyLimit | None, seconds: Array) -> float:
     return limit.figure(seconds) if limit else 0.0
 
 
-def tandem(pools: Pools, load: Load, servers: tuple[int, int], router: str = FIRST) -> tuple[Array, Array]:
+def pool_latencies(
+    pools: Pools, load: Load, servers: tuple[int, int], router: str = FIRST
+) -> tuple[Array, Array]:
     """TTFT and TPOT of each request that is short enough, in seconds; NaN of the TPOT of a single token.
 
     `servers` are the numbers of prefill and decode servers, to which a `blind` router sends prompts and
@@ -161,7 +170,7 @@ def tandem(pools: Pools, load: Load, servers: tuple[int, int], router: str = FIR
     (read, rest), goes_on = pools.halves(load), load.generate > 1
     routers = pools.routers(router, servers, (read, rest))
     sender = np.array([routers[0].choose(request, ()) for request in range(len(load))])
-    first_s = _read(pools, read, sender)
+    first_s = _first_tokens(pools, read, sender)
     arrivals, place = _sent(pools, load, routers, sender, first_s)
     end_s = np.full(len(load), np.nan)
     room = pools.decode.capacity(rest.only(goes_on).longest)
@@ -170,7 +179,7 @@ def tandem(pools: Pools, load: Load, servers: tuple[int, int], router: str = FIR
         some = np.flatnonzero(place == number)
         some = some[np.argsort(arrivals[some], kind="stable")]
         if some.size:
-            course = Course(arrivals[some].tolist())
+            course = RequestTimeline(arrivals[some].tolist())
             prices = pools.decode.prices()
             own = replace(rest.only(some), seed=rest.seed + number * LATER)
             server = decode_server_of(prices, pools.decode.policy, room, own, course)
@@ -182,7 +191,7 @@ def tandem(pools: Pools, load: Load, servers: tuple[int, int], router: str = FIR
     return first_s - load.arrival_s, (end_s - first_s) / np.maximum(load.generate - 1, 1)
 
 
-def _read(pools: Pools, read: Load, sender: Array) -> Array:
+def _first_tokens(pools: Pools, read: Load, sender: Array) -> Array:
     """When each request has its first token, from the prefill server that it was sent to."""
     room, first_s = pools.prefill.capacity(read.longest), np.empty(len(read))
     check_load(read, room, pools.prefill.policy)

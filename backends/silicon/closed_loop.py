@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.request.workload import Workload
 from llmir.backends.simulate.cluster import serve
-from llmir.backends.simulate.engine import capacity, check_load, model_of, policy
-from llmir.backends.simulate.load import Load, drawn
+from llmir.backends.simulate.engine import check_load, cost_model_of, engine_capacity, engine_policy
+from llmir.backends.simulate.load import Load, sample_load
 from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.server import POLICIES, Policy, Server
-from llmir.backends.simulate.step_times import Chunks, PricedStep, Prices, RecordingPrices
+from llmir.backends.simulate.step_times import Chunks, ProgramEstimator, RecordingStepTimes, StepTimes
 from llmir.base.dataclass import dataclass
 from llmir.base.values import Record
 from llmir.ir.core.program import Program
@@ -23,7 +23,7 @@ from llmir.ir.core.program import Program
 from .rows import Array
 
 
-class Manner(NamedTuple):
+class MeasurementMethod(NamedTuple):
     """How a closed loop was measured: so many `rounds` of all users, who begin at once.
 
     Lengths are drawn evenly, the `shortest` to the longest. What is asked comes `apart_s` after another at
@@ -42,9 +42,9 @@ class Manner(NamedTuple):
     graphs: int = 0
 
 
-def playable(job: Workload) -> bool:
+def has_simulator(job: Workload) -> bool:
     """Whether the simulator has the policy of the engine, and the program neither dp nor pp."""
-    engine = job.pool and model_of(job).runs
+    engine = job.pool and cost_model_of(job).runs
     program = job.program
     return bool(
         engine and engine.name in POLICIES and program.parallelism.dp == 1 and len(program.entries) == 1
@@ -52,12 +52,12 @@ def playable(job: Workload) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Played(Record):
+class InteractiveRun(Record):
     """`users` of a workload's prompts and answers in a closed loop, as they were measured."""
 
     job: Workload
     users: int
-    manner: Manner
+    manner: MeasurementMethod
 
     @property
     def ttft_s(self) -> float:
@@ -80,7 +80,7 @@ class Played(Record):
         """What users ask; the same for each row alike."""
         count, job = self.users * self.manner.rounds, self.job
         lengths = (self._range(tokens) for tokens in (job.length, job.generate))
-        return replace(drawn(count, *lengths, users=self.users), apart_s=self.manner.apart_s)
+        return replace(sample_load(count, *lengths, users=self.users), apart_s=self.manner.apart_s)
 
     def _range(self, mean: int) -> int | str:
         """The law of lengths: all as long, or drawn evenly around their mean."""
@@ -92,9 +92,9 @@ class Played(Record):
     def server(self) -> Server:
         """The server when all are answered."""
         job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
-        room, fills = capacity(job), self._policy(policy(job))
+        room, fills = engine_capacity(job), self._policy(engine_policy(job))
         check_load(load, room, fills)
-        return serve(RecordingPrices(_prices(job.program, job.prefill.plan.model)), fills, room, load)
+        return serve(RecordingStepTimes(_step_times(job.program, job.prefill.plan.model)), fills, room, load)
 
     def _policy(self, known: Policy) -> Policy:
         """The engine's, as it was set."""
@@ -110,7 +110,7 @@ class Played(Record):
     @property
     def reads(self) -> list[tuple[int, int, Chunks]]:
         """What each step that reads prompts is of: sequences that decode, their tokens kept, and chunks."""
-        assert isinstance(self.server.prices, RecordingPrices)
+        assert isinstance(self.server.prices, RecordingStepTimes)
         return self.server.prices.recorded.prefills
 
     def weights(self, metric: str) -> Array:
@@ -143,5 +143,5 @@ def _before(times: Array, each: Array, at: Array) -> Array:
 
 
 @lru_cache(maxsize=32)
-def _prices(program: Program, model: Model) -> Prices:
-    return Prices(PricedStep(program, model))
+def _step_times(program: Program, model: DeviceCostModel) -> StepTimes:
+    return StepTimes(ProgramEstimator(program, model))

@@ -81,7 +81,9 @@ class Table(Figures):
         return {key: np.array(rows) for key, rows in found.items()}
 
 
-def read(path: Path, numbers: Mapping[str, Column], words: Sequence[str], more: Sequence[str] = ()) -> Table:
+def read_rows(
+    path: Path, numbers: Mapping[str, Column], words: Sequence[str], more: Sequence[str] = ()
+) -> Table:
     """The rows of a CSV file; InputError if a column is missing that may not be, as words of `more` may.
 
     A row with a bad cell is left out, and `problems` says which and why; the first below the header is 1.
@@ -138,7 +140,7 @@ def _number(cell: str | None, name: str, column: Column) -> float:
     return value
 
 
-class Errors(NamedTuple):
+class ErrorStatistics(NamedTuple):
     """Of (predicted − measured)/measured: mean and median size, mean with its sign, 90th percentile."""
 
     n: int
@@ -148,18 +150,18 @@ class Errors(NamedTuple):
     p90: float
 
 
-def errors(predicted: Array, measured: Array) -> Errors:
+def error_statistics(predicted: Array, measured: Array) -> ErrorStatistics:
     """How far `predicted` is from `measured`; NaN of none.
 
     >>> [round(e, 3) for e in errors(np.array([1.1, 0.9, 1.0, 1.2]), np.ones(4))]
     [4, 0.1, 0.1, 0.05, 0.17]
     """
     if not len(measured):
-        return Errors(0, nan, nan, nan, nan)
+        return ErrorStatistics(0, nan, nan, nan, nan)
     e = predicted / measured - 1
     size = np.abs(e)
     found = size.mean(), np.median(size), e.mean(), np.quantile(size, 0.9)
-    return Errors(len(e), *map(float, found))
+    return ErrorStatistics(len(e), *map(float, found))
 
 
 def group_folds(groups: Sequence[object], *, folds: int = 5, seed: int = 0) -> Iterator[tuple[Array, Array]]:
@@ -192,16 +194,16 @@ FACTS: dict[str, object] = {
 
 
 @cache
-def known() -> dict[str, Any]:
+def known_sources() -> dict[str, Any]:
     """The file."""
     found: dict[str, Any] = readers.load_yaml(FILE.read_bytes())
     return found
 
 
-def facts(table: str, rows: Table) -> Table:
+def add_facts(table: str, rows: Table) -> Table:
     """The rows with what is known of them as columns; what their own columns say is kept."""
     said = {f: np.full(len(rows), usual, float if usual != "" else object) for f, usual in FACTS.items()}
-    for entry in known()["rows"]:
+    for entry in known_sources()["rows"]:
         if entry["table"] != table:
             continue
         fits = np.full(len(rows), fill_value=True)
@@ -227,26 +229,26 @@ def _among(cells: Array, words: Any) -> Array:
     return np.array([fits[cell] for cell in cells.tolist()], dtype=bool)
 
 
-def machine(gpu: str) -> str:
+def device_for(gpu: str) -> str:
     """The device behind a table's word for a machine.
 
     >>> machine("a100_argonne"), machine("h100_sxm")
     ('a100-40-sxm', 'h100_sxm')
     """
-    return str(known()["machines"].get(gpu.strip().lower(), gpu.strip()))
+    return str(known_sources()["machines"].get(gpu.strip().lower(), gpu.strip()))
 
 
-def engine(framework: str) -> str:
+def engine_name(framework: str) -> str:
     """A framework without version, in one spelling.
 
     >>> [engine(f) for f in ("vllm-0.24.0", "vLLM", "trtllm-nan", "TensorRT-LLM", "nccl-2.27.3")]
     ['vllm', 'vllm', 'trtllm', 'trtllm', 'nccl']
     """
     word = re.sub(r"-(nan|\d).*$", "", framework.strip().lower()).split("(")[0].strip()
-    return str(known()["engines"].get(word, word))
+    return str(known_sources()["engines"].get(word, word))
 
 
-def at_version(framework: str, version: str = "") -> str:
+def engine_at_version(framework: str, version: str = "") -> str:
     """An engine at its version, as `--engine` takes it; `version` where the framework's own name has none.
 
     >>> at_version("vllm-0.24.0"), at_version("trtllm-nan", "1.0"), at_version("SGLang")
@@ -254,20 +256,20 @@ def at_version(framework: str, version: str = "") -> str:
     """
     said = re.search(r"-v?(\d[\w.]*)", framework.strip())
     known_as = said[1] if said else version.strip()
-    return f"{engine(framework)}@{known_as}" if known_as else engine(framework)
+    return f"{engine_name(framework)}@{known_as}" if known_as else engine_name(framework)
 
 
-def named(framework: str, kernel: str = "") -> str:
+def kernel_source(framework: str, kernel: str = "") -> str:
     """An engine, and a kernel of its own behind it.
 
     >>> named("vllm-0.24.0"), named("vllm-0.24.0", "vllm_triton_attn"), named("SGLang", "triton")
     ('vllm', 'vllm-triton_attn', 'sglang-triton')
     """
-    name = engine(framework)
+    name = engine_name(framework)
     return f"{name}-{kernel.removeprefix(name + '_')}" if kernel else name
 
 
-class Machines:
+class DeviceLookup:
     """Devices by name: those of a YAML file in `folder` first, then of one here; each read once."""
 
     def __init__(self, folder: Path) -> None:
@@ -279,7 +281,7 @@ class Machines:
         path = self.file(name)
         key = path.resolve() if path else name
         if key not in self.known:
-            self.known[key] = library.load(path or machine(name))
+            self.known[key] = library.load(path or device_for(name))
         return self.known[key]
 
     def file(self, name: str) -> Path | None:

@@ -17,13 +17,22 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf, nextafter
 
-from llmir.base.gc_pause import uncollected
+from llmir.base.gc_pause import pause_gc
 
 from .load import Load
 from .router import FIRST, ROUTERS, Router
-from .server import FOREVER, Capacity, Course, Policy, Server, alone, calmly, quiet
+from .server import (
+    FOREVER,
+    Capacity,
+    Policy,
+    RequestTimeline,
+    Server,
+    fast_loop,
+    is_deterministic,
+    is_uncontended,
+)
 from .server_kinds import server_of
-from .step_times import Prices
+from .step_times import StepTimes
 
 ANSWER, ARRIVAL = 0, 1  # of events at one time answers go first
 
@@ -77,7 +86,9 @@ class Events:
 OnRequest = Callable[[int, float], None]  # called with a request and the time in seconds
 
 
-def arrive(load: Load, arrival_s: list[float], come: OnRequest, events: Events) -> OnRequest | None:
+def schedule_arrivals(
+    load: Load, arrival_s: list[float], come: OnRequest, events: Events
+) -> OnRequest | None:
     """Has `come` called for each request of a load when it arrives, and notes the time in `arrival_s`.
 
     What is to be called when a request is answered or given up; None where answers bring no requests.
@@ -170,7 +181,7 @@ def run_replicas(first: Server, router: Router, load: Load) -> RunningReplicas:
     """The first server and others like it, after all requests of a load."""
     events = Events()
     replicas = RunningReplicas(first, router, events)
-    replicas.answered = arrive(load, first.course.arrival_s, replicas.come, events)
+    replicas.answered = schedule_arrivals(load, first.course.arrival_s, replicas.come, events)
     events.run(replicas.servers, linked=replicas.answered is not None)
     return replicas
 
@@ -228,23 +239,25 @@ def run_pools(
     events = Events()
     prefill, decode = (RunningReplicas(*each, events) for each in zip(first, routers, strict=True))
     pools = RunningPools(prefill, decode, seconds, events)
-    pools.answered = decode.answered = arrive(load, first[0].course.arrival_s, prefill.come, events)
+    pools.answered = decode.answered = schedule_arrivals(
+        load, first[0].course.arrival_s, prefill.come, events
+    )
     events.run([*prefill.servers, *decode.servers], linked=True)
     return pools
 
 
-@uncollected()
-def serve(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> Server:
+@pause_gc()
+def serve(prices: StepTimes, policy: Policy, capacity: Capacity, load: Load) -> Server:
     """A server after all requests of a load; its `course` has their times."""
-    course = Course(load.arrival_s.tolist())
+    course = RequestTimeline(load.arrival_s.tolist())
     server = server_of(prices, policy, capacity, load, course)
     if load.users is not None or load.sessions is not None:
         return run_replicas(server, ROUTERS[FIRST](1, load, capacity), load).servers[0]
-    comes_s, lone, request = [*course.arrival_s, FOREVER], alone(server), 0
+    comes_s, lone, request = [*course.arrival_s, FOREVER], is_deterministic(server), 0
     while request < len(load):  # no events, as all arrivals are known before
         server.advance(comes_s[request])
-        if lone and quiet(server):
-            request = calmly(server, request, comes_s)
+        if lone and is_uncontended(server):
+            request = fast_loop(server, request, comes_s)
         else:
             server.come(request, comes_s[request])
             request += 1

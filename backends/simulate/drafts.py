@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.memory.caches import policy
-from llmir.backends.memory.liveness import reserved
-from llmir.backends.request.speculation import LOOKUP, MODEL, asked, check, drafter_of, drafting, yielded
+from llmir.backends.memory.liveness import reserved_bytes
+from llmir.backends.request.speculation import (
+    LOOKUP,
+    MODEL,
+    accepted_tokens,
+    check_drafts,
+    check_verification,
+    draft_kind,
+    draft_program,
+)
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
 from llmir.base.errors import InputError
@@ -53,12 +61,12 @@ class Drafts(NamedTuple):
         engine: str = "",
     ) -> Drafts:
         """Drafts of a program, checked; InputError for what cannot be, or what the engine refuses."""
-        count, share = asked(tokens, acceptance)
-        check(program, verify, drafter, engine)
+        count, share = check_drafts(tokens, acceptance)
+        check_verification(program, verify, drafter, engine)
         if max(len(program.entries), program.micro_batches) > 1:
             why = STAGES.get(engine, "no engine is known that verifies drafts in pipeline stages")
             raise InputError(why)
-        kind = drafter_of(program, drafter)
+        kind = draft_kind(program, drafter)
         refusal = RANKS.get((engine, kind)) if program.parallelism.dp > 1 else None
         if refusal:
             raise InputError(refusal)
@@ -72,17 +80,17 @@ class Drafts(NamedTuple):
     @property
     def yielded(self) -> float:
         """Tokens that a step yields of a sequence, on average."""
-        return yielded(self.tokens, self.acceptance)
+        return accepted_tokens(self.tokens, self.acceptance)
 
     def kind(self, program: Program) -> str:
         """What makes drafts: a model, a layer, or a lookup."""
-        return drafter_of(program, self.drafter)
+        return draft_kind(program, self.drafter)
 
     def made_by(self, program: Program) -> str:
         """The name of the draft model, or else what makes drafts."""
         return self.drafter.name if self.drafter else self.kind(program)
 
-    def kept_bytes(self, model: Model) -> int:
+    def kept_bytes(self, model: DeviceCostModel) -> int:
         """Bytes of a rank for the weights of the draft model."""
         if self.drafter is None:
             return 0
@@ -100,9 +108,9 @@ class Drafts(NamedTuple):
         of = job.model or job.prefill.plan.model
         return replace(job, reserve_bytes=job.reserve_bytes + self.kept_bytes(of))
 
-    def share_of(self, program: Program, model: Model, batch: int, context: int) -> float:
+    def share_of(self, program: Program, model: DeviceCostModel, batch: int, context: int) -> float:
         """The share of a step's time that makes drafts, with so many sequences at a context."""
-        drafter = drafting(program, self.drafter)
+        drafter = draft_program(program, self.drafter)
         if drafter is None:
             return 0.0
         at: dict[str, Any] = {"batch": batch, "context": context, "model": model}
@@ -128,4 +136,6 @@ class Drafts(NamedTuple):
 def _each(program: Program) -> float:
     """Bytes of a token in the caches of a rank, on the fullest stage, where all layers keep it."""
     at = Binding(B=1, T=0, C=FAR)
-    return max(float(at(size)) for size in reserved(program.phase("decode"), policy("unified", 1))) / FAR
+    return (
+        max(float(at(size)) for size in reserved_bytes(program.phase("decode"), policy("unified", 1))) / FAR
+    )

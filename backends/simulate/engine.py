@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.cost.channel import HOST, Channel, channel
-from llmir.backends.cost.op_time import Model
-from llmir.backends.memory.kv_capacity import UNLIMITED, Pool
+from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.memory.kv_capacity import UNLIMITED, KvPool
 from llmir.backends.memory.transfer import rank_bytes
 from llmir.backends.request.workload import Workload
 from llmir.base.arguments import integer, number, refuse
@@ -31,17 +31,17 @@ from llmir.ir.core.program import Program
 from .cluster import run_pools, run_replicas, serve
 from .drafts import POOLS, Drafts
 from .load import Array, Load
-from .result import SimulatedPools, SimulatedReplicas, Simulation
-from .router import ROUTERS, Router, dealing
-from .server import FOREVER, POLICIES, Capacity, Course, Policy, Server
-from .server_kinds import decode_server_of, decoded, server_of
-from .step_times import PricedStep, Prices, SpeculativeStep, in_flight
+from .result import PoolSimulation, ReplicaSimulation, Simulation
+from .router import ROUTERS, Router, check_router
+from .server import FOREVER, POLICIES, Capacity, Policy, RequestTimeline, Server
+from .server_kinds import decode_load, decode_server_of, server_of
+from .step_times import ProgramEstimator, SpeculativeEstimator, StepTimes, in_flight
 
 
-def policy(job: Workload, chunked: bool | None = None) -> Policy:
+def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
     """The policy of the engine that a workload is priced for; `chunked` overrides its own."""
     _pool(job)
-    engine = model_of(job).runs
+    engine = cost_model_of(job).runs
     name = engine.name if engine else ""
     if not engine or name not in POLICIES:
         why = f"simulate: how {name or 'no engine'} fills its steps is not known"
@@ -56,7 +56,7 @@ def policy(job: Workload, chunked: bool | None = None) -> Policy:
     return known if chunked is None else replace(known, chunked=chunked)
 
 
-def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
+def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
     """The capacity of the engine that a workload is priced for; InputError where that is not known, or none.
 
     No more sequences run than a step has tokens for, drafts included.
@@ -77,27 +77,27 @@ def capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
     return Capacity(tokens // block, block, *steps)
 
 
-def prices(program: Program, model: Model, drafts: Drafts | None) -> Prices:
+def step_times(program: Program, model: DeviceCostModel, drafts: Drafts | None) -> StepTimes:
     """Prices of steps, which verify drafts if there are any."""
     if drafts:
-        return Prices(SpeculativeStep(program, model, drafts))
-    return Prices(PricedStep(program, model))
+        return StepTimes(SpeculativeEstimator(program, model, drafts))
+    return StepTimes(ProgramEstimator(program, model))
 
 
-def model_of(job: Workload) -> Model:
+def cost_model_of(job: Workload) -> DeviceCostModel:
     """The cost model that a job is priced by."""
     return job.model or job.prefill.plan.model
 
 
 def check_load(load: Load, room: Capacity, fills: Policy) -> None:
     """InputError for requests that could never run: too long for the cache, or for a step, if read whole."""
-    _within("the cache", load.reserved + room.rows - 1, holds(room, fills, load.shares))
+    _within("the cache", load.reserved + room.rows - 1, max_request_tokens(room, fills, load.shares))
     if not fills.chunked:
         unread = load.prompt if load.shares else load.prompt - load.cached
         _within("a step", fills.longest(unread, load.written), room.tokens)
 
 
-def holds(room: Capacity, fills: Policy, shares: bool = False) -> int:
+def max_request_tokens(room: Capacity, fills: Policy, shares: bool = False) -> int:
     """Tokens that one request may have in the cache, on its rank; of drafts, too."""
     # One more where prefixes are shared: the block of the last token may be cached and be read again.
     kept = fills.spare(room.blocks) + shares + room.state
@@ -113,7 +113,7 @@ def _within(what: str, tokens: Array, most: int) -> None:
         raise InputError(f"does not fit: {what} holds {most:,} tokens at most; request {rows}{more}")
 
 
-def _pool(job: Workload) -> Pool:
+def _pool(job: Workload) -> KvPool:
     if job.program.patches:
         raise InputError(f"simulate: {job.program.name} is of images, and has no tokens to serve")
     if job.pool is None:
@@ -221,9 +221,9 @@ class Profile(Immutable):
         job: Workload,
         chunked: bool | None = None,
         drafts: Drafts | None = None,
-        priced: Prices | None = None,
+        priced: StepTimes | None = None,
     ) -> None:
-        vars(self).update(job=job, policy=policy(job, chunked), drafts=drafts)
+        vars(self).update(job=job, policy=engine_policy(job, chunked), drafts=drafts)
         if priced:
             vars(self).update(_prices=priced)
 
@@ -236,15 +236,15 @@ class Profile(Immutable):
 
     def capacity(self, longest: int) -> Capacity:
         """The capacity for requests of up to so many tokens; InputError without room."""
-        return capacity(self.of(longest), self.drafts)
+        return engine_capacity(self.of(longest), self.drafts)
 
-    def prices(self) -> Prices:
+    def prices(self) -> StepTimes:
         """Prices of steps."""
         return self._prices
 
     @cached_property
-    def _prices(self) -> Prices:
-        return prices(self.job.program, model_of(self.job), self.drafts)
+    def _prices(self) -> StepTimes:
+        return step_times(self.job.program, cost_model_of(self.job), self.drafts)
 
     def decoding(self) -> Profile:
         """The profile of a decode server: prompts of preempted requests are read beside decodes."""
@@ -296,19 +296,19 @@ class Profile(Immutable):
         round-robin (the default), random, least-loaded or prefix-aware.
         """
         copies = integer("replicas", replicas, 1, REPLICAS)
-        deals = ROUTERS[dealing(router, copies)]
+        deals = ROUTERS[check_router(router, copies)]
         asked, load = load, self.admitted(load)
-        counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
+        counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)
         room = self.capacity(load.longest)
         prices = self._prices
         if copies == 1:
             return Simulation.of(self, serve(prices, self.policy, room, load), load, **counted)
-        one = server_of(prices, self.policy, room, load, Course(load.arrival_s.tolist()))
+        one = server_of(prices, self.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
         run = run_replicas(one, deals(copies, load, room), load)
-        return SimulatedReplicas.of_run(self, run, load, **counted)
+        return ReplicaSimulation.of_run(self, run, load, **counted)
 
 
-def counts(
+def result_fields(
     asked: Load, load: Load, warm_up: object, max_ttft_s: object, max_tpot_s: object
 ) -> dict[str, Any]:
     """The fields of a result that say what counts; `asked` is the load with the requests that are refused.
@@ -346,7 +346,7 @@ class Pools(Immutable):
             raise InputError(
                 "link: host leads to no other server; say nvlink, network, or a rate such as 25GBps,5us"
             )
-        between = channel(model_of(prefill.job), link)
+        between = channel(cost_model_of(prefill.job), link)
         vars(self).update(prefill=prefill, decode=decode.decoding(), channel=between)
 
     def __repr__(self) -> str:
@@ -362,7 +362,7 @@ class Pools(Immutable):
 
     def halves(self, load: Load) -> tuple[Load, Load]:
         """The load of prefill servers, one token of each request; and that of decode servers, the rest."""
-        read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decoded(load)
+        read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decode_load(load)
         return read, self.decode.drafting(rest)
 
     def run(
@@ -375,16 +375,16 @@ class Pools(Immutable):
         warm_up: int = 0,
         max_ttft_s: float | None = None,
         max_tpot_s: float | None = None,
-    ) -> SimulatedPools:
+    ) -> PoolSimulation:
         """A load served. A `router` chooses the prefill server of a prompt, and the decode server of a cache.
 
         All else is as in `Profile.run`.
         """
         said = {"prefill_replicas": prefill_replicas, "decode_replicas": decode_replicas}
         replicas = [integer(name, value, 1, REPLICAS) for name, value in said.items()]
-        name = dealing(router, max(replicas))
+        name = check_router(router, max(replicas))
         asked, load = load, self.decode.short(self.prefill.short(load))
-        counted = counts(asked, load, warm_up, max_ttft_s, max_tpot_s)
+        counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)
         goes_on = load.generate > 1
         if not goes_on.any():
             raise InputError("pools: no request has a second token, decode servers have nothing to do")
@@ -399,9 +399,9 @@ class Pools(Immutable):
         run = run_pools(first, routers, load, [time_s if more else None for more, time_s in sent])
         if not any(place >= 0 for place in run.decode.place):
             raise InputError("pools: every client leaves before its cache is sent; nothing is decoded")
-        one = SimulatedReplicas.of_run(self.prefill, run.prefill, read, counted["warm_up"])
-        two = SimulatedReplicas.of_run(self.decode, run.decode, rest, counted["warm_up"])
-        return SimulatedPools.of_run(one, two, run, load, self.channel, **counted)
+        one = ReplicaSimulation.of_run(self.prefill, run.prefill, read, counted["warm_up"])
+        two = ReplicaSimulation.of_run(self.decode, run.decode, rest, counted["warm_up"])
+        return PoolSimulation.of_run(one, two, run, load, self.channel, **counted)
 
     def routers(
         self, name: str, replicas: tuple[int, int], loads: tuple[Load, Load]
@@ -421,7 +421,7 @@ def _server(
     """A prefill or decode server; InputError where it has no room for one of the requests `checked`."""
     room = profile.capacity(checked.longest)
     check_load(checked, room, profile.policy)
-    return kind(profile.prices(), profile.policy, room, load, Course(arrival_s.tolist()))
+    return kind(profile.prices(), profile.policy, room, load, RequestTimeline(arrival_s.tolist()))
 
 
 def _routers(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from .load import Load
 
 
-class Blocks:
+class BlockPool:
     """Counts of blocks, `total` and `free`, of `size` tokens each; and of the blocks that decode steps take.
 
     A sequence that decodes writes a token a step, and takes a block in each step in which its context is a
@@ -85,7 +85,7 @@ class PrefixCache:
     order in which they were freed, of one request the last blocks first.
     """
 
-    def __init__(self, load: Load, blocks: Blocks) -> None:
+    def __init__(self, load: Load, blocks: BlockPool) -> None:
         self.hashes, covered, self.tokens = load.hashed(blocks.size)
         self.covered: list[int] = covered.tolist()
         self.blocks = blocks

@@ -41,11 +41,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.request.workload import LONGEST
-from llmir.base.arguments import choice, integer, number, read, shown
+from llmir.base.arguments import choice, integer, number, parse_field, show_value
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError, UnreadableError
 from llmir.base.names import plain
-from llmir.base.readers import Budget, contents, decoded, table
+from llmir.base.readers import Budget, decode_text, read_bytes, table
 from llmir.base.values import Figures, Immutable, figure
 
 GROUP = 256  # requests that are drawn together
@@ -53,7 +53,7 @@ GROUPS = 64  # groups that are kept
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Yields(Immutable):
+class AcceptedTokens(Immutable):
     """Tokens that each step yields of each request: the drafts before the first wrong one, and one more.
 
     `tokens` drafts are verified in a step, each right with chance `acceptance`. Of each request as many steps
@@ -156,9 +156,9 @@ class Load(Figures):
         return np.minimum(self.leave_s, np.inf if self.timeout_s is None else self.timeout_s)
 
     @figure
-    def yields(self) -> Yields | None:
+    def yields(self) -> AcceptedTokens | None:
         """Tokens that each step yields of each request; None without drafts, where it is one."""
-        return self.drafts and Yields(*self.drafts, self.seed, self.generate - 1)
+        return self.drafts and AcceptedTokens(*self.drafts, self.seed, self.generate - 1)
 
     @property
     def shares(self) -> bool:
@@ -240,7 +240,7 @@ class Load(Figures):
 Draw = Callable[[np.random.Generator, int], Array]
 
 
-class Law(NamedTuple):
+class LengthDistribution(NamedTuple):
     """A distribution: what its numbers are, the least of each, and how so many lengths are drawn."""
 
     takes: tuple[str, ...]
@@ -249,27 +249,33 @@ class Law(NamedTuple):
 
 
 LAWS = {
-    "constant": Law(("tokens",), (1,), lambda rng, count, tokens: np.full(count, tokens)),
-    "uniform": Law(("least", "most"), (1, 1), lambda rng, n, a, b: rng.integers(int(a), int(b) + 1, n)),
-    "normal": Law(("mean", "deviation"), (1, 0), lambda rng, n, mean, by: rng.normal(mean, by, n)),
-    "exponential": Law(("mean",), (1,), lambda rng, n, mean: rng.exponential(mean, n)),
+    "constant": LengthDistribution(("tokens",), (1,), lambda rng, count, tokens: np.full(count, tokens)),
+    "uniform": LengthDistribution(
+        ("least", "most"), (1, 1), lambda rng, n, a, b: rng.integers(int(a), int(b) + 1, n)
+    ),
+    "normal": LengthDistribution(
+        ("mean", "deviation"), (1, 0), lambda rng, n, mean, by: rng.normal(mean, by, n)
+    ),
+    "exponential": LengthDistribution(("mean",), (1,), lambda rng, n, mean: rng.exponential(mean, n)),
     # `sigma` is the deviation of the logarithm; the mean is median · exp(sigma² / 2).
-    "lognormal": Law(("median", "sigma"), (1, 0), lambda rng, n, m, s: rng.lognormal(log(m), s, n)),
+    "lognormal": LengthDistribution(
+        ("median", "sigma"), (1, 0), lambda rng, n, m, s: rng.lognormal(log(m), s, n)
+    ),
 }
 
 
-def lengths(name: str, said: object) -> Draw:
+def length_distribution(name: str, said: object) -> Draw:
     """What draws lengths as `said`, a number of tokens or a law with its numbers; at least 1, rounded.
 
     InputError for a law that nobody knows, or numbers that it does not take.
     """
     word, _, numbers = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
     if not word.isidentifier():
-        tokens = integer(name, read(said) if isinstance(said, str) else said, 1, LONGEST)
+        tokens = integer(name, parse_field(said) if isinstance(said, str) else said, 1, LONGEST)
         word, values = "constant", [float(tokens)]
     else:
         law = LAWS[choice(name, word, tuple(LAWS))]
-        values = [read(value.strip()) for value in numbers.split(",")] if numbers else []
+        values = [parse_field(value.strip()) for value in numbers.split(",")] if numbers else []
         if len(values) != len(law.takes):
             raise InputError(f"{name}: {word} takes {' and '.join(law.takes)}, got {said!r}")
         pairs = zip(law.takes, values, law.least, strict=True)
@@ -287,7 +293,7 @@ def lengths(name: str, said: object) -> Draw:
     return draw
 
 
-def drawn(
+def sample_load(
     requests: int,
     prompt: object,
     generate: object,
@@ -303,14 +309,14 @@ def drawn(
     A share `cancel` of them is cancelled after a random part of the answer.
     """
     streams = [np.random.default_rng(seq) for seq in np.random.SeedSequence(seed).spawn(4)]
-    tokens = lengths("prompt", prompt)(streams[0], requests)
-    answers = lengths("generate", generate)(streams[1], requests)
-    comes = np.zeros(requests) if rate is None else arrivals(rate, requests, burstiness, streams[2])
+    tokens = length_distribution("prompt", prompt)(streams[0], requests)
+    answers = length_distribution("generate", generate)(streams[1], requests)
+    comes = np.zeros(requests) if rate is None else arrival_times(rate, requests, burstiness, streams[2])
     load = Load(tokens, answers, np.zeros_like(tokens), comes, users, seed=seed)
     return load.cancelled(cancel, streams[3]) if cancel else load
 
 
-def arrivals(rate: float, requests: int, burstiness: float, rng: np.random.Generator) -> Array:
+def arrival_times(rate: float, requests: int, burstiness: float, rng: np.random.Generator) -> Array:
     """Random arrival times, `rate` a second on average; gaps have a gamma law with the shape `burstiness`.
 
     1 is a Poisson process; n is what each of n servers gets of one, if they are sent requests in turn.
@@ -318,7 +324,7 @@ def arrivals(rate: float, requests: int, burstiness: float, rng: np.random.Gener
     return np.cumsum(rng.gamma(burstiness, 1 / (rate * burstiness), requests))
 
 
-def turned(load: Load, turns: object, think_s: float, seed: int) -> Load:
+def session_turns(load: Load, turns: object, think_s: float, seed: int) -> Load:
     """The same requests as turns of sessions: prompts begin with all earlier prompts and answers.
 
     `turns` is the law of how many a session has. Sessions begin when requests came; before each later turn
@@ -326,7 +332,7 @@ def turned(load: Load, turns: object, think_s: float, seed: int) -> Load:
     server finds if it still has them.
     """
     one, two = (np.random.default_rng(seq) for seq in np.random.SeedSequence((seed, 1)).spawn(2))
-    ends = np.cumsum(lengths("turns", turns)(one, len(load)))
+    ends = np.cumsum(length_distribution("turns", turns)(one, len(load)))
     sessions = np.searchsorted(ends, np.arange(len(load)), side="right")
     first = np.concatenate([[0], ends])[sessions]
     until = np.concatenate([[0], np.cumsum(load.prompt + load.generate)])
@@ -345,7 +351,7 @@ BUDGET = Budget(bytes=2 << 30, nodes=0, depth=0)
 FIRST = 5  # wrong rows that an error names
 
 
-class Form(NamedTuple):
+class TraceFormat(NamedTuple):
     """The names of a row's time, prompt and answer, and the seconds of a time; and of cancellations.
 
     Those are the tokens after which a client leaves, and the time at which it does.
@@ -370,14 +376,14 @@ def _clock(text: Any) -> float:
 
 
 CSV = (
-    Form("TIMESTAMP", "ContextTokens", "GeneratedTokens", _clock),
-    Form("arrived_at", "num_prefill_tokens", "num_decode_tokens", float),
-    Form("arrival_s", "prompt", "generate", float, "cancel_tokens", "cancel_s"),
+    TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens", _clock),
+    TraceFormat("arrived_at", "num_prefill_tokens", "num_decode_tokens", float),
+    TraceFormat("arrival_s", "prompt", "generate", float, "cancel_tokens", "cancel_s"),
 )
-JSON = Form("timestamp", "input_length", "output_length", lambda ms: float(ms) / 1000)
+JSON = TraceFormat("timestamp", "input_length", "output_length", lambda ms: float(ms) / 1000)
 
 
-def trace(path: Path, speed: float = 1.0) -> Load:
+def trace_load(path: Path, speed: float = 1.0) -> Load:
     """The requests of a file, `speed` times as fast; the first comes at 0.
 
     They come closer together by `speed`, but clients that leave wait as long. InputError for a file that is
@@ -389,7 +395,7 @@ def trace(path: Path, speed: float = 1.0) -> Load:
         rows = list(_json(path) if path.suffix.lower() in (".jsonl", ".json") else _csv(path))
     except UnreadableError as error:
         raise InputError(f"{name}: {error}") from None
-    found: list[Row] = []
+    found: list[TraceRow] = []
     wrong = []
     for place, (line, row) in enumerate(rows, 1):
         why = row if isinstance(row, str) else "comes before a row above" if _before(row, found) else None
@@ -402,7 +408,7 @@ def trace(path: Path, speed: float = 1.0) -> Load:
         raise InputError(f"{name}: {'; '.join(wrong[:FIRST])}{more}")
     if not found:
         raise InputError(f"{name}: has no requests")
-    columns = {name: np.array([getattr(row, name) for row in found]) for name in Row._fields[:-1]}
+    columns = {name: np.array([getattr(row, name) for row in found]) for name in TraceRow._fields[:-1]}
     time, prompt = columns["time_s"], columns["prompt"]
     stops, leaves = columns["stops"], columns["leave_s"]
     return Load(
@@ -416,7 +422,7 @@ def trace(path: Path, speed: float = 1.0) -> Load:
     )
 
 
-class Row(NamedTuple):
+class TraceRow(NamedTuple):
     """A request: when it comes, its tokens, after how many and how many seconds its client leaves."""
 
     time_s: float
@@ -427,11 +433,11 @@ class Row(NamedTuple):
     hashes: tuple[int, ...]
 
 
-def _before(row: Row, rows: list[Row]) -> bool:
+def _before(row: TraceRow, rows: list[TraceRow]) -> bool:
     return bool(rows) and row.time_s < rows[-1].time_s
 
 
-Lines = Iterator[tuple[int, "Row | str"]]  # and in place of a row what is wrong with it
+Lines = Iterator[tuple[int, "TraceRow | str"]]  # and in place of a row what is wrong with it
 
 
 def _csv(path: Path) -> Lines:
@@ -446,20 +452,20 @@ def _csv(path: Path) -> Lines:
 
 
 def _json(path: Path) -> Lines:
-    for line, text in enumerate(decoded(contents(path, BUDGET), BUDGET).splitlines(), 1):
+    for line, text in enumerate(decode_text(read_bytes(path, BUDGET), BUDGET).splitlines(), 1):
         if text.strip():
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError):
                 row = None
-            yield line, _row(JSON, row) if isinstance(row, dict) else f"no JSON object, {shown(text)}"
+            yield line, _row(JSON, row) if isinstance(row, dict) else f"no JSON object, {show_value(text)}"
 
 
-class _WrongError(Exception):
+class _TraceRowError(Exception):
     """What is wrong with a row."""
 
 
-def _row(form: Form, row: Mapping[str, Any]) -> Row | str:
+def _row(form: TraceFormat, row: Mapping[str, Any]) -> TraceRow | str:
     """A row's request, or what is wrong with it."""
     if missing := [name for name in form[:3] if row.get(name) in (None, "")]:
         return f"{missing[0]} is missing"
@@ -472,22 +478,24 @@ def _row(form: Form, row: Mapping[str, Any]) -> Row | str:
         if form.cancel_s and row.get(form.cancel_s) not in (None, ""):
             leave_s = _time(form, form.cancel_s, row) - time_s
             if leave_s <= 0:
-                return f"{form.cancel_s} is {shown(row[form.cancel_s])}, expected a time after {form.time}"
-    except _WrongError as wrong:
+                return (
+                    f"{form.cancel_s} is {show_value(row[form.cancel_s])}, expected a time after {form.time}"
+                )
+    except _TraceRowError as wrong:
         return str(wrong)
     hashes = row.get("hash_ids") or ()
     if not isinstance(hashes, list | tuple) or not all(type(each) is int for each in hashes):
-        return f"hash_ids is {shown(hashes)}, expected a list of integers"
-    return Row(time_s, prompt, generate, stops, leave_s, tuple(hashes))
+        return f"hash_ids is {show_value(hashes)}, expected a list of integers"
+    return TraceRow(time_s, prompt, generate, stops, leave_s, tuple(hashes))
 
 
-def _time(form: Form, name: str, row: Mapping[str, Any]) -> float:
+def _time(form: TraceFormat, name: str, row: Mapping[str, Any]) -> float:
     try:
         time_s = form.seconds(row[name])
     except (ValueError, TypeError, OverflowError):
         time_s = -1.0
     if not 0 <= time_s < inf:
-        raise _WrongError(f"{name} is {shown(row[name])}, expected a time from 0 up")
+        raise _TraceRowError(f"{name} is {show_value(row[name])}, expected a time from 0 up")
     return time_s
 
 
@@ -497,5 +505,5 @@ def _tokens(name: str, cell: Any, most: int) -> int:
     except (ValueError, TypeError, OverflowError):
         count = -1.0
     if not (1 <= count <= most and count.is_integer()):
-        raise _WrongError(f"{name} is {shown(cell)}, expected tokens from 1 to {most:,}")
+        raise _TraceRowError(f"{name} is {show_value(cell)}, expected tokens from 1 to {most:,}")
     return int(count)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.base.dataclass import dataclass
-from llmir.base.formats import Paged, Result
+from llmir.base.formats import PageExport, Result
 from llmir.base.values import Figures, figure
 
-from .result import Simulation, Spread
+from .result import LatencySpread, Simulation
 
 # Student's t at 97.5%, by degrees of freedom from 1; beyond, 1.96 is 5% less at most.
 STUDENT = (
@@ -31,7 +31,7 @@ class Interval(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Replications(Figures, Result, Paged):
+class Replications(Figures, Result, PageExport):
     """Runs that differ by their seeds alone."""
 
     runs: tuple[Simulation, ...]
@@ -43,7 +43,7 @@ class Replications(Figures, Result, Paged):
         found = {name: [spread for run in each if (spread := run[name])] for name in each[0]}
         whole = {name: np.array(spreads) for name, spreads in found.items() if len(spreads) == len(self.runs)}
         return {
-            name: dict(zip(Spread._fields, map(_interval, columns.T), strict=True))
+            name: dict(zip(LatencySpread._fields, map(_interval, columns.T), strict=True))
             for name, columns in whole.items()
         }
 
@@ -83,7 +83,7 @@ class Replications(Figures, Result, Paged):
 
 
 @dataclass(frozen=True, eq=False)
-class Rates(Figures, Result, Paged):
+class RateSeries(Figures, Result, PageExport):
     """Runs of one server, each at another rate, or so many replications at each rate."""
 
     runs: tuple[Simulation, ...] | tuple[Replications, ...]

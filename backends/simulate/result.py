@@ -20,16 +20,16 @@ import numpy as np
 from llmir.backends.cost.channel import Channel
 from llmir.backends.request.workload import Workload
 from llmir.base.dataclass import dataclass
-from llmir.base.formats import Paged, Result
+from llmir.base.formats import PageExport, Result
 from llmir.base.values import Figures, figure
 from llmir.hw.device import Device
-from llmir.hw.prices import spent
+from llmir.hw.prices import operating_cost
 
 from .cluster import RunningPools, RunningReplicas, serve
 from .drafts import Drafts
 from .load import Array, Load
-from .server import FOREVER, LOG, Capacity, Policy, Server, gaps
-from .step_times import Prices
+from .server import FOREVER, LOG, Capacity, Policy, Server, token_gaps
+from .step_times import StepTimes
 
 
 class Profile(Protocol):
@@ -46,7 +46,7 @@ class Profile(Protocol):
     def of(self, longest: int) -> Workload:
         """Its workload at requests of at most `longest` tokens."""
 
-    def prices(self) -> Prices:
+    def prices(self) -> StepTimes:
         """The times of its steps."""
 
 
@@ -55,7 +55,9 @@ FEW = 50  # requests; the waits of fewer say too little about growth
 ENOUGH = 3000  # requests with which a server is saturated
 
 
-def within(ttft_s: Array, tpot_s: Array, most_ttft_s: float | None, most_tpot_s: float | None) -> Array:
+def within_limits(
+    ttft_s: Array, tpot_s: Array, most_ttft_s: float | None, most_tpot_s: float | None
+) -> Array:
     """Whether each request is within the limits of TTFT and TPOT, which is NaN of a single token."""
     found = np.ones(ttft_s.shape, dtype=bool)
     if most_ttft_s is not None:
@@ -65,7 +67,7 @@ def within(ttft_s: Array, tpot_s: Array, most_ttft_s: float | None, most_tpot_s:
     return found
 
 
-def growth(arrival_s: Array, queue_s: Array) -> float:
+def wait_growth(arrival_s: Array, queue_s: Array) -> float:
     """Seconds by which waits grow in a second: the slope of a line fitted to all but the first fifth."""
     part = slice(len(arrival_s) // 5, None)
     comes, waits = arrival_s[part] - arrival_s[part].mean(), queue_s[part] - queue_s[part].mean()
@@ -73,7 +75,7 @@ def growth(arrival_s: Array, queue_s: Array) -> float:
     return float(comes @ waits) / spread if spread else 0.0
 
 
-def saturated(prices: Prices, policy: Policy, capacity: Capacity, load: Load) -> float:
+def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load: Load) -> float:
     """Requests a second that a server answers while some always wait: no larger rate is stable.
 
     That is the saturation rule (Baccelli and Foss 1995). `ENOUGH` requests of the load, again and again if it
@@ -89,11 +91,20 @@ def saturated(prices: Prices, policy: Policy, capacity: Capacity, load: Load) ->
     return (last - first) / float(ends[last] - ends[first])
 
 
-COURSE = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made", "joined_s", "resumed_s")
+TIMELINE_COLUMNS = (
+    "arrival_s",
+    "start_s",
+    "first_s",
+    "end_s",
+    "preemptions",
+    "made",
+    "joined_s",
+    "resumed_s",
+)
 QUANTILES = (50, 90, 99)
 
 
-class Spread(NamedTuple):
+class LatencySpread(NamedTuple):
     """The mean and percentiles of some seconds."""
 
     mean: float
@@ -106,7 +117,7 @@ FULL = 0.9  # of the blocks: with less in use more room would change little
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation(Figures, Result, Paged):
+class Simulation(Figures, Result, PageExport):
     """The requests of a `load`, served by an engine with the program, device and limits of a `profile`.
 
     Arrays by request, times in seconds: `arrival_s`, `start_s` when it is first read, `first_s` when it has
@@ -142,7 +153,7 @@ class Simulation(Figures, Result, Paged):
     @classmethod
     def of(cls, profile: Profile, server: Server, load: Load, **counted: Any) -> Simulation:
         """The result when a server has served a load; `counted` is what `counts` gives."""
-        columns = {name: np.array(getattr(server.course, name)) for name in COURSE}
+        columns = {name: np.array(getattr(server.course, name)) for name in TIMELINE_COLUMNS}
         arrays: dict[str, Any] = {**columns, "cached": np.array(server.cached), "log": server.events}
         return cls(profile, server.capacity, load, most_blocks=server.most_held, **arrays, **counted)
 
@@ -184,17 +195,17 @@ class Simulation(Figures, Result, Paged):
     @figure
     def ttft_s(self) -> Array:
         """From arrival to first token; NaN where there is none."""
-        return between(self.arrival_s, self.first_s)
+        return elapsed(self.arrival_s, self.first_s)
 
     @figure
     def queue_s(self) -> Array:
         """From arrival until the prompt is first read; NaN where it never was."""
-        return between(self.arrival_s, self.start_s)
+        return elapsed(self.arrival_s, self.start_s)
 
     @figure
     def prefill_s(self) -> Array:
         """From when the prompt is first read to the first token."""
-        return between(self.start_s, self.first_s)
+        return elapsed(self.start_s, self.first_s)
 
     @figure
     def e2e_s(self) -> Array:
@@ -209,12 +220,12 @@ class Simulation(Figures, Result, Paged):
         return np.asarray(np.divide(self.end_s - self.first_s, later, out=none, where=later > 0))
 
     @figure
-    def latencies(self) -> Mapping[str, Spread | None]:
+    def latencies(self) -> Mapping[str, LatencySpread | None]:
         """The spread of each figure over requests, and of `itl` over tokens; None where there is no value."""
         names = ("ttft", "queue", "prefill", "tpot", "e2e")
-        found = {name: spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in names}
+        found = {name: latency_spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in names}
         last = found.pop("e2e")
-        return {**found, "itl": spread(*self._gaps), "e2e": last}
+        return {**found, "itl": latency_spread(*self._gaps), "e2e": last}
 
     @property
     def _gaps(self) -> tuple[Array, Array]:
@@ -222,12 +233,12 @@ class Simulation(Figures, Result, Paged):
         log = self.log
         if self.warm_up:
             log = log[log[:, LOG.index("start_s")] >= self.arrival_s[self.warm_up]]
-        return gaps(log, self.joined_s, self.resumed_s)
+        return token_gaps(log, self.joined_s, self.resumed_s)
 
     @figure
     def within(self) -> Array:
         """Of each request, whether it is within the limits."""
-        return ~self.given_up & within(self.ttft_s, self.tpot_s, self.max_ttft_s, self.max_tpot_s)
+        return ~self.given_up & within_limits(self.ttft_s, self.tpot_s, self.max_ttft_s, self.max_tpot_s)
 
     @property
     def goodput(self) -> float | None:
@@ -260,7 +271,9 @@ class Simulation(Figures, Result, Paged):
         """
         if self.load.users or len(self.load) < FEW:
             return None
-        return (self.load.rate or 0.0) > self.largest_rate or growth(self.arrival_s, self._waits) > GROWTH
+        return (self.load.rate or 0.0) > self.largest_rate or wait_growth(
+            self.arrival_s, self._waits
+        ) > GROWTH
 
     @property
     def _waits(self) -> Array:
@@ -270,7 +283,7 @@ class Simulation(Figures, Result, Paged):
     @figure
     def largest_rate(self) -> float:
         """Requests a second that the server answers at most; at lower rates it is stable."""
-        return saturated(self.profile.prices(), self.policy, self.capacity, self.load)
+        return saturation_rate(self.profile.prices(), self.policy, self.capacity, self.load)
 
     @property
     def requests_per_s(self) -> float:
@@ -307,10 +320,10 @@ class Simulation(Figures, Result, Paged):
         return float(count @ self.events["decodes"] / max(count.sum(), 1))
 
     @property
-    def spending(self) -> Spending:
+    def spending(self) -> ServingCost:
         """What the devices cost and draw, during steps and over all the time."""
 
-        return spending(self)
+        return serving_cost(self)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -378,17 +391,17 @@ class Simulation(Figures, Result, Paged):
         return f"<Simulation {where}: {len(self.load):,} requests, {self.policy.name}>"
 
 
-def between(first: Array, then: Array) -> Array:
+def elapsed(first: Array, then: Array) -> Array:
     """Seconds from `first` to `then`, by request; NaN where `then` never was."""
     return np.asarray(np.subtract(then, first, out=np.full(len(then), np.nan), where=then < FOREVER))
 
 
-def spread(seconds: Array, weights: Array | None = None) -> Spread | None:
+def latency_spread(seconds: Array, weights: Array | None = None) -> LatencySpread | None:
     """The spread of seconds, each counted as often as its weight says; NaN does not count. None of none."""
     if weights is None:
         known = seconds[~np.isnan(seconds)]
         each = map(float, np.percentile(known, QUANTILES)) if known.size else ()
-        return Spread(float(known.mean()), *each) if known.size else None
+        return LatencySpread(float(known.mean()), *each) if known.size else None
     if not (some := weights > 0).any():
         return None
     seconds, weights = seconds[some], weights[some]
@@ -396,14 +409,14 @@ def spread(seconds: Array, weights: Array | None = None) -> Spread | None:
     until = np.cumsum(weights[order])
     places = np.searchsorted(until, np.array(QUANTILES) / 100 * until[-1])
     mean = float(seconds @ weights / until[-1])
-    return Spread(mean, *map(float, seconds[order][np.minimum(places, len(order) - 1)]))
+    return LatencySpread(mean, *map(float, seconds[order][np.minimum(places, len(order) - 1)]))
 
 
 BY_REQUEST = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made", "cached")
 
 
 @dataclass(frozen=True, eq=False)
-class SimulatedReplicas(Simulation):
+class ReplicaSimulation(Simulation):
     """Requests that a `router` sent to several replicas of a server.
 
     `place` is the replica of each request, `step` the replica of each row of the log. `replicas` has a
@@ -419,7 +432,7 @@ class SimulatedReplicas(Simulation):
     @classmethod
     def of_run(
         cls, profile: Profile, run: RunningReplicas, load: Load, warm_up: int = 0, **more: Any
-    ) -> SimulatedReplicas:
+    ) -> ReplicaSimulation:
         """The result of a run that is over; requests that came to no replica are left out."""
         placed = np.array(run.place) >= 0
         place = np.array(run.place)[placed]
@@ -497,7 +510,7 @@ def _none() -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class SimulatedPools(Simulation):
+class PoolSimulation(Simulation):
     """Requests that `prefill` servers read and `decode` servers went on with.
 
     By request `sent_s` is when its cache starts on the `channel`, and `came_s` when it is there; NaN where no
@@ -505,8 +518,8 @@ class SimulatedPools(Simulation):
     and sequences are those of a decode server.
     """
 
-    prefill: SimulatedReplicas | None = None
-    decode: SimulatedReplicas | None = None
+    prefill: ReplicaSimulation | None = None
+    decode: ReplicaSimulation | None = None
     channel: Channel | None = None
     sent_s: Array = field(default_factory=_none)
     came_s: Array = field(default_factory=_none)
@@ -515,13 +528,13 @@ class SimulatedPools(Simulation):
     @classmethod
     def of_run(
         cls,
-        prefill: SimulatedReplicas,
-        decode: SimulatedReplicas,
+        prefill: ReplicaSimulation,
+        decode: ReplicaSimulation,
         run: RunningPools,
         load: Load,
         channel: Channel,
         **counted: Any,
-    ) -> SimulatedPools:
+    ) -> PoolSimulation:
         """The result of a run that is over, from those of both kinds of servers."""
         goes_on = np.array(run.decode.place) >= 0
         shared: dict[str, Any] = {f.name: getattr(prefill, f.name) for f in fields(Simulation) if f.init}
@@ -547,7 +560,7 @@ class SimulatedPools(Simulation):
         return ~np.isnan(self.sent_s)
 
     @property
-    def _both(self) -> tuple[SimulatedReplicas, SimulatedReplicas]:
+    def _both(self) -> tuple[ReplicaSimulation, ReplicaSimulation]:
         assert self.prefill is not None
         assert self.decode is not None
         return self.prefill, self.decode
@@ -577,13 +590,14 @@ class SimulatedPools(Simulation):
     @figure
     def admission_s(self) -> Array:
         """From the arrival of the cache at the decode server until the request is admitted there."""
-        return between(self.came_s, self._of_decode(self._both[1].start_s))
+        return elapsed(self.came_s, self._of_decode(self._both[1].start_s))
 
     @figure
-    def latencies(self) -> Mapping[str, Spread | None]:
+    def latencies(self) -> Mapping[str, LatencySpread | None]:
         """The spread of each figure; `transfer` and `admission` come after prefill."""
         more = {
-            name: spread(getattr(self, f"{name}_s")[self.warm_up :]) for name in ("transfer", "admission")
+            name: latency_spread(getattr(self, f"{name}_s")[self.warm_up :])
+            for name in ("transfer", "admission")
         }
         known = dict(super().latencies)
         head = {name: known.pop(name) for name in ("ttft", "queue", "prefill")}
@@ -628,7 +642,7 @@ class SimulatedPools(Simulation):
             return over
         waits = self.transfer_s + self.admission_s
         known = ~np.isnan(waits)
-        return growth(self.arrival_s[known], waits[known]) > GROWTH
+        return wait_growth(self.arrival_s[known], waits[known]) > GROWTH
 
     @property
     def busy(self) -> float:
@@ -659,7 +673,7 @@ class SimulatedPools(Simulation):
         }
 
 
-class Servers(NamedTuple):
+class ServerUsage(NamedTuple):
     """All `devices` of servers of one kind, which run steps for `busy_s` device-seconds together."""
 
     device: Device
@@ -667,7 +681,7 @@ class Servers(NamedTuple):
     busy_s: float
 
 
-class Spending(NamedTuple):
+class ServingCost(NamedTuple):
     """Cost and energy of a simulation; None where a device has no price or power, or no tokens were made.
 
     Dollars for a million output tokens, over all the time of all devices, and over the time of their steps;
@@ -685,34 +699,34 @@ class Spending(NamedTuple):
         return any(figure is not None for figure in self)
 
 
-def servers(found: Simulation) -> Iterator[Servers]:
+def server_usage(found: Simulation) -> Iterator[ServerUsage]:
     """The servers of a simulation, of each kind."""
-    both = (found.prefill, found.decode) if isinstance(found, SimulatedPools) else (found,)
+    both = (found.prefill, found.decode) if isinstance(found, PoolSimulation) else (found,)
     for part in filter(None, both):
         each = part.job.program.devices
-        copies = len(part.replicas) if isinstance(part, SimulatedReplicas) else 1
-        yield Servers(part.job.device, each * copies, each * float(part.events["time_s"].sum()))
+        copies = len(part.replicas) if isinstance(part, ReplicaSimulation) else 1
+        yield ServerUsage(part.job.device, each * copies, each * float(part.events["time_s"].sum()))
 
 
-def spending(found: Simulation) -> Spending:
+def serving_cost(found: Simulation) -> ServingCost:
     """Cost and energy of all servers of a simulation."""
     tokens, good = int(found.made.sum()), found.goodput
     if not tokens:
-        return Spending(None, None, None, None)
+        return ServingCost(None, None, None, None)
     whole = busy = energy = 0.0
     priced = powered = True
-    for kind in servers(found):
-        rented = spent(
+    for kind in server_usage(found):
+        rented = operating_cost(
             kind.device, kind.devices, tokens / found.duration_s if found.duration_s else float("inf")
         )
-        works = spent(kind.device, 1, tokens / kind.busy_s if kind.busy_s else float("inf"))
+        works = operating_cost(kind.device, 1, tokens / kind.busy_s if kind.busy_s else float("inf"))
         priced, powered = priced and rented.usd_per_mtok is not None, powered and works.watts is not None
         whole += float(rented.usd_per_mtok or 0.0)
         busy += float(works.usd_per_mtok or 0.0)
         energy += float(works.joules_per_token or 0.0)
     usd = whole * tokens / 1e6
     per_usd = good * found.duration_s / usd if good is not None and priced and usd else None
-    return Spending(
+    return ServingCost(
         whole if priced else None,
         busy if priced else None,
         energy if powered else None,

@@ -43,7 +43,7 @@ class Router(ABC):
         """The replica that a request goes to, from 0; `unanswered` are the requests that each has."""
 
 
-def dealing(name: object, replicas: int) -> str:
+def check_router(name: object, replicas: int) -> str:
     """The name of a router, checked; InputError for an unknown one, and for any with one replica."""
     known: str = choice("router", FIRST if name is None else name, tuple(ROUTERS))
     if name is not None and replicas == 1:
@@ -51,7 +51,7 @@ def dealing(name: object, replicas: int) -> str:
     return known
 
 
-class SentPrefixes:
+class PrefixHistory:
     """The hashes that were sent last, `each` of so many tokens: as many as a cache of `tokens` holds.
 
     >>> prefixes = SentPrefixes([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
@@ -155,7 +155,7 @@ class PrefixAware(LeastLoaded):
             )
         known, _, each = load.hashed(capacity.block)
         hashes = [own[: -(-prompt // each)] for own, prompt in zip(known, load.prompt.tolist(), strict=True)]
-        self.sent = [SentPrefixes(hashes, each, capacity.blocks * capacity.block) for _ in range(replicas)]
+        self.sent = [PrefixHistory(hashes, each, capacity.blocks * capacity.block) for _ in range(replicas)]
         self.hashed = [each * len(own) for own in hashes]
 
     def choose(self, request: int, unanswered: Sequence[int]) -> int:

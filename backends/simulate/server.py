@@ -39,9 +39,9 @@ import numpy as np
 from llmir.base.dataclass import dataclass
 from llmir.base.registry import Kind
 
-from .kv_blocks import Blocks, PrefixCache
+from .kv_blocks import BlockPool, PrefixCache
 from .load import Array, Load
-from .step_times import Prices
+from .step_times import StepTimes
 
 
 class Capacity(NamedTuple):
@@ -68,7 +68,7 @@ class Capacity(NamedTuple):
         return self.ranks * self.micro_batches
 
 
-def by_rank(
+def chunks_by_rank(
     chunks: Mapping[int, tuple[int, int]], running: Mapping[int, int], ranks: int
 ) -> list[list[tuple[int, int]]]:
     """The chunks that each rank reads, of chunks by request; `running` has the rank of each request."""
@@ -81,7 +81,7 @@ def by_rank(
 FOREVER = float("inf")
 
 
-class Course:
+class RequestTimeline:
     """By request: when it arrives, is first read, has its first token and ends; preemptions and tokens made.
 
     What has not happened is at infinity. `joined_s` and `resumed_s`, in no order of requests, are when
@@ -98,7 +98,7 @@ class Course:
     def _own(self) -> None:
         self.joined_s, self.resumed_s = array("d"), array("d")
 
-    def beside(self) -> Course:
+    def beside(self) -> RequestTimeline:
         """For another server of the same requests: columns by request are shared."""
         other = copy(self)
         other._own()
@@ -109,17 +109,17 @@ LOG = ("start_s", "time_s", "steps", "decodes", "kept", "new", "reads", "waiting
 row = Struct(f"{len(LOG)}d").pack
 
 
-def table(rows: bytes) -> Array:
+def log_table(rows: bytes) -> Array:
     """Packed rows as an array, with the columns `LOG`."""
     return np.frombuffer(rows).reshape(-1, len(LOG))
 
 
-def column(rows: bytearray, name: str) -> Array:
+def log_column(rows: bytearray, name: str) -> Array:
     """One column of packed rows."""
     return np.frombuffer(rows)[LOG.index(name) :: len(LOG)]
 
 
-def gaps(log: Array, joined_s: Array, resumed_s: Array) -> tuple[Array, Array]:
+def token_gaps(log: Array, joined_s: Array, resumed_s: Array) -> tuple[Array, Array]:
     """Seconds between consecutive tokens of requests, and how many gaps of each length there are.
 
     All gaps of a run of decode steps count as equal, but for those before its first step. That is since the
@@ -258,7 +258,7 @@ class Server:
     )
 
     def __init__(
-        self, prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course
+        self, prices: StepTimes, policy: Policy, capacity: Capacity, load: Load, course: RequestTimeline
     ) -> None:
         self.prices, self.policy, self.capacity, self.course = prices, policy, capacity, course
         self.prompt: list[int] = load.prompt.tolist()
@@ -277,7 +277,7 @@ class Server:
         self._reset()
 
     def _reset(self) -> None:
-        self.blocks = Blocks(self.capacity.blocks, self.capacity.block)
+        self.blocks = BlockPool(self.capacity.blocks, self.capacity.block)
         self.sharing = PrefixCache(self.load, self.blocks) if self.load.shares else None
         self.batch = self.prices.batch()  # None where the sum of contexts says what a step takes
         self.waiting: deque[int] = deque()
@@ -355,7 +355,7 @@ class Server:
     @property
     def events(self) -> Array:
         """The log: a row for each run of decode steps and each other step, with the columns `LOG`."""
-        return table(bytes(self.log))
+        return log_table(bytes(self.log))
 
     @property
     def lacks_blocks(self) -> bool:
@@ -365,7 +365,7 @@ class Server:
     @property
     def most_held(self) -> int:
         """Blocks in use at most."""
-        return int(column(self.log, "blocks").max(initial=0))
+        return int(log_column(self.log, "blocks").max(initial=0))
 
     def unread(self, request: int) -> int:
         """Tokens to read of the first request that waits, if it is admitted now: those not in the cache."""
@@ -536,7 +536,7 @@ class Server:
         if ranks == 1:
             seconds = float(self.prices.step(decodes, sums, chunks))
         else:
-            seconds = self.prices.micro_batch(decodes, sums, by_rank(taken, self.running, ranks))[0]
+            seconds = self.prices.micro_batch(decodes, sums, chunks_by_rank(taken, self.running, ranks))[0]
         held = self.blocks.go(self.step, 1 if decodes else 0)
         tokens = chunks[0][0] if len(chunks) == 1 else sum(new for new, _ in chunks)
         self.log += row(now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
@@ -608,7 +608,7 @@ class Server:
 NEVER = 1 << 62  # a step that none is
 
 
-def alone(server: Server) -> bool:
+def is_deterministic(server: Server) -> bool:
     """Whether all that decides how a server goes on is when requests come, and whether there is room.
 
     It has one rank, and prices that need the sum of contexts only. Its requests share no prefixes and wait as
@@ -626,12 +626,12 @@ def alone(server: Server) -> bool:
     )
 
 
-def quiet(server: Server) -> bool:
+def is_uncontended(server: Server) -> bool:
     """Whether all that have come decode, and half the blocks are left when they end."""
     return not (server.waiting or server.late or server.reading) and 2 * server.demand < server.blocks.total
 
 
-def calmly(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa: PLR0912, PLR0915 (see above)
+def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa: PLR0912, PLR0915 (see above)
     """A server that is `alone` and `quiet` goes on with this request and those after it, while there is room.
 
     They come at `comes_s`, the last of which is never. The first that has not come when there is no room for

@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.step.composition import Batch
+from llmir.backends.step.composition import DecodeBatch
 
-from .kv_blocks import Blocks, PrefixCache
+from .kv_blocks import BlockPool, PrefixCache
 from .load import Array, Load
-from .server import FOREVER, Capacity, Course, Policy, Server, by_rank, row
-from .step_times import Prices
+from .server import FOREVER, Capacity, Policy, RequestTimeline, Server, chunks_by_rank, row
+from .step_times import StepTimes
 
 
 class PipelinedServer(Server):
@@ -114,7 +114,7 @@ class PipelinedServer(Server):
     def _prefill_step(self) -> None:
         """The micro-batch that the policy has filled, with its share of the decodes."""
         chunks, self.chunks = self.chunks, {}
-        ranks = by_rank(chunks, self.running, len(self.on_ranks))
+        ranks = chunks_by_rank(chunks, self.running, len(self.on_ranks))
         self._through(ranks, bool(self.policy.mixes and self.decoding))
         self.clear_s = done_s = self.free_s[-1]
         for request in chunks:
@@ -196,7 +196,7 @@ class PipelinedServer(Server):
 STEPS = 1 << 10  # of a calendar at first
 
 
-class Calendar:
+class StepCalendar:
     """A whole number for each step to come, 0 at first."""
 
     def __init__(self) -> None:
@@ -218,13 +218,13 @@ class Calendar:
         return self._values[place : place + steps]
 
 
-class SpeculativeBatch(Batch):
+class SpeculativeDecodeBatch(DecodeBatch):
     """The tokens that all sequences have cached together, which grow by what each step yields."""
 
     def __init__(self) -> None:
         super().__init__(())
         self._now = self._total = 0
-        self._yields = Calendar()
+        self._yields = StepCalendar()
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -254,14 +254,14 @@ class SpeculativeBatch(Batch):
         return [found]
 
 
-class SpeculativeBlocks(Blocks):
+class SpeculativeBlockPool(BlockPool):
     """Blocks of sequences that take slots for all drafts of a step, those that turn out wrong too."""
 
     __slots__ = ("_due",)
 
     def __init__(self, total: int, size: int) -> None:
         super().__init__(total, size)
-        self._due = Calendar()
+        self._due = StepCalendar()
 
     def begin(self, step: int, more: Array) -> None:
         """A sequence decodes from this step on, and takes so many blocks in each of its steps."""
@@ -285,7 +285,7 @@ class SpeculativeBlocks(Blocks):
         return int(np.searchsorted(taken, self.free - spare, side="right"))
 
 
-class Schedule(NamedTuple):
+class SequenceSchedule(NamedTuple):
     """The steps of a sequence, from `step` on with `context` tokens cached.
 
     `made` are the tokens that it has made after each step, `held` the blocks that it holds in each.
@@ -306,10 +306,10 @@ class SpeculativeServer(Server):
 
     def _reset(self) -> None:
         super()._reset()
-        self.batch: SpeculativeBatch = SpeculativeBatch()
-        self.blocks: SpeculativeBlocks = SpeculativeBlocks(self.capacity.blocks, self.capacity.block)
+        self.batch: SpeculativeDecodeBatch = SpeculativeDecodeBatch()
+        self.blocks: SpeculativeBlockPool = SpeculativeBlockPool(self.capacity.blocks, self.capacity.block)
         self.sharing = PrefixCache(self.load, self.blocks) if self.load.shares else None
-        self.schedules: dict[int, Schedule] = {}
+        self.schedules: dict[int, SequenceSchedule] = {}
         self.used: Counter[int] = Counter()
 
     def left(self, request: int, end: int) -> int:
@@ -337,7 +337,7 @@ class SpeculativeServer(Server):
         made[-1] = left  # no more than it asked for
         yields = np.diff(made, prepend=0)
         held = -(-(context + made - yields + self.capacity.rows) // size)
-        self.schedules[request] = Schedule(self.step, context, made, held)
+        self.schedules[request] = SequenceSchedule(self.step, context, made, held)
         self.batch.begin(context, yields)
         self.blocks.begin(self.step, np.diff(held, prepend=self.blocks.of(context)))
         heappush(self.ends, (self.step + steps, request))
@@ -361,7 +361,7 @@ class SpeculativeServer(Server):
 LATER = 1 << 32  # added to a seed: decode servers draw other drafts than prefill servers
 
 
-def decoded(load: Load) -> Load:
+def decode_load(load: Load) -> Load:
     """The load of decode servers: requests whose prompts are cached, and which have their first token.
 
     That token is not cached yet, so that it counts as the last token of the prompt: reading it makes the
@@ -391,7 +391,9 @@ class SpeculativeDecodeServer(DecodeServer, SpeculativeServer):
     """A decode server that verifies drafts; there are none beside the first token that it makes."""
 
 
-def server_of(prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course) -> Server:
+def server_of(
+    prices: StepTimes, policy: Policy, capacity: Capacity, load: Load, course: RequestTimeline
+) -> Server:
     """A server that reads prompts and decodes."""
     plain = Server if load.drafts is None else SpeculativeServer
     kind = PipelinedServer if capacity.micro_batches > 1 else plain
@@ -399,7 +401,7 @@ def server_of(prices: Prices, policy: Policy, capacity: Capacity, load: Load, co
 
 
 def decode_server_of(
-    prices: Prices, policy: Policy, capacity: Capacity, load: Load, course: Course
+    prices: StepTimes, policy: Policy, capacity: Capacity, load: Load, course: RequestTimeline
 ) -> Server:
     """A server of a `decoded` load."""
     plain = DecodeServer if load.drafts is None else SpeculativeDecodeServer

@@ -27,18 +27,26 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.kernels.base import DRAFTS
-from llmir.backends.request.speculation import drafting
-from llmir.backends.step.composition import KEPT, Batch, Code, Keeps, Kept, Names, Surface
-from llmir.backends.step.evaluate import Plan, plan
-from llmir.backends.step.sizes import running
+from llmir.backends.request.speculation import draft_program
+from llmir.backends.step.composition import (
+    CACHED_VALUES,
+    DecodeBatch,
+    KvSumBinding,
+    KvSums,
+    Names,
+    Surface,
+    TwoPartFunction,
+)
+from llmir.backends.step.evaluate import StepEvaluator, step_evaluator
+from llmir.backends.step.sizes import batch_program
 from llmir.backends.step.timing import Timing
 from llmir.backends.tape.record import Tape
 from llmir.base.array_namespace import SCALARS, Number
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.binding import Binding, Mixed
+from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import B, C, Dim, Size, T
 
 from .drafts import Drafts
@@ -53,7 +61,7 @@ Row = tuple[int, int, list[float]]  # the first context, the one after the last,
 NONE: Row = (0, 0, [])
 
 
-class Rows(Generic[K]):
+class ContextRows(Generic[K]):
     """A row of values by context for each key, such as a number of sequences.
 
     `values` computes those of a key at an array of contexts.
@@ -78,7 +86,7 @@ class Rows(Generic[K]):
         return known
 
 
-class Counts(dict[float, V]):
+class ValuesByCount(dict[float, V]):
     """A value for each count, such as a number of tokens; `values` computes those of an array of counts.
 
     >>> squares = Counts(lambda counts: (counts**2).tolist(), 4)
@@ -99,19 +107,21 @@ class Counts(dict[float, V]):
 
 DECODE_BLOCK = 128  # numbers of sequences that are priced at once
 
-Priced = tuple[Code, tuple[float, ...]]  # code for the rest; the sequences, and seconds by stage without it
+DecodeCode = tuple[
+    TwoPartFunction, tuple[float, ...]
+]  # code for the rest; the sequences, and seconds by stage without it
 
 
-class Decoding:
+class DecodeTimes:
     """Seconds of a micro-batch that only decodes, on each pipeline stage of a plan.
 
     Prices of most ops depend on the number of sequences alone: they are evaluated for many numbers at once.
     Recorded code prices the others, which read the KV cache, and what the engine adds.
     """
 
-    def __init__(self, of: Plan, keeps: Keeps) -> None:
+    def __init__(self, of: StepEvaluator, keeps: KvSums) -> None:
         self.of, self.keeps = of, keeps
-        self._priced = Counts(self._prices, DECODE_BLOCK)
+        self._priced = ValuesByCount(self._prices, DECODE_BLOCK)
         self._code = cache(self._recorded)
 
     def __call__(self, sequences: float, sums: Sequence[Number]) -> tuple[Number, ...]:
@@ -119,7 +129,7 @@ class Decoding:
         code, few = self._priced[sequences]
         return (code.many if sums and isinstance(sums[0], np.ndarray) else code)(few, sums)
 
-    def _prices(self, counts: Array) -> list[Priced]:
+    def _prices(self, counts: Array) -> list[DecodeCode]:
         of, at = self.of, Binding(B=counts, T=1, C=0)
         graphs = np.broadcast_to(of.captured(at) if of.host else False, counts.shape).tolist()
         known: dict[bool, list[tuple[float, ...]]] = {}
@@ -128,14 +138,14 @@ class Decoding:
             known[graph] = [*zip(*(values.tolist() for values in each), strict=True)]
         return [(self._code(graph), known[graph][i]) for i, graph in enumerate(graphs)]
 
-    def _recorded(self, graph: bool) -> Code:
+    def _recorded(self, graph: bool) -> TwoPartFunction:
         """The code of steps that are launched as a graph, or not."""
         of, tape = self.of, Tape(SCALARS)
         names, few = [f"s{i}" for i in range(len(self.keeps.functions))], [f"t{i}" for i in range(of.depth)]
-        at = Kept(self.keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
+        at = KvSumBinding(self.keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
         late = of.launched(at, graph, late=True)
         busy = tuple(tape.symbol(name) + more for name, more in zip(few, late, strict=True))
-        return Code(tape, ("B", *few), names, of.timing(at, busy, graph).stages)
+        return TwoPartFunction(tape, ("B", *few), names, of.timing(at, busy, graph).stages)
 
 
 Chunks = Sequence[tuple[int, int]]  # new tokens of each prompt that is read, after those that are cached
@@ -143,7 +153,7 @@ AHEAD = 256  # steps that are priced at once where windows fill, if there are mo
 FEW = 24  # which are priced one by one in that time
 
 
-class Step(Protocol):
+class StepEstimator(Protocol):
     """Seconds of a step of `decodes` sequences, and of chunks of prompts.
 
     `sums` are over those that decode: of each of `functions` of the context, the first of which is `C`. They
@@ -164,7 +174,7 @@ class Step(Protocol):
         """
 
 
-class Prices:
+class StepTimes:
     """Steps by a `Step`; what decodes has `kept` tokens cached together, and is a `batch` if windows matter.
 
     Where they do not, there are sums over whole mean contexts, and what lies between is linear. A run of n
@@ -172,14 +182,14 @@ class Prices:
     sums, whatever its length.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepEstimator) -> None:
         self.step = step
-        self._rows = Rows(self._sums)
+        self._rows = ContextRows(self._sums)
         self._known = self._rows.known
 
-    def batch(self) -> Batch | None:
+    def batch(self) -> DecodeBatch | None:
         """An empty one, if steps depend on more than the sum of contexts."""
-        return Batch(self.step.functions) if len(self.step.functions) > 1 else None
+        return DecodeBatch(self.step.functions) if len(self.step.functions) > 1 else None
 
     def micro_batch(
         self, decodes: float, sums: Sequence[Number], ranks: Sequence[Chunks]
@@ -188,7 +198,7 @@ class Prices:
         return self.step.micro_batch(decodes, sums, ranks)
 
     def run(
-        self, decodes: int, kept: int, batch: Batch | None, most: int, seconds: float
+        self, decodes: int, kept: int, batch: DecodeBatch | None, most: int, seconds: float
     ) -> tuple[int, float]:
         """How many steps begin within `seconds`, of `most` at most but one at least, and what they take.
 
@@ -218,7 +228,7 @@ class Prices:
         np.cumsum(np.broadcast_to(seconds, len(contexts) - 1), out=sums[1:])
         return sums
 
-    def _each(self, decodes: int, batch: Batch, most: int, seconds: float) -> tuple[int, float]:
+    def _each(self, decodes: int, batch: DecodeBatch, most: int, seconds: float) -> tuple[int, float]:
         """The same by what the sequences keep before each step."""
         step, spent, steps = self.step, float(self.step(decodes, batch.kept, ())), 1
         if spent * FEW < seconds and most > FEW:
@@ -236,11 +246,11 @@ class Prices:
 
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
 TABLE_BLOCKS = {B * T: 1024, B: 256}  # tokens, and sequences, that are priced at once
-Sums = tuple[float, float, float]
+SumTriple = tuple[float, float, float]
 LONG_S = 16.0  # a step of such kernels waits for no launch, nor for a host that works beside
 
 
-def tabled(plan: Plan) -> bool:
+def has_tables(plan: StepEvaluator) -> bool:
     """Whether its prices are such functions."""
     return len(plan.program.entries) == 1 and all(
         group.size in TABLE_BLOCKS or (group.size is None and all(price.apart for price in group.prices))
@@ -248,38 +258,44 @@ def tabled(plan: Plan) -> bool:
     )
 
 
-class Tables:
+class PrefillTables:
     """Seconds of steps that read prompts, by a plan for which `tabled` holds."""
 
-    def __init__(self, plan: Plan, keeps: Keeps) -> None:
+    def __init__(self, plan: StepEvaluator, keeps: KvSums) -> None:
         self.plan = plan
         self._apart = [group for _, group in plan._groups if group.size is None]
         names = [f"s{i}" for i in range(len(keeps.functions))]
         own = partial(_decoding, keeps, names)
         # Most steps that read prompts are of one kind, so that the other's code is made if it is asked for.
         self._own = [cache(partial(self._attention, kind, own, ("B",), names)) for kind in KINDS]
-        self._rows = [Rows(partial(_row, code)) for code in self._own]
+        self._rows = [ContextRows(partial(_row, code)) for code in self._own]
         self._known = [row.known for row in self._rows]
         self._decodes = self._by_context if keeps.functions == (C,) else self._by_sums
-        self._chunks = [cache(partial(self._attention, kind, _reading, ("B", "T"), ("C",))) for kind in KINDS]
+        self._chunks = [
+            cache(partial(self._attention, kind, _prompt_groups, ("B", "T"), ("C",))) for kind in KINDS
+        ]
         self._reads: list[dict[tuple[int, ...], float]] = [{} for _ in KINDS]
         by_sequences = [
-            Counts(partial(self._by_sequences, kind), TABLE_BLOCKS[B]) for kind in range(len(KINDS))
+            ValuesByCount(partial(self._by_sequences, kind), TABLE_BLOCKS[B]) for kind in range(len(KINDS))
         ]
         self._of = [*enumerate(by_sequences)]
         # Of steps that read many tokens of a prompt at least, and of those that read a few of each.
-        self._steps = [Counts(partial(self._by_tokens, few), TABLE_BLOCKS[B * T]) for few in (False, True)]
+        self._steps = [
+            ValuesByCount(partial(self._by_tokens, few), TABLE_BLOCKS[B * T]) for few in (False, True)
+        ]
 
-    def _by_tokens(self, few: bool, counts: Array) -> Iterator[tuple[float, tuple[int, Counts[Sums]]]]:
+    def _by_tokens(
+        self, few: bool, counts: Array
+    ) -> Iterator[tuple[float, tuple[int, ValuesByCount[SumTriple]]]]:
         """Seconds of what so many tokens take, and what prices the rest of the step."""
         prompt = Binding(B=1, T=2, C=0), Binding(B=counts - 2, T=1, C=0)
-        at = Mixed(prompt) if few else Binding(B=1, T=counts, C=0)
+        at = MixedBinding(prompt) if few else Binding(B=1, T=counts, C=0)
         captured = np.broadcast_to(self.plan.captured(at) if self.plan.host else False, counts.shape)
         kinds = captured.astype(int).tolist()
         seconds = {kind: self._sums(B * T, KINDS[kind], counts).tolist() for kind in set(kinds)}
         return ((seconds[kind][i], self._of[kind]) for i, kind in enumerate(kinds))
 
-    def _by_sequences(self, kind: int, counts: Array) -> Iterator[Sums]:
+    def _by_sequences(self, kind: int, counts: Array) -> Iterator[SumTriple]:
         """Seconds of what so many sequences take; of what an engine adds; and of a step of no kernels.
 
         Such a step takes what the host needs: to launch it, and to schedule and sample.
@@ -298,11 +314,13 @@ class Tables:
         groups = [(of.size, of) for _, of in self.plan._groups if of.size is not None and of.size == size]
         return sum((of(kind, Binding.only(its, counts))[0] for its, of in groups), np.zeros(counts.shape))
 
-    def _attention(self, kind: str, at: Callable[[Tape], Binding], few: Names, late: Names) -> Code:
+    def _attention(
+        self, kind: str, at: Callable[[Tape], Binding], few: Names, late: Names
+    ) -> TwoPartFunction:
         """Seconds of attention alone, as code."""
         tape = Tape(SCALARS)
         there = at(tape)
-        return Code(tape, few, late, [sum(group.sums(kind, there)[0] for group in self._apart)])
+        return TwoPartFunction(tape, few, late, [sum(group.sums(kind, there)[0] for group in self._apart)])
 
     def _by_sums(self, kind: int, decodes: int, sums: Sequence[float]) -> float:
         """Seconds of attention of what decodes."""
@@ -345,32 +363,32 @@ class Tables:
     def _read(self, kind: int, alike: tuple[int, ...]) -> float:
         """Seconds of attention of chunks that are alike, one after another, kept."""
         known, new, cached = self._reads[kind], alike[0], alike[1]
-        if len(known) >= KEPT:
+        if len(known) >= CACHED_VALUES:
             known.clear()
         seconds: float = self._chunks[kind]()((len(alike) // 2, new), (cached,))[0]
         known[alike] = seconds
         return seconds
 
 
-def _decoding(keeps: Keeps, names: Names, tape: Tape) -> Binding:
+def _decoding(keeps: KvSums, names: Names, tape: Tape) -> Binding:
     """Sequences that keep such sums."""
-    return Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
+    return KvSumBinding(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
 
 
-def _reading(tape: Tape) -> Binding:
+def _prompt_groups(tape: Tape) -> Binding:
     """Prompts that are alike."""
     return Binding(**{name: tape.symbol(name) for name in ("B", "T", "C")})
 
 
-def _row(code: Callable[[], Code], decodes: int, contexts: Array) -> Array:
+def _row(code: Callable[[], TwoPartFunction], decodes: int, contexts: Array) -> Array:
     """Values of code at mean contexts of so many sequences."""
     return np.asarray(code().many((decodes,), (decodes * contexts,))[0])
 
 
-class RecordingStep:
+class RecordingEstimator:
     """A `Step` that records of each step with prompts the sequences that decode, their tokens, and chunks."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepEstimator) -> None:
         self._step, self.functions = step, step.functions
         self.prefills: list[tuple[int, int, Chunks]] = []
 
@@ -390,18 +408,18 @@ class RecordingStep:
         return self._step.micro_batch(decodes, sums, ranks)
 
 
-class RecordingPrices(Prices):
+class RecordingStepTimes(StepTimes):
     """Prices of recorded steps; the sums of decode steps are those of `prices`, which are not recorded."""
 
-    def __init__(self, prices: Prices) -> None:
+    def __init__(self, prices: StepTimes) -> None:
         vars(self).update(vars(prices))
-        self.step = self.recorded = RecordingStep(prices.step)
+        self.step = self.recorded = RecordingEstimator(prices.step)
 
 
 D = TypeVar("D", int, float)
 
 
-class PricedStep:
+class ProgramEstimator:
     """Steps of a program. Each sequence that decodes counts with its own context.
 
     Steps that read prompts are looked up in tables, where prices allow that (`tabled`). Sequences that decode
@@ -409,16 +427,16 @@ class PricedStep:
     micro-batch may begin again: it is through the pipeline, and the first stage is free.
     """
 
-    def __init__(self, program: Program, model: Model) -> None:
+    def __init__(self, program: Program, model: DeviceCostModel) -> None:
         if not model.symbolic:
             raise InputError(f"simulate: {model.name} is a model of numbers; steps are of llmir's own")
         self.model, self.surface = model, Surface(program, model)
         self._keeps, self._parts = self.surface._keeps, in_flight(program)
         self._first = 0 if C in self._keeps.functions else 1  # contexts, where prices do not read them
         self.functions = (C,)[: self._first] + self._keeps.functions
-        own = None if program.splits or self._parts > 1 else plan(program, model)
-        self._tables = Tables(own, self._keeps) if own and tabled(own) else None
-        self._decoding = Decoding(self.surface._plan(True, False), self._keeps)
+        own = None if program.splits or self._parts > 1 else step_evaluator(program, model)
+        self._tables = PrefillTables(own, self._keeps) if own and has_tables(own) else None
+        self._decoding = DecodeTimes(self.surface._plan(True, False), self._keeps)
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
         """Seconds from this step to the next."""
@@ -473,7 +491,7 @@ def in_flight(program: Program) -> int:
     return program.micro_batches if program.micro_batches > 1 else len(program.entries)
 
 
-class SpeculativeStep:
+class SpeculativeEstimator:
     """Steps in which each sequence that decodes has a row for its last token and one for each draft.
 
     All that decode are priced at their mean context, which over-counts windows that some have not filled.
@@ -483,17 +501,18 @@ class SpeculativeStep:
 
     functions: tuple[Dim, ...] = (C,)
 
-    def __init__(self, program: Program, model: Model, drafts: Drafts) -> None:
-        self.drafts, self._plain = drafts, PricedStep(program, model)
+    def __init__(self, program: Program, model: DeviceCostModel, drafts: Drafts) -> None:
+        self.drafts, self._plain = drafts, ProgramEstimator(program, model)
         new = drafts.rows
         self._verify, self._last = (
-            _Step(running(of, [(1, new, 1)], "")[0], model, new) for of in (drafts.verify, program)
+            _VerifyStep(batch_program(of, [(1, new, 1)], "")[0], model, new)
+            for of in (drafts.verify, program)
         )
-        drafter = drafting(program, drafts.drafter)
-        self._draft = _Step(running(drafter, [(1, 1, 1)], "")[0], model, 1) if drafter else None
-        self._reads = PricedStep(drafter, model) if drafter else None
-        self._rows = Rows(self._seconds)
-        self._drafts = Rows(self._drafting)
+        drafter = draft_program(program, drafts.drafter)
+        self._draft = _VerifyStep(batch_program(drafter, [(1, 1, 1)], "")[0], model, 1) if drafter else None
+        self._reads = ProgramEstimator(drafter, model) if drafter else None
+        self._rows = ContextRows(self._seconds)
+        self._drafts = ContextRows(self._drafting)
         self._logits: dict[int, float] = {}
 
     def __call__(self, decodes: int, sums: Sequence[Number], chunks: Chunks) -> Number:
@@ -568,13 +587,13 @@ class SpeculativeStep:
         return seconds, seconds
 
 
-class _Step:
+class _VerifyStep:
     """Seconds of steps in which all sequences have so many `new` tokens."""
 
-    def __init__(self, program: Program, model: Model, new: int) -> None:
-        self._plan: Plan = plan(program, model)
+    def __init__(self, program: Program, model: DeviceCostModel, new: int) -> None:
+        self._plan: StepEvaluator = step_evaluator(program, model)
         self._new = new
-        self._codes: dict[bool, Code] = {}
+        self._codes: dict[bool, TwoPartFunction] = {}
 
     def many(self, sequences: int, contexts: Array) -> Array:
         """Seconds of a step of so many sequences, at each context."""
@@ -584,6 +603,6 @@ class _Step:
             tape = Tape(SCALARS)
             at = Binding(B=tape.symbol("B"), T=self._new, C=tape.symbol("C"))
             stages = of.timing(at, of.launched(at, graph), graph).stages
-            self._codes[graph] = Code(tape, ("B",), ("C",), stages)
+            self._codes[graph] = TwoPartFunction(tape, ("B",), ("C",), stages)
         (seconds,) = self._codes[graph].many((sequences,), (contexts,))
         return np.broadcast_to(seconds, len(contexts)).astype(float)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.memory.caches import policy
 from llmir.backends.tape import numba, python
-from llmir.backends.tape.derivatives import slope
+from llmir.backends.tape.derivatives import derivatives
 from llmir.backends.tape.languages import PRINTERS
 from llmir.base.arguments import MOST, choice, integer
 from llmir.base.array_namespace import Number
@@ -15,9 +15,9 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
 
-from .evaluate import plan
-from .functions import SIZES, Code
-from .sizes import checked, phase_of, running
+from .evaluate import step_evaluator
+from .functions import SIZES, StepFunction
+from .sizes import batch_program, check_sizes, phase_of
 
 STEP = ("batch", "new", "context")
 
@@ -39,7 +39,7 @@ class StepCode:
     def __init__(
         self,
         program: Program,
-        model: Model,
+        model: DeviceCostModel,
         phase: str = "",
         cache_policy: str = "exact",
         by: str = "numpy",
@@ -51,10 +51,10 @@ class StepCode:
             raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
         self.program, self.model, self.phase = program, model, phase
         self.cache_policy = policy(cache_policy).name
-        self._codes: dict[tuple[Program, bool], Code] = {}
+        self._codes: dict[tuple[Program, bool], StepFunction] = {}
         # Where neither images nor whole prompts nor drafts decide which program runs.
         self._plain = not (program.patches or program.splits or "prompt" in program.facts)
-        self._quick: dict[bool, Code] = {}
+        self._quick: dict[bool, StepFunction] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StepCode, (self.program, self.model, self.phase, self.cache_policy, self.by)
@@ -71,8 +71,8 @@ class StepCode:
         return self._checked(batch, new, context)
 
     def _checked(self, batch: Any, new: Any, context: Any) -> StepFigures:
-        step = checked(batch, new, context)
-        program, _, at = running(self.program, [step], self.phase)
+        step = check_sizes(batch, new, context)
+        program, _, at = batch_program(self.program, [step], self.phase)
         single = phase_of(step[1]) == "decode"
         code = self._code(program, single)
         if self._plain and not at.shape:
@@ -86,26 +86,28 @@ class StepCode:
         """
         name = dict(zip(STEP, SIZES, strict=True))[str(choice("by", by, STEP))]
         given = integer("batch", batch, 1), integer("new", new, 1), integer("context", context)
-        program, _, at = running(self.program, [given], self.phase)
+        program, _, at = batch_program(self.program, [given], self.phase)
         sizes = [at.symbols[size] for size in SIZES]
         function = self._code(program, False).whole.function
-        found = python.compiled(slope(function, name))(*sizes)
+        found = python.compiled(derivatives(function, name))(*sizes)
         return StepFigures(*(value / (program.micro_batches if name == "B" else 1) for value in found))
 
-    def _code(self, program: Program, single: bool) -> Code:
+    def _code(self, program: Program, single: bool) -> StepFunction:
         """That of what runs, for single new tokens or any."""
         if (program, single) not in self._codes:
-            steps = plan(program, self.model, self.cache_policy)
+            steps = step_evaluator(program, self.model, self.cache_policy)
 
             def figures(at: Binding) -> tuple[Number, ...]:
                 return steps.timing(at).step, steps.fullest(lambda memory: memory.peak(at), at)
 
-            self._codes[program, single] = Code(figures, 1 if single else None, by=self.by)
+            self._codes[program, single] = StepFunction(figures, 1 if single else None, by=self.by)
         return self._codes[program, single]
 
     def text(self, printer: str = "python", new: int = 1) -> str:
         """The source for so many new tokens: `early` of batch and new, `late` of the context and that."""
         printer = str(choice("printer", printer, tuple(PRINTERS)))
         new = integer("new", new, 1)
-        program, _, _ = running(self.program, [checked(self.program.micro_batches, new, 0)], self.phase)
+        program, _, _ = batch_program(
+            self.program, [check_sizes(self.program.micro_batches, new, 0)], self.phase
+        )
         return self._code(program, new == 1).whole.text(printer)

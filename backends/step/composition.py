@@ -35,15 +35,15 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from llmir.backends.cost.op_time import Model, Price
+from llmir.backends.cost.op_time import DeviceCostModel, OpTime
 from llmir.backends.kernels.base import DRAFTS
 from llmir.backends.tape import numpy, python
 from llmir.backends.tape.record import Function, Tape
-from llmir.base.arguments import MOST, integer, items, number, shown
+from llmir.base.arguments import MOST, integer, items, number, show_value
 from llmir.base.array_namespace import SCALARS, Namespace, Number, namespace
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.binding import Binding, Mixed, Uneven
+from llmir.ir.sizes.binding import Binding, MixedBinding, UnevenBinding
 from llmir.ir.sizes.polynomial import (
     Atom,
     C,
@@ -60,8 +60,8 @@ from llmir.ir.sizes.polynomial import (
     put,
 )
 
-from .evaluate import KINDS, Plan, plan, together
-from .sizes import binding, phase_of, unpadded, verified
+from .evaluate import KINDS, StepEvaluator, mixed_step_evaluator, step_evaluator
+from .sizes import binding, phase_of, refuse_padding, verified_tokens
 from .timing import Timing
 
 _NEAR = 12  # contexts on either side of those at which an atom bends
@@ -71,11 +71,11 @@ _FAR = 1 << 22  # beyond, no cache goes
 _DENOMINATORS = 48
 
 
-class JointError(Exception):
+class JointSizeError(Exception):
     """A size is a function of sequences and their contexts together, not a sum of products of the two."""
 
 
-def parts(size: Size) -> Mapping[Size, Size]:
+def split_size(size: Size) -> Mapping[Size, Size]:
     """A size of one new token of each sequence: by what counts sequences, the function of the context.
 
     >>> from llmir.ir.sizes.polynomial import B, T
@@ -96,25 +96,25 @@ def _apart(monomial: Monomial) -> tuple[Size, Size]:
     for factor in monomial:
         reads = set(_symbols(factor))
         if len(reads) > 1 and "C" in reads:
-            raise JointError(str(factor))
+            raise JointSizeError(str(factor))
         sizes["C" in reads].append(Dim((((factor,), 1),)))
     return product(sizes[0]), product(sizes[1])
 
 
-def symbols(size: Size) -> set[str]:
+def size_symbols(size: Size) -> set[str]:
     """Those that a size reads."""
     terms = size.terms if isinstance(size, Dim) else ()
     return {name for monomial, _ in terms for factor in monomial for name in _symbols(factor)}
 
 
-def atoms(sizes: Iterable[Size]) -> Iterator[Atom]:
+def size_atoms(sizes: Iterable[Size]) -> Iterator[Atom]:
     """All atoms in sizes, those inside others too."""
     for size in sizes:
         for monomial, _ in size.terms if isinstance(size, Dim) else ():
             for factor in monomial:
                 if isinstance(factor, Atom):
                     yield factor
-                    yield from atoms(factor.sizes)
+                    yield from size_atoms(factor.sizes)
 
 
 def _symbols(factor: Factor) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _symbols(factor: Factor) -> Iterator[str]:
                 yield from _symbols(inner)
 
 
-class Keeps:
+class KvSums:
     """Functions of the context, of which some others are sums of multiples and a constant."""
 
     def __init__(self, wanted: Iterable[Dim]) -> None:
@@ -230,16 +230,16 @@ def _numbers(factor: Factor) -> Iterator[int]:
             yield value
 
 
-_parts = lru_cache(maxsize=1 << 12)(parts)
+_parts = lru_cache(maxsize=1 << 12)(split_size)
 
 
-class Kept(Uneven):
+class KvSumBinding(UnevenBinding):
     """The same as the sequences themselves, from how many there are and what they keep together."""
 
-    keeps: Keeps
+    keeps: KvSums
     means: tuple[Number, ...]
 
-    def __init__(self, keeps: Keeps, sequences: Number, sums: Sequence[Number]) -> None:
+    def __init__(self, keeps: KvSums, sequences: Number, sums: Sequence[Number]) -> None:
         means = tuple(total / sequences for total in sums)
         context = means[keeps.functions.index(C)] if C in keeps.functions else 0
         Binding.__init__(self, B=sequences, T=1, C=context)
@@ -254,7 +254,7 @@ class Kept(Uneven):
         if size not in asked:
             try:
                 asked[size] = self._sum(size)
-            except JointError:
+            except JointSizeError:
                 asked[size] = self._each(size)
         return asked[size]
 
@@ -281,7 +281,7 @@ class Kept(Uneven):
         return self(Min.of(2 * size, int(2 * most))) / 2
 
 
-class Asked(Kept):
+class SizeRecorder(KvSumBinding):
     """Sequences of which only is found out what they are asked for."""
 
     def __init__(self, symbolic: bool) -> None:
@@ -304,12 +304,12 @@ class Asked(Kept):
     def _sum(self, size: Dim) -> Number:
         try:
             return super()._sum(size)
-        except JointError:
+        except JointSizeError:
             self.joint.append(size)
             raise
 
 
-class Step(Mixed):
+class MixedStep(MixedBinding):
     """Sequences that keep such sums, and others beside them."""
 
     def __call__(self, size: Size) -> Number:
@@ -332,21 +332,21 @@ class Step(Mixed):
     def _sizes(self) -> dict[Size, Number]:
         return {}
 
-    def within(self, phase: str) -> Mixed:
+    def within(self, phase: str) -> MixedBinding:
         """Those in one phase; all where nothing is said of phases."""
         if not self.phases:
             return self
-        return Step(part for part, its in zip(self.parts, self.phases, strict=True) if its == phase)
+        return MixedStep(part for part, its in zip(self.parts, self.phases, strict=True) if its == phase)
 
 
-KEPT = 1 << 16  # values of which a table keeps what it found
+CACHED_VALUES = 1 << 16  # values of which a table keeps what it found
 Run = Callable[..., tuple[Any, ...]]
 Names = Sequence[str]
-Prices = Mapping[Price, Sequence[int]]  # how often each stage runs them
-Many = tuple[float, int, int]  # of chunks that are alike: how many, new and cached tokens of each
+RepeatsByOpTime = Mapping[OpTime, Sequence[int]]  # how often each stage runs them
+ChunkGroup = tuple[float, int, int]  # of chunks that are alike: how many, new and cached tokens of each
 
 
-class Code:
+class TwoPartFunction:
     """A function in two parts: of few values, which is kept, and the rest."""
 
     def __init__(self, tape: Tape, few: Names, late: Names, outputs: Sequence[Number]) -> None:
@@ -358,7 +358,7 @@ class Code:
         """The outputs."""
         kept = self._kept.get(few)
         if kept is None:
-            if len(self._kept) >= KEPT:
+            if len(self._kept) >= CACHED_VALUES:
                 self._kept.clear()
             kept = self._kept[few] = self.early(*few)
         return self.late(*late, *kept)
@@ -377,11 +377,11 @@ class Code:
         return numpy.compiled(self._rest)
 
 
-class ApartError(Exception):
+class SeparatePhaseError(Exception):
     """A price is of one kind of sequences after another."""
 
 
-class Sums(Mixed):
+class SumBinding(MixedBinding):
     """Any sequences, of which products of symbols are given as sums."""
 
     def __init__(self, given: Mapping[Dim, Number]) -> None:
@@ -395,10 +395,10 @@ class Sums(Mixed):
 
     def each(self, of: object, seconds: Callable[[Binding], Sequence[Number]]) -> list[Number]:
         """It is not known of the kinds."""
-        raise ApartError
+        raise SeparatePhaseError
 
 
-class Chunks(Binding):
+class ChunkRecorder(Binding):
     """Chunks of prompts, of which is noted what they are asked for."""
 
     def __init__(self, tape: Tape) -> None:
@@ -420,16 +420,20 @@ class Chunks(Binding):
         return self.asked[monomial]
 
 
-class Traced(Step):
+class SymbolicStep(MixedStep):
     """What decodes, and chunks beside it; times of a chunk alone are symbols, and so are its sums."""
 
-    own: Kept | None
-    chunks: Chunks | None
+    own: KvSumBinding | None
+    chunks: ChunkRecorder | None
     one: Binding  # a chunk, on a tape of its own
     alone: list[tuple[Number, Number]]  # of times of a chunk: on its own tape, and the sum on this one
 
     def __init__(
-        self, own: Kept | None, chunks: Chunks | None, one: Binding, alone: list[tuple[Number, Number]]
+        self,
+        own: KvSumBinding | None,
+        chunks: ChunkRecorder | None,
+        one: Binding,
+        alone: list[tuple[Number, Number]],
     ) -> None:
         super().__init__([part for part in (own, chunks) if part is not None])
         vars(self).update(own=own, chunks=chunks, one=one, alone=alone)
@@ -449,21 +453,21 @@ class Traced(Step):
         self.alone.extend(zip(times, sums, strict=True))
         return [a + b for a, b in zip(found, sums, strict=True)] if found else list(sums)
 
-    def within(self, phase: str) -> Mixed:
+    def within(self, phase: str) -> MixedBinding:
         """What decodes, or the chunks."""
         own, chunks = (self.own, None) if phase == "decode" else (None, self.chunks)
-        return Traced(own, chunks, self.one, self.alone)
+        return SymbolicStep(own, chunks, self.one, self.alone)
 
 
-class Table(dict[Any, tuple[float, ...]]):
+class TimeTable(dict[Any, tuple[float, ...]]):
     """Seconds on each stage of prices that read some products of symbols, by their values."""
 
-    def __init__(self, sizes: Sequence[Dim], prices: Prices, of: Plan, graph: bool) -> None:
+    def __init__(self, sizes: Sequence[Dim], prices: RepeatsByOpTime, of: StepEvaluator, graph: bool) -> None:
         super().__init__()
         self.sizes = tuple(sizes)
         tape = Tape(SCALARS)
         names = [f"m{i}" for i in range(len(sizes))]
-        at = Sums(dict(zip(sizes, map(tape.symbol, names), strict=True)))
+        at = SumBinding(dict(zip(sizes, map(tape.symbol, names), strict=True)))
         totals: list[Number] = [0.0] * of.depth
         for price, repeats in prices.items():
             time = _launch(of, price, at, graph)
@@ -471,23 +475,23 @@ class Table(dict[Any, tuple[float, ...]]):
         self._run = python.compiled(Function.of(tape, names, totals))
 
     def __missing__(self, values: Any) -> tuple[float, ...]:
-        if len(self) >= KEPT:
+        if len(self) >= CACHED_VALUES:
             self.clear()
         found = self[values] = self._run(*values) if len(self.sizes) > 1 else self._run(values)
         return found
 
 
-class Beside:
+class MixedStepFunction:
     """Steps that read chunks of prompts, beside what decodes or alone; as a graph or kernel by kernel."""
 
-    def __init__(self, of: Plan, keeps: Keeps, decodes: bool, graph: bool) -> None:
+    def __init__(self, of: StepEvaluator, keeps: KvSums, decodes: bool, graph: bool) -> None:
         self.tables, rest = _tables(of, graph)
         names = [f"s{i}" for i in range(len(keeps.functions) if decodes else 0)]
         tape, alone = Tape(SCALARS), Tape(SCALARS)
         symbols = {name: alone.symbol(name) for name in ("B", "T", "C")}
-        one, chunks = Binding(**symbols), Chunks(tape)
-        own = Kept(keeps, tape.symbol("B"), [tape.symbol(n) for n in names]) if decodes else None
-        at = Traced(own, chunks, one, [])
+        one, chunks = Binding(**symbols), ChunkRecorder(tape)
+        own = KvSumBinding(keeps, tape.symbol("B"), [tape.symbol(n) for n in names]) if decodes else None
+        at = SymbolicStep(own, chunks, one, [])
         totals: list[Number] = [0.0] * of.depth
         for price, repeats in rest.items():
             time = _launch(of, price, at, graph)
@@ -496,24 +500,29 @@ class Beside:
         late = [*names, *(f"g{i}" for i in range(len(asked))), *(f"f{i}" for i in range(len(at.alone)))]
         # The symbols are numbered as they were asked for.
         few = ("B",) if decodes else ()
-        self._rest = Code(tape, few, late, totals)
+        self._rest = TwoPartFunction(tape, few, late, totals)
         sizes = [size for table in self.tables for size in table.sizes]
         each = [*map(one, sizes), *(one(Dim(((m, 1),))) for m, _ in asked), *(time for time, _ in at.alone)]
-        self._chunk = Code(alone, ("B", "T"), ("C",), each)
+        self._chunk = TwoPartFunction(alone, ("B", "T"), ("C",), each)
         of_decodes = Tape(SCALARS)
         single = Binding(B=of_decodes.symbol("B"), T=1)
-        self._single = Code(of_decodes, ("B",), (), [single(size) for size in sizes])
-        self._chunks: dict[Many, tuple[float, ...]] = {}
-        self._ranks, self._placed = of.program.parallelism.dp, dict[tuple[Many, bool], tuple[float, ...]]()
-        self._run = _together(self.tables, self._single, self._rest, of.depth, decodes)
+        self._single = TwoPartFunction(of_decodes, ("B",), (), [single(size) for size in sizes])
+        self._chunks: dict[ChunkGroup, tuple[float, ...]] = {}
+        self._ranks, self._placed = (
+            of.program.parallelism.dp,
+            dict[tuple[ChunkGroup, bool], tuple[float, ...]](),
+        )
+        self._run = _sum_code(self.tables, self._single, self._rest, of.depth, decodes)
 
-    def __call__(self, count: float, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
+    def __call__(
+        self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup]
+    ) -> tuple[float, ...]:
         """Seconds of the kernels of each stage."""
         known, total = self._chunks, None
         for chunk in chunks:
             found = known.get(chunk)
             if found is None:
-                if len(known) >= KEPT:
+                if len(known) >= CACHED_VALUES:
                     known.clear()
                 times, new, cached = chunk
                 found = known[chunk] = self._chunk((times, new), (cached,))
@@ -521,20 +530,20 @@ class Beside:
         return self._run(count, sums, total)
 
     def on_rank(
-        self, count: float, sums: Sequence[float], chunks: Sequence[Many], others: Sequence[Many]
+        self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup], others: Sequence[ChunkGroup]
     ) -> tuple[float, ...]:
         """The same of a rank that reads these chunks, beside ranks that read others."""
         known, total = self._placed, None
         for place in (*((chunk, True) for chunk in chunks), *((chunk, False) for chunk in others)):
             found = known.get(place)
             if found is None:
-                if len(known) >= KEPT:
+                if len(known) >= CACHED_VALUES:
                     known.clear()
                 found = known[place] = self._of_rank(*place)
             total = found if total is None else tuple(map(add, total, found))
         return self._run(count, sums, total)
 
-    def _of_rank(self, chunk: Many, own: bool) -> tuple[float, ...]:
+    def _of_rank(self, chunk: ChunkGroup, own: bool) -> tuple[float, ...]:
         """What chunks on one rank add there, or on another one.
 
         As many on each rank add there what all ranks see, each time, and what it sees alone once: so the
@@ -549,12 +558,14 @@ class Beside:
         return tuple(b - (ranks - 1) * a for a, b in zip(seen, each, strict=True))
 
 
-def _together(tables: Sequence[Table], single: Code, rest: Code, depth: int, decodes: bool) -> Run:
+def _sum_code(
+    tables: Sequence[TimeTable], single: TwoPartFunction, rest: TwoPartFunction, depth: int, decodes: bool
+) -> Run:
     """The sum of tables and the rest: of how many sequences, their sums, and the values of all chunks."""
     lines, start = ["def run(count, sums, chunks):"], 0
     early: dict[str, Any] = {"late": rest.late}
     if decodes:
-        early |= {"known": {}, "singles": single, "early": rest.early, "most": KEPT}
+        early |= {"known": {}, "singles": single, "early": rest.early, "most": CACHED_VALUES}
         lines += ["    try:", "        own, kept = known[count]", "    except KeyError:"]
         lines += ["        if len(known) >= most:", "            known.clear()"]
         lines += ["        own, kept = known[count] = singles((count,), ()), early(count)"]
@@ -573,78 +584,78 @@ def _together(tables: Sequence[Table], single: Code, rest: Code, depth: int, dec
     return found
 
 
-def _tables(of: Plan, graph: bool) -> tuple[list[Table], dict[Price, list[int]]]:
+def _tables(of: StepEvaluator, graph: bool) -> tuple[list[TimeTable], dict[OpTime, list[int]]]:
     """Prices that sums of products of symbols decide, as tables by those; and the rest."""
-    groups: dict[tuple[Dim, ...], dict[Price, list[int]]] = {}
-    rest: dict[Price, list[int]] = {}
+    groups: dict[tuple[Dim, ...], dict[OpTime, list[int]]] = {}
+    rest: dict[OpTime, list[int]] = {}
     for price, repeats in of.repeats():
         sizes = _summed(price, of, graph)
         into = rest if sizes is None else groups.setdefault(sizes, {})
         before = into.get(price, [0] * of.depth)
         into[price] = [a + b for a, b in zip(before, repeats, strict=True)]
-    return [Table(sizes, prices, of, graph) for sizes, prices in groups.items()], rest
+    return [TimeTable(sizes, prices, of, graph) for sizes, prices in groups.items()], rest
 
 
-def _launch(of: Plan, price: Price, at: Binding, graph: bool) -> Number:
+def _launch(of: StepEvaluator, price: OpTime, at: Binding, graph: bool) -> Number:
     """Seconds of an op, in a graph or one by one."""
     (time,) = KINDS["graph"](price, at, of.host.hidden) if graph and of.host else KINDS["alone"](price, at, 0)
     return time
 
 
-def _summed(price: Price, of: Plan, graph: bool) -> tuple[Dim, ...] | None:
+def _summed(price: OpTime, of: StepEvaluator, graph: bool) -> tuple[Dim, ...] | None:
     """The products that a price reads, if they are all that it reads and none is of caches; else None."""
     stated = getattr(price, "sizes", None)
-    if stated is None or any(isinstance(atom, (OfDecode, OfPrefill)) for atom in atoms(stated)):
+    if stated is None or any(isinstance(atom, (OfDecode, OfPrefill)) for atom in size_atoms(stated)):
         return None
     sizes = tuple(sorted(products(stated), key=str))
-    if not sizes or any("C" in symbols(size) for size in sizes):
+    if not sizes or any("C" in size_symbols(size) for size in sizes):
         return None
     tape = Tape(SCALARS)
     try:
-        _launch(of, price, Sums({size: tape.symbol(f"m{i}") for i, size in enumerate(sizes)}), graph)
-    except ApartError:
+        _launch(of, price, SumBinding({size: tape.symbol(f"m{i}") for i, size in enumerate(sizes)}), graph)
+    except SeparatePhaseError:
         return None
     return sizes
 
 
-class Decoding:
+class DecodeFunction:
     """Steps that decode alone: all as one function of how many sequences there are and what they keep."""
 
-    def __init__(self, of: Plan, keeps: Keeps, graph: bool) -> None:
+    def __init__(self, of: StepEvaluator, keeps: KvSums, graph: bool) -> None:
         tape, names = Tape(SCALARS), [f"s{i}" for i in range(len(keeps.functions))]
-        at = Kept(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
+        at = KvSumBinding(keeps, tape.symbol("B"), [tape.symbol(name) for name in names])
         timing = of.timing(at, of.launched(at, graph), graph)
-        self._code = Code(tape, ("B",), names, (timing.step, *timing.stages))
+        self._code = TwoPartFunction(tape, ("B",), names, (timing.step, *timing.stages))
 
     def __call__(self, count: float, sums: Sequence[float]) -> tuple[float, ...]:
         """Seconds of the step, and of each stage."""
         return self._code((count,), sums)
 
 
-class Steps:
+class CompositionSteps:
     """Steps of any composition of one plan."""
 
-    def __init__(self, of: Plan, keeps: Keeps) -> None:
+    def __init__(self, of: StepEvaluator, keeps: KvSums) -> None:
         self.of, self.keeps = of, keeps
         self._captured: dict[tuple[float, bool], bool] = {}
-        self._decoding: dict[bool, Decoding] = {}
-        self._beside: dict[tuple[bool, bool], Beside] = {}
+        self._decoding: dict[bool, DecodeFunction] = {}
+        self._beside: dict[tuple[bool, bool], MixedStepFunction] = {}
         self._timing: dict[bool, Run] = {}
 
     def decode(self, count: float, sums: Sequence[float]) -> tuple[float, ...]:
         """Seconds of a step that only decodes, and of each stage."""
         graph = self._graph(count, True, lambda: Binding(B=count, T=1, C=0))
         if graph not in self._decoding:
-            self._decoding[graph] = Decoding(self.of, self.keeps, graph)
+            self._decoding[graph] = DecodeFunction(self.of, self.keeps, graph)
         return self._decoding[graph](count, sums)
 
-    def mixed(self, count: float, sums: Sequence[float], chunks: Sequence[Many]) -> tuple[float, ...]:
+    def mixed(self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup]) -> tuple[float, ...]:
         """The same of one that reads chunks: of each kind how many there are, new and cached tokens."""
         beside, timing, sequences = self._reading(count, chunks)
         return timing(sequences, *beside(count, sums, chunks))
 
     def on_rank(
-        self, count: float, sums: Sequence[float], chunks: Sequence[Many], others: Sequence[Many]
+        self, count: float, sums: Sequence[float], chunks: Sequence[ChunkGroup], others: Sequence[ChunkGroup]
     ) -> tuple[float, ...]:
         """The same as a rank takes that reads these chunks, beside ranks that read others."""
         ranks = self.of.program.parallelism.dp
@@ -652,7 +663,7 @@ class Steps:
         beside, timing, sequences = self._reading(count, each)
         return timing(sequences, *beside.on_rank(count, sums, chunks, others))
 
-    def _reading(self, count: float, chunks: Sequence[Many]) -> tuple[Beside, Run, float]:
+    def _reading(self, count: float, chunks: Sequence[ChunkGroup]) -> tuple[MixedStepFunction, Run, float]:
         """What prices a step that reads chunks: its kernels, and all of it; and how many sequences it has."""
         ranks = self.of.program.parallelism.dp
         tokens, sequences, most = -(-count // ranks) if ranks > 1 else count, count, 0
@@ -663,12 +674,12 @@ class Steps:
 
         def at() -> Binding:
             parts = [Binding(B=times, T=new, C=cached) for times, new, cached in chunks]
-            return Mixed([*([Binding(B=count, T=1, C=0)] if count else []), *parts])
+            return MixedBinding([*([Binding(B=count, T=1, C=0)] if count else []), *parts])
 
         graph = self._graph(tokens, most <= DRAFTS, at)
         key = bool(count), graph
         if key not in self._beside:
-            self._beside[key] = Beside(self.of, self.keeps, *key)
+            self._beside[key] = MixedStepFunction(self.of, self.keeps, *key)
         if graph not in self._timing:
             self._timing[graph] = self._timed(graph)
         return self._beside[key], self._timing[graph], sequences
@@ -692,7 +703,7 @@ FAR = 1 << 22  # tokens that no context passes
 _FIRST_CONTEXTS = 1 << 10
 
 
-class Course(NamedTuple):
+class PeriodicFunction(NamedTuple):
     """How a function of contexts goes: its first values, then every `period` tokens the same and `more`.
 
     Its rate, from a context to the next, changes after each of the contexts `once` and after all that leave
@@ -712,9 +723,9 @@ class Course(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 8)
-def course(function: Dim) -> Course:
+def periodic_function(function: Dim) -> PeriodicFunction:
     """That of a function, from its values."""
-    period, length = lcm(*(a.by for a in atoms([function]) if isinstance(a, CeilDiv))), _FIRST_CONTEXTS
+    period, length = lcm(*(a.by for a in size_atoms([function]) if isinstance(a, CeilDiv))), _FIRST_CONTEXTS
     while True:
         length = min(2 * length + 4 * period, FAR)
         contexts = np.arange(length + period, dtype=float)
@@ -727,7 +738,7 @@ def course(function: Dim) -> Course:
     turn = {c % period: int(changes[c]) for c in range(start, start + period) if changes[c]}
     once = {c: n for c in range(start) if (n := int(changes[c]) - turn.get(c % period, 0))}
     first = tuple(map(int, values[: start + 2 * period]))
-    return Course(first, period, first[-1] - first[-1 - period], once, turn)
+    return PeriodicFunction(first, period, first[-1] - first[-1 - period], once, turn)
 
 
 def _goes_on(function: Dim, length: int, period: int) -> bool:
@@ -737,7 +748,7 @@ def _goes_on(function: Dim, length: int, period: int) -> bool:
     return bool(np.all(more == more[0]))
 
 
-class Batch:
+class DecodeBatch:
     """Sequences that go on by a token each at every step; others join and leave between steps.
 
     `kept` is the sum over them of each of a surface's functions; a join, a leave and a step take as long with
@@ -745,7 +756,7 @@ class Batch:
     """
 
     def __init__(self, functions: Sequence[Dim], contexts: Iterable[int] = ()) -> None:
-        self._courses = tuple(map(course, functions))
+        self._courses = tuple(map(periodic_function, functions))
         self._step = self._length = 0
         self._sums, self._rates = [0] * len(functions), [0] * len(functions)
         self._at: Counter[int] = Counter()  # sequences by their context before the first step
@@ -812,7 +823,7 @@ class Batch:
             found.append(sums)
         return found
 
-    def _changes(self, each: Course, steps: int) -> Iterator[tuple[int, int]]:
+    def _changes(self, each: PeriodicFunction, steps: int) -> Iterator[tuple[int, int]]:
         """How rates change in the next steps: after which of them, and by how much."""
         now, at = self._step, self._at
         for context, change in each.once.items():
@@ -841,30 +852,30 @@ class Surface:
     all that decode: what `analyze` says of them, given one by one as `beside`.
     """
 
-    def __init__(self, program: Program, model: Model) -> None:
+    def __init__(self, program: Program, model: DeviceCostModel) -> None:
         if program.patches or program.image_tokens or "prompt" in program.facts:
             read = "prompts that layers see in part" if "prompt" in program.facts else "images"
             raise InputError(f"surface: {program.name} reads {read}; steps of tokens alone have one")
-        unpadded(model.runs, "surface")
+        refuse_padding(model.runs, "surface")
         self.program, self.model = program, model
         self._splits, self._parts = program.splits, program.micro_batches
-        self._codes: dict[tuple[bool, bool], Steps] = {}
+        self._codes: dict[tuple[bool, bool], CompositionSteps] = {}
 
     def __repr__(self) -> str:
         return f"<Surface {self.program.name} on {self.model.device.name}>"
 
     @cached_property
-    def _asked(self) -> Asked:
-        asked = Asked(self.model.symbolic)
+    def _asked(self) -> SizeRecorder:
+        asked = SizeRecorder(self.model.symbolic)
         plans = [self._plan(True, False), *([self._plan(True, True)] if self.program.splits else [])]
         whole: dict[str, None] = {}
-        mixed = Step([asked, Binding(B=1, T=DRAFTS + 1, C=1)], ("decode", "prefill"))
+        mixed = MixedStep([asked, Binding(B=1, T=DRAFTS + 1, C=1)], ("decode", "prefill"))
         for of in plans:
             # What reads one product of counts, such as tokens, asks for no function of contexts.
             counted = {
                 price
                 for (size, _), each in of._timed.items()
-                if size and symbols(size) <= _COUNTS
+                if size and size_symbols(size) <= _COUNTS
                 for price in each
             }
             for row, price in zip(of.rows, of.prices, strict=True):
@@ -879,9 +890,9 @@ class Surface:
         return asked
 
     @cached_property
-    def _keeps(self) -> Keeps:
+    def _keeps(self) -> KvSums:
         mean = (C,) if self._asked.joint else ()
-        return Keeps((*self._asked.functions, *mean))
+        return KvSums((*self._asked.functions, *mean))
 
     @cached_property
     def keeps(self) -> tuple[Dim, ...]:
@@ -898,9 +909,9 @@ class Surface:
         each = items("contexts", contexts, "numbers of cached tokens")
         return self._keeps.sums(integer("contexts", c) for c in each)
 
-    def batch(self, contexts: Iterable[int] = ()) -> Batch:
+    def batch(self, contexts: Iterable[int] = ()) -> DecodeBatch:
         """Sequences of these contexts that decode together, whose `kept` follows from step to step."""
-        return Batch(self.keeps, items("contexts", contexts, "numbers of cached tokens"))
+        return DecodeBatch(self.keeps, items("contexts", contexts, "numbers of cached tokens"))
 
     def step(self, decodes: int, kept: Sequence[float] = (), chunks: Iterable[Chunk] = ()) -> float:
         """Seconds of a step in which so many sequences decode, which keep such sums, beside these chunks.
@@ -980,7 +991,9 @@ class Surface:
 
     def _refuse(self, decodes: int, kept: Sequence[float]) -> NoReturn:
         wanted = f"the sums of {', '.join(map(str, self.keeps)) or 'nothing'}" if decodes else "none"
-        raise InputError(f"kept: {decodes:,} sequences decode, expected {wanted}, got {shown(tuple(kept))}")
+        raise InputError(
+            f"kept: {decodes:,} sequences decode, expected {wanted}, got {show_value(tuple(kept))}"
+        )
 
     def _timing(
         self, decodes: float, kept: Sequence[float], chunks: Sequence[tuple[float, int, int]]
@@ -988,29 +1001,29 @@ class Surface:
         """By the prices themselves, of what one micro-batch has."""
         parts: list[tuple[str, Binding]] = []
         if decodes:
-            parts.append(("decode", Kept(self._keeps, decodes, kept)))
+            parts.append(("decode", KvSumBinding(self._keeps, decodes, kept)))
         for times, new, cached in chunks:
             parts.append((self._phase(new, cached), Binding(B=times, T=new, C=cached)))
         phases = [phase for phase, _ in parts]
         each = [part for _, part in parts]
-        at = Step(each, phases if self.program.splits else ()) if len(each) > 1 else each[0]
+        at = MixedStep(each, phases if self.program.splits else ()) if len(each) > 1 else each[0]
         return self._plan("decode" in phases, "prefill" in phases).timing(at)
 
     def _phase(self, new: int, cached: int) -> str:
-        return phase_of(verified(self.program, new, cached))
+        return phase_of(verified_tokens(self.program, new, cached))
 
-    def _steps(self, decodes: bool, reads: bool) -> Steps:
+    def _steps(self, decodes: bool, reads: bool) -> CompositionSteps:
         key = (decodes, reads) if self._splits else (True, False)
         if key not in self._codes:
-            self._codes[key] = Steps(self._plan(*key), self._keeps)
+            self._codes[key] = CompositionSteps(self._plan(*key), self._keeps)
         return self._codes[key]
 
-    def _plan(self, decodes: bool, reads: bool) -> Plan:
+    def _plan(self, decodes: bool, reads: bool) -> StepEvaluator:
         """That of what runs."""
         program = self.program.phase("prefill" if reads else "decode")
         if decodes and reads and program.splits:
-            return together(program, self.model)
-        return plan(program, self.model)
+            return mixed_step_evaluator(program, self.model)
+        return step_evaluator(program, self.model)
 
 
 def _sums(values: Sequence[Any]) -> bool:
@@ -1027,5 +1040,5 @@ def _chunk(value: Any) -> Chunk:
         if type(new) is type(cached) is int and 0 < new <= MOST and 0 <= cached <= MOST:
             return value
     if not isinstance(value, Sequence) or len(value) != 2:
-        raise InputError(f"chunks: expected {PAIRS}, got {shown(value)}")
+        raise InputError(f"chunks: expected {PAIRS}, got {show_value(value)}")
     return integer("chunks: new", value[0], 1), integer("chunks: cached", value[1])

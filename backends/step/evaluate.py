@@ -21,30 +21,46 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from llmir.backends.cost.op_time import Model, Price
+from llmir.backends.cost.op_time import DeviceCostModel, OpTime
 from llmir.backends.kernels.base import DRAFTS
-from llmir.backends.kernels.engine_cpu import Host, lateness
-from llmir.backends.memory.liveness import Held, Lifetimes, Memory, Moment, memories
+from llmir.backends.kernels.engine_cpu import EngineCpu, rank_skew
+from llmir.backends.memory.liveness import Allocation, Lifetimes, LivenessPoint, RankMemory, stage_memories
 from llmir.backends.tape.languages import PRINTERS
-from llmir.backends.tape.outline import Outline, whole, within
+from llmir.backends.tape.outline import Outline, inline_calls, prune
 from llmir.backends.tape.record import Function
-from llmir.backends.work.network import Ranks, check, house, ranks, ways
+from llmir.backends.work.network import (
+    RankTopology,
+    check_nodes,
+    collective_routes,
+    default_nodes,
+    rank_topology,
+)
 from llmir.backends.work.rows import BOUNDS, CALIBRATED, Basis, Row, rows
 from llmir.base.array_namespace import SCALARS, Number, always, namespace, never
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
-from llmir.base.values import Figures, FrozenDict, read_only, sealed
+from llmir.base.values import Figures, FrozenDict, read_only, seal
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import Graphs
+from llmir.hw.engine_sections import CudaGraphs
 from llmir.hw.link import Link
 from llmir.ir.core.op import Work
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.binding import Binding, Mixed
-from llmir.ir.sizes.polynomial import Dim, Max, OfDecode, OfPrefill, Size, ceildiv, minimum, sole, symbols
+from llmir.ir.sizes.binding import Binding, MixedBinding
+from llmir.ir.sizes.polynomial import (
+    Dim,
+    Max,
+    OfDecode,
+    OfPrefill,
+    Size,
+    ceildiv,
+    minimum,
+    sole_product,
+    symbols,
+)
 
-from .functions import COUNTS, MANY, Code, FigureFunction, Often, TwoCode
+from .functions import COUNTS, MANY, FigureFunction, JitFunction, StepFunction, StepFunctionPair
 from .sizes import sweeps
-from .timing import Overhead, Part, Seconds, StageKind, StepSeconds, Timing
+from .timing import Overhead, Seconds, StageKind, StagePart, StepSeconds, Timing
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
 _new, _set = object.__new__, object.__setattr__
@@ -84,7 +100,7 @@ class OpCost(Figures):
     @property
     def total_s(self) -> Number:
         """Seconds of all repeats together."""
-        return sealed(self.repeat * self.time_s)
+        return seal(self.repeat * self.time_s)
 
     @classmethod
     def made(cls, fields: dict[str, Any]) -> OpCost:
@@ -116,8 +132,8 @@ class StageCost(Figures):
     peak_memory_bytes: Number
 
 
-def stages(
-    timing: Timing, overheads: Sequence[Overhead], memories: Sequence[Memory], at: Binding
+def stage_costs(
+    timing: Timing, overheads: Sequence[Overhead], memories: Sequence[RankMemory], at: Binding
 ) -> tuple[StageCost, ...]:
     """One row a pipeline stage; `overheads` are none for what no engine serves."""
     parts, none = timing.micro_batches, (Overhead(),) * len(timing.stages)
@@ -138,7 +154,7 @@ def stages(
     )
 
 
-def over(part: Number, whole: Number) -> Number:
+def share_of(part: Number, whole: Number) -> Number:
     """`part` / `whole`; NaN of nothing."""
     if isinstance(whole, np.ndarray):
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -146,7 +162,7 @@ def over(part: Number, whole: Number) -> Number:
     return part / whole if whole else math.nan
 
 
-class Priced(NamedTuple):
+class TimeEstimate(NamedTuple):
     """A price at a point or on a grid: its time, what that is due to, the roofline's, and which one holds.
 
     `bound` and `which` are places, in `BOUNDS` and of one of several prices, so that symbols go through.
@@ -158,12 +174,12 @@ class Priced(NamedTuple):
     which: Number
 
     @classmethod
-    def of(cls, price: Price, runs: Binding, at: Binding) -> Priced:
+    def of(cls, price: OpTime, runs: Binding, at: Binding) -> TimeEstimate:
         """Those of a price: its time at the sizes that it runs at, its roofline at those asked for."""
         return cls(*price.due(runs), price.least(at), price.which(runs))
 
 
-class Kind(NamedTuple):
+class RowKind(NamedTuple):
     """Rows that are alike: one of them, its number and the others', and where `Plan.figures` has theirs.
 
     These are what it is `priced`, the `amounts` that it does, and the `shape` of its result. `fields` are
@@ -171,7 +187,7 @@ class Kind(NamedTuple):
     """
 
     row: Row
-    price: Price
+    price: OpTime
     pads: bool
     first: int
     fields: FrozenDict[str, Any]
@@ -181,13 +197,15 @@ class Kind(NamedTuple):
     shape: slice
 
 
-def kinds(rows: Sequence[Row], prices: Sequence[Price], keys: Sequence[tuple[int, bool]]) -> tuple[Kind, ...]:
+def row_kinds(
+    rows: Sequence[Row], prices: Sequence[OpTime], keys: Sequence[tuple[int, bool]]
+) -> tuple[RowKind, ...]:
     """Rows whose figures are the same at every point, as one; `keys` are of their prices, and if they pad."""
     alike: dict[Any, list[int]] = {}
     for i, (row, key) in enumerate(zip(rows, keys, strict=True)):
         figures = key, row.repeat, tuple(row.amounts.values()), row.shape.shape
         alike.setdefault(figures, []).append(i)
-    distinct, each = dict.fromkeys(key for key, *_ in alike), len(Priced._fields)
+    distinct, each = dict.fromkeys(key for key, *_ in alike), len(TimeEstimate._fields)
     places = {key: slice(each * i, each * (i + 1)) for i, key in enumerate(distinct)}
     found, end = [], each * len(distinct)
     for (key, *_), (first, *others) in alike.items():
@@ -195,14 +213,14 @@ def kinds(rows: Sequence[Row], prices: Sequence[Price], keys: Sequence[tuple[int
         start, middle = end, end + len(row.amounts)
         end = middle + len(row.shape.shape)
         where = places[key], slice(start, middle), slice(middle, end)
-        rest = tuple((i, named(rows[i])) for i in others)
-        fields = FrozenDict({**dict.fromkeys(OpCost.__dataclass_fields__), **named(row)})
-        found.append(Kind(row, prices[first], key[1], first, fields, rest, *where))
+        rest = tuple((i, op_labels(rows[i])) for i in others)
+        fields = FrozenDict({**dict.fromkeys(OpCost.__dataclass_fields__), **op_labels(row)})
+        found.append(RowKind(row, prices[first], key[1], first, fields, rest, *where))
     return tuple(found)
 
 
-def work(
-    kinds: Sequence[Kind], values: Sequence[Number], at: Binding, step_s: Number, parts: int
+def op_costs(
+    kinds: Sequence[RowKind], values: Sequence[Number], at: Binding, step_s: Number, parts: int
 ) -> tuple[OpCost, ...]:
     """The rows of all ops in schedule order, at a point or on a grid, of the `values` of `Plan.figures`.
 
@@ -232,8 +250,8 @@ def work(
         fields["activation_write_bytes"] = made
         fields["kv_cache_write_bytes"] = kept
         fields["comm_bytes"] = sent
-        fields["intensity"] = over(flops, read + write)
-        fields["share"] = over(repeat * time, step_s)
+        fields["intensity"] = share_of(flops, read + write)
+        fields["share"] = share_of(repeat * time, step_s)
         fields["ideal_time_s"] = least
         fields["basis"] = holding.basis
         fields["error"] = holding.error
@@ -244,7 +262,7 @@ def work(
     return tuple(found[i] for i in range(len(found)))
 
 
-def named(row: Row) -> Mapping[str, Any]:
+def op_labels(row: Row) -> Mapping[str, Any]:
     """What an op is called, and where it stands: the first fields of its row."""
     return FrozenDict(name=row.name, stage=row.stage, kind=row.kind, block=row.block)
 
@@ -256,7 +274,9 @@ def _whole(number: Number, at: Binding) -> Number:
     return read_only(np.broadcast_to(number, at.shape).astype(np.float64))
 
 
-def error(ops: Sequence[OpCost], lent: Sequence[tuple[Number, Number]], host_error: float) -> Number | None:
+def mean_error(
+    ops: Sequence[OpCost], lent: Sequence[tuple[Number, Number]], host_error: float
+) -> Number | None:
     """The mean relative error of a step of these ops, by those that it is known of; None where it is of none.
 
     So much of each op's is of what its kernel is `lent`, and of what is `beyond` those runs (`Price`).
@@ -270,26 +290,27 @@ def error(ops: Sequence[OpCost], lent: Sequence[tuple[Number, Number]], host_err
     sums, whole = [0.0, 0.0, 0.0], 0.0
     for op, part in pairs:
         sums = [
-            total + op.share * each for total, each in zip(sums, error_parts(op.error, *part), strict=True)
+            total + op.share * each
+            for total, each in zip(sums, error_components(op.error, *part), strict=True)
         ]
         whole = whole + op.share
-    return whole_error((over(total, whole) for total in sums), host_error)
+    return step_error((share_of(total, whole) for total in sums), host_error)
 
 
-def error_parts(error: Any, lent: Number, beyond: Number) -> tuple[Number, Number, Number]:
+def error_components(error: Any, lent: Number, beyond: Number) -> tuple[Number, Number, Number]:
     """An op's own error, that of what is lent as to runs of hosts, and that of what is beyond them."""
     of_others = minimum(lent, error)
     new = minimum(beyond, of_others)
     return (error**2 - of_others**2) ** 0.5, (of_others**2 - new**2) ** 0.5, new
 
 
-def whole_error(parts: Iterable[Number], host_error: float) -> Number:
+def step_error(parts: Iterable[Number], host_error: float) -> Number:
     """A step's error: by its parts as `error_parts` has them, and that of whole runs."""
     own, others, beyond = parts
     return np.hypot(np.maximum(np.hypot(own, others), host_error), beyond)
 
 
-def engine(
+def engine_overhead(
     program: Program, overheads: Sequence[Overhead], step_s: Number, error: float | None
 ) -> tuple[OpCost, ...]:
     """What the engine adds to the ops of a micro-batch, one row a stage; none where no engine serves."""
@@ -355,27 +376,27 @@ def _overhead(
         "time_s": time_s + none,
         "intensity": none * math.nan,
         "bound": np.full(grid, bound) if grid else bound,
-        "share": over(repeat * time_s, step_s),
+        "share": share_of(repeat * time_s, step_s),
         "shape": (),
         **known,
     }
-    return OpCost.made({name: sealed(value) for name, value in fields.items()} if grid else fields)
+    return OpCost.made({name: seal(value) for name, value in fields.items()} if grid else fields)
 
 
 MOST = 1 << 24  # tokens up to which what decides nothing is left out
 # What a price is asked for, by name: seconds alone, in a graph that hides such a share of launches, or both.
-KINDS: dict[str, Callable[[Price, Binding, float], tuple[Number, ...]]] = {
+KINDS: dict[str, Callable[[OpTime, Binding, float], tuple[Number, ...]]] = {
     "alone": lambda price, at, hidden: (price.time(at),),
     "graph": lambda price, at, hidden: price.in_graph(at, hidden)[1:],
     "both": lambda price, at, hidden: price.in_graph(at, hidden),
 }
 
 
-class Group:
+class OpGroup:
     """Prices with how often each stage runs them, which depend on a product of symbols alone, or on more."""
 
     def __init__(
-        self, size: Dim | None, prices: Mapping[Price, list[int]], hidden: float, symbolic: bool
+        self, size: Dim | None, prices: Mapping[OpTime, list[int]], hidden: float, symbolic: bool
     ) -> None:
         self.size, self.prices, self.hidden, self.symbolic = size, prices, hidden, symbolic
         self._codes: dict[str, Callable[[Binding], Sequence[Number]]] = {}
@@ -418,7 +439,7 @@ class Group:
         """The same as code, of arrays."""
         size = self.size
         if size is None:
-            return Code(partial(self.sums, kind))
+            return StepFunction(partial(self.sums, kind))
         tape = Outline(SCALARS)
         found = Function.of(tape, "x", self.sums(kind, Binding.only(size, tape.symbol("x"))))
         counts = set(size.terms[0][0]) <= set(COUNTS)
@@ -427,50 +448,57 @@ class Group:
         def code(at: Binding) -> Sequence[Number]:
             values = at(size)
             few = counts and values.max() <= MOST
-            seconds: Sequence[Number] = compiled(_few if few else whole)(values)
+            seconds: Sequence[Number] = compiled(_few if few else inline_calls)(values)
             return seconds
 
         return code
 
 
 def _few(outline: Function) -> Function:
-    return within(outline, "x", MOST).function
+    return prune(outline, "x", MOST).function
 
 
-def placed(program: Program, model: Model) -> Model:
+def place_on_nodes(program: Program, model: DeviceCostModel) -> DeviceCostModel:
     """The model on the nodes that the ranks need; HardwareError if they do not fit, or nothing joins them.
 
     InputError for a share of a link that nothing goes over.
     """
-    return for_ranks(ranks(program), model, program)
+    return place_ranks(rank_topology(program), model, program)
 
 
-def for_ranks(of: Ranks, model: Model, program: Program, sent: Iterable[Row] = ()) -> Model:
+def place_ranks(
+    of: RankTopology, model: DeviceCostModel, program: Program, sent: Iterable[Row] = ()
+) -> DeviceCostModel:
     """The same for other ranks of the program, which send these rows besides."""
-    device = house(of, model.device)
-    check(of, device)
+    device = default_nodes(of, model.device)
+    check_nodes(of, device)
     if shares := getattr(model, "of_links", ()):
-        used = {*links(program, device), *_links(device, (row.work for row in sent))}
+        used = {*used_links(program, device), *_links(device, (row.work for row in sent))}
         if idle := [name for name in shares if name not in used]:
             raise InputError(f"efficiency: {idle[0]} cannot act, nothing of {program.name} goes over it")
-    return model if device is model.device else moved(model, device)
+    return model if device is model.device else move_model(model, device)
 
 
 @lru_cache(maxsize=256)
-def moved(model: Model, device: Device) -> Model:
+def move_model(model: DeviceCostModel, device: Device) -> DeviceCostModel:
     """The same cost model on another device."""
-    return cast("Model", replace(cast("Any", model), device=device))
+    return cast("DeviceCostModel", replace(cast("Any", model), device=device))
 
 
 @lru_cache(maxsize=256)
-def links(program: Program, device: Device) -> Mapping[str, Link]:
+def used_links(program: Program, device: Device) -> Mapping[str, Link]:
     """The links that ranks send over in any phase, by name; `network` is between nodes."""
     sent = (row.work for p in (program, *program.phases.values()) for row in rows(p) if row.work.wire)
     return FrozenDict(_links(device, sent))
 
 
 def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
-    used = (leg.span for work in sent for way in ways(device, work.pattern, work.group) for leg in way.legs)
+    used = (
+        leg.span
+        for work in sent
+        for way in collective_routes(device, work.pattern, work.group)
+        for leg in way.legs
+    )
     return {span.name: span.link for span in used}
 
 
@@ -478,11 +506,11 @@ _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class StepEvaluator:
     """What is computed once for a program on a device; every figure is then a function of a binding."""
 
     program: Program
-    model: Model
+    model: DeviceCostModel
     cache_policy: str = "exact"
 
     @property
@@ -506,24 +534,24 @@ class Plan:
         return FrozenDict(found)
 
     @cached_property
-    def memories(self) -> tuple[Memory, ...]:
+    def memories(self) -> tuple[RankMemory, ...]:
         """What each stage must hold."""
-        return memories(self.program, self.cache_policy)
+        return stage_memories(self.program, self.cache_policy)
 
     @cached_property
-    def prices(self) -> tuple[Price, ...]:
+    def prices(self) -> tuple[OpTime, ...]:
         """The price of each row; of rows that are alike one and the same."""
-        made, known = self.made, dict[Price, Price]()
+        made, known = self.made, dict[OpTime, OpTime]()
         one = {id(price): known.setdefault(price, price) for price in {id(p): p for p in made}.values()}
         return tuple(one[id(price)] for price in made)
 
     @cached_property
-    def made(self) -> tuple[Price, ...]:
+    def made(self) -> tuple[OpTime, ...]:
         """What the model makes of each row: equal prices, of which `prices` keeps one, may be several."""
         return self.model.prices(self.rows)
 
     @cached_property
-    def _timed(self) -> dict[tuple[Dim | None, bool], dict[Price, list[int]]]:
+    def _timed(self) -> dict[tuple[Dim | None, bool], dict[OpTime, list[int]]]:
         """Prices, and how often each stage runs them: by the one size that they depend on, and if it pads.
 
         Equal prices are evaluated once: layers of other stages, or unrolled, cost no more than one.
@@ -531,15 +559,15 @@ class Plan:
         runs: dict[tuple[int, bool], list[int]] = {}
         for row, key in zip(self.rows, self.keys, strict=True):
             runs.setdefault(key, [0] * self.depth)[row.stage] += row.repeat
-        merged: dict[tuple[Dim | None, bool], dict[Price, list[int]]] = {}
+        merged: dict[tuple[Dim | None, bool], dict[OpTime, list[int]]] = {}
         for key, price in dict(zip(self.keys, self.prices, strict=True)).items():
-            alike = merged.setdefault((sole(getattr(price, "sizes", ())), key[1]), {})
+            alike = merged.setdefault((sole_product(getattr(price, "sizes", ())), key[1]), {})
             before = alike.get(price, [0] * self.depth)
             alike[price] = [a + b for a, b in zip(before, runs[key], strict=True)]
         return merged
 
     @property
-    def host(self) -> Host | None:
+    def host(self) -> EngineCpu | None:
         """The host of the engine that serves the program; None for what is no whole model."""
         return self.model.host if self.program.is_model else None
 
@@ -577,16 +605,16 @@ class Plan:
         return of.hold(tokens, self._decodes(at), self._reads(at))
 
     @cached_property
-    def _graphs(self) -> Graphs | None:
+    def _graphs(self) -> CudaGraphs | None:
         """What the engine says of its graphs."""
-        return self.model.runs.section(Graphs) if self.model.runs and self.program.is_model else None
+        return self.model.runs.section(CudaGraphs) if self.model.runs and self.program.is_model else None
 
     def runs(self, at: Binding) -> Binding:
         """The sizes that ops run at which pad: as many sequences as the graph has that decodes them.
 
         Their own FLOPs and bytes are what a report counts; only time is of those that run.
         """
-        if self._graphs is None or not self._graphs.sizes or isinstance(at, Mixed):
+        if self._graphs is None or not self._graphs.sizes or isinstance(at, MixedBinding):
             return at
         ranks, sequences, new = self.program.parallelism.dp, at(_SEQUENCES), at(_NEW)
         xp = namespace(sequences, new)
@@ -620,15 +648,15 @@ class Plan:
         pairs = list(zip(self.rows, self.made, strict=True))
         for number in range(self.depth):
             its = [pair for pair in pairs if pair[0].stage == number]
-            yield StageKind([(Part(its), 1)], 1, not number)
+            yield StageKind([(StagePart(its), 1)], 1, not number)
 
     def _decodes(self, at: Binding) -> Any:
-        if isinstance(at, Mixed):
+        if isinstance(at, MixedBinding):
             return reduce(and_, (self._decodes(part) for part in at.parts))
         return at(_NEW) <= DRAFTS
 
     def _reads(self, at: Binding) -> Any:
-        if isinstance(at, Mixed):
+        if isinstance(at, MixedBinding):
             return reduce(or_, (self._reads(part) for part in at.parts))
         return at(_NEW) > 1
 
@@ -645,24 +673,24 @@ class Plan:
         return StepSeconds.of(found, self.depth), more
 
     @cached_property
-    def _pointed(self) -> Often[TwoCode] | None:
+    def _pointed(self) -> JitFunction[StepFunctionPair] | None:
         """Code of single points for the two of `evaluated`; None of prices that symbols do not go through."""
         if not self.model.symbolic:
             return None
-        return Often(self._seconds, lambda seconds, new: TwoCode(seconds, self.figures, new))
+        return JitFunction(self._seconds, lambda seconds, new: StepFunctionPair(seconds, self.figures, new))
 
     def figures(self, at: Binding) -> tuple[Number, ...]:
         """What rows are made of, in the places that `kinds` say; of symbols too."""
         runs = self.runs(at)
         prices = {kind.priced.start: (kind.price, kind.pads) for kind in self.kinds}
-        priced = (Priced.of(price, runs if pads else at, at) for price, pads in prices.values())
+        priced = (TimeEstimate.of(price, runs if pads else at, at) for price, pads in prices.values())
         sizes = (map(at, (*kind.row.amounts.values(), *kind.row.shape.shape)) for kind in self.kinds)
         return tuple(chain(*priced, *sizes))
 
     @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[RowKind, ...]:
         """Rows that are alike, as one."""
-        return kinds(self.rows, self.prices, self.keys)
+        return row_kinds(self.rows, self.prices, self.keys)
 
     @cached_property
     def _codes(self) -> tuple[FigureFunction, FigureFunction]:
@@ -671,7 +699,11 @@ class Plan:
             self._seconds,
             lambda at: self._served(at, self.busy(at))[1],
         )
-        return (Often(figures[0], Code), Often(figures[1], Code)) if self.model.symbolic else figures
+        return (
+            (JitFunction(figures[0], StepFunction), JitFunction(figures[1], StepFunction))
+            if self.model.symbolic
+            else figures
+        )
 
     def _seconds(self, at: Binding) -> tuple[Number, ...]:
         return tuple(chain(*self.priced(at)))
@@ -683,7 +715,7 @@ class Plan:
         (busy,) = self._stages(at, "graph")
         return busy
 
-    def repeats(self) -> Iterator[tuple[Price, tuple[int, ...]]]:
+    def repeats(self) -> Iterator[tuple[OpTime, tuple[int, ...]]]:
         """Each price, and how often each stage runs it; one that pads in some places may come twice."""
         for prices in self._timed.values():
             yield from ((price, tuple(times)) for price, times in prices.items())
@@ -736,7 +768,7 @@ class Plan:
         )
 
     def _stages(
-        self, at: Binding, kind: str, groups: Sequence[tuple[bool, Group]] | None = None
+        self, at: Binding, kind: str, groups: Sequence[tuple[bool, OpGroup]] | None = None
     ) -> Iterator[Seconds]:
         """Seconds of the ops of a micro-batch on each stage, of each of the kinds that are asked for."""
         count, runs = self.depth, self.runs(at)
@@ -754,10 +786,10 @@ class Plan:
         return [at.xp.where(captured, 0, n) for n in self._kernels]
 
     @cached_property
-    def _groups(self) -> list[tuple[bool, Group]]:
+    def _groups(self) -> list[tuple[bool, OpGroup]]:
         """Prices by what they depend on, and whether those pad."""
         hidden, symbolic = self.host.hidden if self.host else 0.0, self.model.symbolic
-        return [(pads, Group(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]
+        return [(pads, OpGroup(size, of, hidden, symbolic)) for (size, pads), of in self._timed.items()]
 
     @cached_property
     def _kernels(self) -> list[int]:
@@ -772,10 +804,10 @@ class Plan:
         """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
         sums = [0.0] * self.depth
         for row in self.rows:
-            sums[row.stage] += row.repeat * late(row)
+            sums[row.stage] += row.repeat * collective_skew(row)
         return sums
 
-    def fullest(self, figure: Callable[[Memory], Number], at: Binding) -> Number:
+    def fullest(self, figure: Callable[[RankMemory], Number], at: Binding) -> Number:
         """`figure` of the stage whose memory is fullest; at each point of a grid it may be another."""
         first, *others = self.memories
         found = figure(first)
@@ -807,14 +839,14 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def plan(program: Program, model: Model, cache_policy: str = "exact") -> Plan:
+def step_evaluator(program: Program, model: DeviceCostModel, cache_policy: str = "exact") -> StepEvaluator:
     """The plan of `program` by a cost model; HardwareError if its ranks do not fit the device's nodes."""
-    return Plan(program, placed(program, model), cache_policy)
+    return StepEvaluator(program, place_on_nodes(program, model), cache_policy)
 
 
-def late(row: Row) -> float:
+def collective_skew(row: Row) -> float:
     """What one of the ranks waits for the last in a collective; a send waits for nobody."""
-    return lateness(row.work.ranks) if row.work.wire and row.node.op.exchanges else 0.0
+    return rank_skew(row.work.ranks) if row.work.wire and row.node.op.exchanges else 0.0
 
 
 _OF: dict[str, Callable[[Size], Size]] = {"prefill": OfPrefill.of, "decode": OfDecode.of}
@@ -822,10 +854,10 @@ Phased = tuple[Row, str]
 
 
 @dataclass(frozen=True)
-class PhasePrice(Price):
+class PhaseOpTime(OpTime):
     """The price of an op that runs in one phase, at the sequences that are in it."""
 
-    price: Price
+    price: OpTime
     phase: str
 
     @property
@@ -852,7 +884,7 @@ class PhasePrice(Price):
         """The place of the price that holds there."""
         return self.price.which(self._within(at))
 
-    def held(self, which: Number) -> Price:
+    def held(self, which: Number) -> OpTime:
         """The price that holds there."""
         return self.price.held(which)
 
@@ -873,11 +905,11 @@ class PhasePrice(Price):
         return self.price.least(self._within(at))
 
     def _within(self, at: Binding) -> Binding:
-        return at.within(self.phase) if isinstance(at, Mixed) else at
+        return at.within(self.phase) if isinstance(at, MixedBinding) else at
 
 
 @dataclass(frozen=True, eq=False)
-class Together(Plan):
+class MixedStepEvaluator(StepEvaluator):
     """The plan of a step whose sequences are of two phases: that of `program`, and of one of its phases."""
 
     @cached_property
@@ -909,10 +941,10 @@ class Together(Plan):
         )
 
     @cached_property
-    def prices(self) -> tuple[Price, ...]:
+    def prices(self) -> tuple[OpTime, ...]:
         """The price of each row."""
         prices = ((self.model.price(row), phase) for row, phase in self._apart)
-        return tuple(PhasePrice(price, phase) if phase else price for price, phase in prices)
+        return tuple(PhaseOpTime(price, phase) if phase else price for price, phase in prices)
 
     def _decodes(self, at: Binding) -> bool:
         """It reads prompts too."""
@@ -923,11 +955,11 @@ class Together(Plan):
         return True
 
     @cached_property
-    def memories(self) -> tuple[Memory, ...]:
+    def memories(self) -> tuple[RankMemory, ...]:
         """What each stage must hold: of either phase what it holds at its fullest moment, and no less."""
         programs = self.program, self.program.phases["decode"]
-        pairs = zip(*(memories(program, self.cache_policy) for program in programs), strict=True)
-        return tuple(Memory(m.weights, m.caches, _lifetimes(m, beside)) for m, beside in pairs)
+        pairs = zip(*(stage_memories(program, self.cache_policy) for program in programs), strict=True)
+        return tuple(RankMemory(m.weights, m.caches, _lifetimes(m, beside)) for m, beside in pairs)
 
 
 def _alike(row: Row) -> tuple[object, ...]:
@@ -947,22 +979,24 @@ def _within(row: Row, phase: str, name: str) -> Row:
     return replace(row, name=name, work=own, reads=reads, writes=writes)
 
 
-def _lifetimes(memory: Memory, beside: Memory) -> Lifetimes:
+def _lifetimes(memory: RankMemory, beside: RankMemory) -> Lifetimes:
     moments = tuple(_moments(memory, beside))
     return Lifetimes(moments, tuple(dict.fromkeys(moment.bytes for moment in moments)))
 
 
-def _moments(memory: Memory, beside: Memory) -> Iterator[Moment]:
+def _moments(memory: RankMemory, beside: RankMemory) -> Iterator[LivenessPoint]:
     most: Size = 0
     for size in beside.lifetimes.sizes:
         most = Max.of(most, size)
     most = OfDecode.of(most)
     for moment in memory.moments:
-        held = (Held(h.name, OfPrefill.of(h.bytes)) for h in moment.held)
-        yield Moment(moment.op, OfPrefill.of(moment.bytes) + most, (*held, Held("decode", most)))
+        held = (Allocation(h.name, OfPrefill.of(h.bytes)) for h in moment.held)
+        yield LivenessPoint(moment.op, OfPrefill.of(moment.bytes) + most, (*held, Allocation("decode", most)))
 
 
 @lru_cache(maxsize=256)
-def together(program: Program, model: Model, cache_policy: str = "exact") -> Together:
+def mixed_step_evaluator(
+    program: Program, model: DeviceCostModel, cache_policy: str = "exact"
+) -> MixedStepEvaluator:
     """The plan of a step of both phases of `program`, which is that of prefill."""
-    return Together(program, placed(program, model), cache_policy)
+    return MixedStepEvaluator(program, place_on_nodes(program, model), cache_policy)

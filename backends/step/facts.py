@@ -129,7 +129,7 @@ def _most(found: Counter[tuple[bool, str]]) -> str | None:
     return max(found, key=lambda k: (k[0], found[k]))[1] if found else None
 
 
-def words(program: Program) -> list[str]:
+def precision_text(program: Program) -> list[str]:
     """The same to read: `bf16` if all are alike, else what each is."""
     found = {k: v for k, v in precision(program).items() if v}
     if len(set(found.values())) <= 1:

@@ -15,12 +15,12 @@ import numpy as np
 
 from llmir.backends.tape import numba, numpy
 from llmir.backends.tape.languages import PRINTERS
-from llmir.backends.tape.outline import Outline, whole, within
+from llmir.backends.tape.outline import Outline, inline_calls, prune
 from llmir.backends.tape.record import Function, Tape
 from llmir.base.array_namespace import SCALARS, Number
 from llmir.ir.sizes.binding import Binding, once
 
-LATE = ("C",)  # what changes from one step to the next
+STEP_SYMBOLS = ("C",)  # what changes from one step to the next
 GRID = 100_000  # points from which what the context decides is a loop of numba, where that is asked for
 LONGEST = 1000  # operations of such a loop: compiling a hundred takes a second, so many most of a minute
 FEW = 0.5  # share of points that are distinct pairs, below which those are computed once
@@ -28,7 +28,7 @@ EXACT = 1 << 53  # whole numbers up to which a float64 is exact
 SAMPLE, MOSTLY = 1 << 12, 0.9  # points, and the share of them that are distinct, from which most pairs are
 
 
-class Parts:
+class FunctionParts:
     """The parts of a function, each compiled by a printer when it first runs.
 
     Two by what does not change between steps, four by what each depends on, and `others`: functions of all
@@ -41,7 +41,7 @@ class Parts:
 
     @cached_property
     def _two(self) -> dict[str, Function]:
-        early, late = self.function.parted(LATE)
+        early, late = self.function.parted(STEP_SYMBOLS)
         return {"whole": self.function, "early": early, "late": late, **self.others}
 
     @cached_property
@@ -81,15 +81,17 @@ class Parts:
             given = [values[n] for n in function.inputs]
             if places is not None:
                 few = [n in self["early"].outputs for n in function.inputs]
-                given = [numpy.Gathered(x, places) if is_ else x for is_, x in zip(few, given, strict=True)]
+                given = [
+                    numpy.GatherInput(x, places) if is_ else x for is_, x in zip(few, given, strict=True)
+                ]
             found = zip(function.outputs, self.run(part, printer)(*given), strict=True)
             # What goes through is small, but for what is gathered.
             values.update((n, value) for n, value in found if n not in values or places is not None)
 
         points = prod(shape)
-        if places is None and count(batch, new) == points:
+        if places is None and point_count(batch, new) == points:
             run("whole")
-        elif places is None and count(new, context) < points:
+        elif places is None and point_count(new, context) < points:
             for part in ("of_new", "of_batch", "of_context"):
                 run(part)
             run("last", printer=self._printer("last", shape))
@@ -105,16 +107,16 @@ class Parts:
 
     def _loop(self, part: str) -> Callable[..., tuple[Any, ...]]:
         """A part as a loop: what the context does not decide is read once for a row."""
-        function, depends = self[part], self.function.depending(LATE)
+        function, depends = self[part], self.function.depending(STEP_SYMBOLS)
         return numba.compiled(function, {name for n, name in function.inputs.items() if n not in depends})
 
 
-def count(*values: Number) -> int:
+def point_count(*values: Number) -> int:
     """How many points they are together."""
     return prod(np.broadcast_shapes(*map(np.shape, values)))
 
 
-def pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any]:
+def distinct_pairs(batch: Number, new: Number, points: int) -> tuple[Number, Number, Any]:
     """Each pair of them once, and where the points find theirs; as they are, where that would not pay."""
     shape = np.broadcast_shapes(np.shape(batch), np.shape(new))
     if prod(shape) < max(points, 2):
@@ -136,22 +138,22 @@ SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
 COUNTS = ("B", "T")  # those of which there is one at least
 MOST = 1 << 16  # tokens up to which code leaves out what decides no price
 SOON = 64  # pairs of B and T after which it pays to find out what that is
-KEPT = 512  # pairs of B and T of which the early part is kept
+CACHED_PAIRS = 512  # pairs of B and T of which the early part is kept
 MANY = 1 << 17  # points at once, of one new token each, from which code pays
 OFTEN = 64  # single points after which it does
 
 FigureFunction = Callable[[Binding], tuple[Number, ...]]
-C = TypeVar("C", bound="Code")
+C = TypeVar("C", bound="StepFunction")
 
 
-def recorded(new: int | None = None) -> tuple[Tape, Binding]:
+def record_tape(new: int | None = None) -> tuple[Tape, Binding]:
     """A tape, and a binding to its symbols; `new` is T where that is always so."""
     tape = Outline(SCALARS)
     symbols: dict[str, Number] = {name: tape.symbol(name) for name in SIZES}
     return tape, Binding(**(symbols if new is None else {**symbols, "T": new}))
 
 
-class Code:
+class StepFunction:
     """Figures of B, T and C: what depends on B and T alone, which is kept, and then the rest.
 
     The first single points call kernels as they are. After so many pairs of B and T their choices are
@@ -163,30 +165,30 @@ class Code:
     def __init__(
         self, figures: FigureFunction, new: int | None = None, after: int = SOON, by: str = "numpy"
     ) -> None:
-        tape, at = recorded(new)
+        tape, at = record_tape(new)
         self.outline, self.by, self.after = Function.of(tape, SIZES, figures(at)), by, after
         self._pairs = 0  # that were asked for
-        self._kept: dict[tuple[int, int], tuple[Callable[..., Any], tuple[Any, ...], Parts]] = {}
+        self._kept: dict[tuple[int, int], tuple[Callable[..., Any], tuple[Any, ...], FunctionParts]] = {}
 
-    def parts(self, function: Function, **others: Function) -> Parts:
+    def parts(self, function: Function, **others: Function) -> FunctionParts:
         """Those of the figures, as a function."""
-        return Parts(function, others, self.by)
+        return FunctionParts(function, others, self.by)
 
     @cached_property
-    def called(self) -> Parts:
+    def called(self) -> FunctionParts:
         """With kernels as they are, each called: soon made, for single points."""
         return self.parts(self.outline)
 
     @cached_property
-    def short(self) -> Parts:
+    def short(self) -> FunctionParts:
         """Without what decides nothing, where it `holds`."""
-        function, holds = within(self.outline, COUNTS, MOST)
+        function, holds = prune(self.outline, COUNTS, MOST)
         return self.parts(function, holds=holds)
 
     @cached_property
-    def whole(self) -> Parts:
+    def whole(self) -> FunctionParts:
         """With all of all kernels."""
-        return self.parts(whole(self.outline))
+        return self.parts(inline_calls(self.outline))
 
     def __call__(self, at: Binding) -> tuple[Number, ...]:
         """The figures at a binding: numbers, or arrays of its whole shape."""
@@ -199,13 +201,13 @@ class Code:
         found: tuple[Number, ...] = late(context, *kept)
         return found
 
-    def _early(self, batch: int, new: int) -> tuple[Callable[..., Any], tuple[Any, ...], Parts]:
+    def _early(self, batch: int, new: int) -> tuple[Callable[..., Any], tuple[Any, ...], FunctionParts]:
         """What a batch of so many new tokens decides, and what goes on from there."""
         self._pairs += 1
         short = self._pairs > self.after and self.short.run("holds")(batch, new, 0)[0]
         parts = self.short if short else self.called
         found = parts.run("late"), parts.run("early")(batch, new), parts
-        if len(self._kept) >= KEPT:
+        if len(self._kept) >= CACHED_PAIRS:
             self._kept.clear()
         self._kept[batch, new] = found
         return found
@@ -213,13 +215,13 @@ class Code:
     def grid(self, batch: Number, new: Number, context: Number) -> tuple[Number, ...]:
         """The figures at many points; what few pairs of B and T, or few contexts, decide is computed once."""
         shape = np.broadcast_shapes(np.shape(batch), np.shape(new), np.shape(context))
-        batch, new, places = pairs(batch, new, prod(shape))
-        self._pairs += count(batch, new)
+        batch, new, places = distinct_pairs(batch, new, prod(shape))
+        self._pairs += point_count(batch, new)
         short = self._pairs > self.after and np.all(self.short.run("holds", "numpy")(batch, new, 0)[0])
         return (self.short if short else self.whole).grid(shape, (batch, new, context), places)
 
 
-class TwoCode(Code):
+class StepFunctionPair(StepFunction):
     """Figures of single points, and `more` of the same, which read what the first have come by."""
 
     def __init__(
@@ -232,7 +234,7 @@ class TwoCode(Code):
 
         super().__init__(both, new, after)
 
-    def parts(self, function: Function, **others: Function) -> Parts:
+    def parts(self, function: Function, **others: Function) -> FunctionParts:
         """Those of the first, and `more`."""
         of = function.outputs[: self._count], function.outputs[self._count :]
         first, more = (Function(function.tape, function.inputs, outputs) for outputs in of)
@@ -247,7 +249,7 @@ class TwoCode(Code):
         return found[: self._count], lambda: parts.run("more")(batch, new, context, *found[self._count :])
 
 
-class Often(Generic[C]):
+class JitFunction(Generic[C]):
     """Figures as they are said, and as code from where that pays: at many points, or after many.
 
     `make` makes code of them for so many new tokens, None for any.

@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.batch import Several, Stack
-from llmir.backends.cost.op_time import Model, Price
-from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.cost.batch import BindingStack, OpTimeStack
+from llmir.backends.cost.op_time import DeviceCostModel, OpTime
+from llmir.backends.kernels.engine_cpu import EngineCpu
 from llmir.backends.memory.caches import CachePolicy, policy
-from llmir.backends.memory.liveness import Lifetimes, Memory, lifetimes, state
-from llmir.backends.work.network import Ranks, ranks
-from llmir.backends.work.rows import Row, needs
+from llmir.backends.memory.liveness import Lifetimes, RankMemory, cache_state, lifetimes
+from llmir.backends.work.network import RankTopology, rank_topology
+from llmir.backends.work.rows import Row, op_rows
 from llmir.base.array_namespace import ARRAYS, Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
-from llmir.base.names import layered
+from llmir.base.names import is_layered
 from llmir.base.values import Figures
 from llmir.ir.core.graph import Graph, Node
 from llmir.ir.core.layers import Layers
@@ -38,24 +38,24 @@ from llmir.ir.core.op import work
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Dim, Size, monomials
-from llmir.ir.tools.loops import Cut
+from llmir.ir.tools.loops import PipelineCut
 
 from . import evaluate
-from .evaluate import Plan, StageCost, for_ranks, late, plan
-from .timing import Part, StageKind, Timing
+from .evaluate import StageCost, StepEvaluator, collective_skew, place_ranks, step_evaluator
+from .timing import StageKind, StagePart, Timing
 
 Array = Any  # of float64
 _SELECTIONS = 8  # of columns, that are kept: a step's, and those of a decode by what they read
 
 
-class Sizes(NamedTuple):
+class MicroBatchSizes(NamedTuple):
     """What decides at which sizes a price is evaluated."""
 
     micro_batches: int
     padded: tuple[int, ...] = ()  # to the graphs of such a plan; none for sizes as they are asked for
 
 
-def launching(of: Plan) -> tuple[int, ...]:
+def launch_key(of: StepEvaluator) -> tuple[int, ...]:
     """What decides which steps of a plan are launched as a graph, and of how many sequences that is."""
     degrees = of.program.parallelism
     return of.program.micro_batches, degrees.dp, degrees.tp, id(of.model)
@@ -64,7 +64,7 @@ def launching(of: Plan) -> tuple[int, ...]:
 Runs = tuple[dict[int, int], int, float]  # of each price, by number; of all kernels; seconds of waiting
 
 
-class Stage(NamedTuple):
+class PlanStage(NamedTuple):
     """Stages of a plan that are alike: so many `kernels`, and lateness of others; whether it is the first."""
 
     plan: int
@@ -73,14 +73,16 @@ class Stage(NamedTuple):
     first: bool
 
 
-class Stages:
+class PlanStages:
     """All stages of some plans, those of a plan that are alike once, and how often they run each price."""
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
+    def __init__(self, plans: Sequence[StepEvaluator]) -> None:
         self.plans = plans
-        self.sizes: dict[Sizes, tuple[int, Plan]] = {}  # with their numbers, and a plan that has them
-        self.distinct: dict[Price, int] = {}
-        self._known: dict[int, tuple[Price, int]] = {}  # by identity, held so that it stays theirs
+        self.sizes: dict[
+            MicroBatchSizes, tuple[int, StepEvaluator]
+        ] = {}  # with their numbers, and a plan that has them
+        self.distinct: dict[OpTime, int] = {}
+        self._known: dict[int, tuple[OpTime, int]] = {}  # by identity, held so that it stays theirs
         # What stages run: sizes and prices by their numbers, each with its own, by what a graph hides.
         self.prices: dict[float, dict[tuple[int, int], int]] = {}
         self._places: dict[tuple[object, ...], tuple[Row, int, float]] = {}  # with rows, which are held so
@@ -93,17 +95,18 @@ class Stages:
         self.runs = {hidden: np.zeros((len(found), len(known))) for hidden, known in self.prices.items()}
         for i, (stage, counts, _) in enumerate(found):
             self.runs[_hidden(plans[stage.plan])][i, [*counts]] = [*counts.values()]
-        self._stacks: dict[int, dict[float, Stack]] = {}
+        self._stacks: dict[int, dict[float, OpTimeStack]] = {}
         self._columns: dict[tuple[int, tuple[int, ...]], Array] = {}
 
-    def _alike(self, number: int, of: Plan) -> Iterator[tuple[Stage, dict[int, int], int]]:
+    def _alike(self, number: int, of: StepEvaluator) -> Iterator[tuple[PlanStage, dict[int, int], int]]:
         """The stages of a plan, those alike once: how often they run each price, and how many there are."""
         known = self.prices.setdefault(_hidden(of), {})
         parts = of.program.micro_batches
         usual, padded = (
-            self.sizes.setdefault(Sizes(parts, key), (len(self.sizes), of))[0] for key in ((), launching(of))
+            self.sizes.setdefault(MicroBatchSizes(parts, key), (len(self.sizes), of))[0]
+            for key in ((), launch_key(of))
         )
-        own: dict[Part, Runs] = {}
+        own: dict[StagePart, Runs] = {}
         for kind in of.kinds_of_stages():
             counts: dict[int, int] = {}
             kernels, lateness = 0, 0.0
@@ -115,9 +118,11 @@ class Stages:
                     counts[place] = counts.get(place, 0) + times * often
                 kernels += times * launches
                 lateness += times * waits
-            yield Stage(number, kernels, lateness, kind.first), counts, kind.times
+            yield PlanStage(number, kernels, lateness, kind.first), counts, kind.times
 
-    def _runs(self, of: Plan, part: Part, sizes: tuple[int, int], known: dict[tuple[int, int], int]) -> Runs:
+    def _runs(
+        self, of: StepEvaluator, part: StagePart, sizes: tuple[int, int], known: dict[tuple[int, int], int]
+    ) -> Runs:
         """How often a part of a plan runs each price, how many kernels it has, and their lateness."""
         counts: dict[int, int] = {}
         kernels, lateness = 0, 0.0
@@ -125,25 +130,25 @@ class Stages:
             key = row.op, id(price), sizes, _hidden(of)
             if key not in self._places:
                 number = sizes[of.padding(row)], self._one(price)
-                self._places[key] = row, known.setdefault(number, len(known)), late(row)
+                self._places[key] = row, known.setdefault(number, len(known)), collective_skew(row)
             _, place, waits = self._places[key]
             counts[place] = counts.get(place, 0) + row.repeat
             kernels += row.repeat
             lateness += row.repeat * waits
         return counts, kernels, lateness
 
-    def _one(self, price: Price) -> int:
+    def _one(self, price: OpTime) -> int:
         """The number of a price, which equal ones share."""
         if id(price) not in self._known:
             self._known[id(price)] = price, self.distinct.setdefault(price, len(self.distinct))
         return self._known[id(price)][1]
 
-    def stacks(self, axes: int) -> Mapping[float, Stack]:
+    def stacks(self, axes: int) -> Mapping[float, OpTimeStack]:
         """The prices as columns, for points of so many axes, by what a graph hides."""
         if axes not in self._stacks:
             prices = [*self.distinct]
             self._stacks[axes] = {
-                hidden: Stack([(sizes, prices[i]) for sizes, i in known], axes)
+                hidden: OpTimeStack([(sizes, prices[i]) for sizes, i in known], axes)
                 for hidden, known in self.prices.items()
             }
         return self._stacks[axes]
@@ -165,9 +170,9 @@ class Stages:
         return self._columns[key]
 
     @cached_property
-    def hosts(self) -> Sequence[tuple[Host, Array, Sequence[Array]]]:
+    def hosts(self) -> Sequence[tuple[EngineCpu, Array, Sequence[Array]]]:
         """Each host, the stages whose kernels it launches, and those of them that are first of as many."""
-        groups: dict[Host, list[int]] = {}
+        groups: dict[EngineCpu, list[int]] = {}
         for i, stage in enumerate(self.each):
             if host := self.plans[stage.plan].host:
                 groups.setdefault(host, []).append(i)
@@ -176,24 +181,24 @@ class Stages:
             first: dict[tuple[int, ...], list[int]] = {}
             for i in some:
                 if self.each[i].first:
-                    first.setdefault(launching(self.plans[self.of[i]]), []).append(i)
+                    first.setdefault(launch_key(self.plans[self.of[i]]), []).append(i)
             found.append((host, np.array(some), [*map(np.array, first.values())]))
         return found
 
 
-def _hidden(of: Plan) -> float:
+def _hidden(of: StepEvaluator) -> float:
     """What a graph of kernels hides of their launches."""
     return of.host.hidden if of.host else 0.0
 
 
-def _in_graph(at: Binding, hidden: float, price: Price) -> tuple[Any, Any]:
+def _in_graph(at: Binding, hidden: float, price: OpTime) -> tuple[Any, Any]:
     return price.in_graph(at, hidden)
 
 
-class Points:
+class BatchPoints:
     """Points at which all plans are priced: the sizes of a micro-batch, by how many of them there are."""
 
-    def __init__(self, stages: Stages, at: Mapping[int, Binding]) -> None:
+    def __init__(self, stages: PlanStages, at: Mapping[int, Binding]) -> None:
         self.stages, self.at = stages, at
         self.shape = next(iter(at.values())).shape
         self.column = (-1, *(1,) * len(self.shape))
@@ -228,7 +233,7 @@ class Points:
         seconds, least, most = (sums(partial(_varied, figure)) for figure in (np.sum, np.min, np.max))
         seconds, least, most = seconds + count * same, least + same, most + same
         for host, some, _ in stages.hosts:
-            if (type(host).launched, type(host).exposed) != (Host.launched, Host.exposed):
+            if (type(host).launched, type(host).exposed) != (EngineCpu.launched, EngineCpu.exposed):
                 return self.timing()[0].sum(axis=-1)
             launches = np.broadcast_to(
                 host.launched(0.0, self._kernels[some], ARRAYS)[..., 0], least[some].shape
@@ -284,7 +289,7 @@ class Points:
         known: dict[tuple[int, ...], Any] = {}
         found = []
         for of in self.stages.plans:
-            key = launching(of) if of.host else ()
+            key = launch_key(of) if of.host else ()
             if key not in known:
                 known[key] = of.captured(self.at[of.program.micro_batches]) if key else False
             found.append(known[key])
@@ -295,7 +300,7 @@ class Points:
     def _priced(self) -> Sequence[list[Array]]:
         """The prices of each group of the stacks: alone, and in a graph."""
         pairs = ((sizes, of, self.at[sizes.micro_batches]) for sizes, (_, of) in self.stages.sizes.items())
-        at = Several([of.runs(at) if sizes.padded else at for sizes, of, at in pairs])
+        at = BindingStack([of.runs(at) if sizes.padded else at for sizes, of, at in pairs])
         return [
             both
             for hidden, stack in self.stages.stacks(len(self.shape)).items()
@@ -331,10 +336,10 @@ def _varied(figure: Any, values: Array) -> Array | None:
     return figure(values, axis=-1) if values.shape[-1] > 1 else None
 
 
-class Room:
+class BatchMemory:
     """The memory of all stages of some plans: what each holds as coefficients of what its sizes read."""
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
+    def __init__(self, plans: Sequence[StepEvaluator]) -> None:
         sizes: dict[Size, int] = {}
         known: dict[tuple[int, ...], int] = {}
         held = []
@@ -358,7 +363,7 @@ class Room:
         self.of = np.cumsum([0, *map(len, held)])[:-1]
         self.parts = [of.program.micro_batches for of in plans]
 
-    def peaks(self, points: Points) -> Array:
+    def peaks(self, points: BatchPoints) -> Array:
         """Bytes of the fullest stage of each plan, at its fullest moment."""
         found = {parts: self._peaks(at) for parts, at in points.at.items()}
         one, *others = found.values()
@@ -373,10 +378,10 @@ class Room:
         return np.maximum.reduceat(most[self.held], self.of)
 
 
-ALONE = Layers()
+SINGLE_LAYER = Layers()
 
 
-class Run(NamedTuple):
+class StageOp(NamedTuple):
     """An op of a graph where a stage runs it, in so many `layers`, counted from the stage's first."""
 
     path: str
@@ -393,10 +398,10 @@ class Run(NamedTuple):
     def once(self) -> bool:
         """Whether it is a weight that all layers share."""
         name = self.node.op.param
-        return self.node.op.role == "weight" and bool(name) and not layered(name)
+        return self.node.op.role == "weight" and bool(name) and not is_layered(name)
 
 
-class Kind(NamedTuple):
+class StageGraph(NamedTuple):
     """What stages that are alike have: the graph of one of them, and what that holds while its ops run."""
 
     graph: Graph
@@ -404,34 +409,34 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class StageProgram:
     """What a stage runs of a program, and holds of it; `times` says how often it runs its loops."""
 
     program: Program
-    kind: Kind
+    kind: StageGraph
     times: Mapping[str, int]
 
     @property
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[StageOp]:
         """Its ops."""
         return _inside(self.program, self.kind.graph, self.times)
 
     @cached_property
-    def kept(self) -> tuple[Run, ...]:
+    def kept(self) -> tuple[StageOp, ...]:
         """Its weights and caches."""
-        return tuple(_kept(self.program, self.kind.graph, self.times))
+        return tuple(_stored(self.program, self.kind.graph, self.times))
 
 
-class Known:
+class StageMemo:
     """What was found of the stages of a program, by `Cut.kind`, and by that and how often they run loops."""
 
     def __init__(self, program: Program, by: CachePolicy) -> None:
         self.program, self.by = program, by
-        self.kinds: dict[tuple[object, ...], Kind] = {}
-        self.shares: dict[tuple[object, ...], Share] = {}
-        self.sizes: dict[tuple[Share, tuple[Share, ...]], tuple[Size, Size]] = {}
+        self.kinds: dict[tuple[object, ...], StageGraph] = {}
+        self.shares: dict[tuple[object, ...], StageProgram] = {}
+        self.sizes: dict[tuple[StageProgram, tuple[StageProgram, ...]], tuple[Size, Size]] = {}
 
-    def share(self, cut: Cut, number: int) -> Share:
+    def share(self, cut: PipelineCut, number: int) -> StageProgram:
         """That of one stage of a program that is cut so."""
         alike = cut.kind(number)
         times = {node.name: loop.times for node in cut.run_by(number) if (loop := node.op.loop)}
@@ -439,23 +444,23 @@ class Known:
         if key not in self.shares:
             if alike not in self.kinds:
                 graph = cut.sliced(number)
-                self.kinds[alike] = Kind(graph, lifetimes(self.program, graph, self.by))
-            self.shares[key] = Share(self.program, self.kinds[alike], times)
+                self.kinds[alike] = StageGraph(graph, lifetimes(self.program, graph, self.by))
+            self.shares[key] = StageProgram(self.program, self.kinds[alike], times)
         return self.shares[key]
 
-    def held(self, own: Share, beside: tuple[Share, ...]) -> tuple[Size, Size]:
+    def held(self, own: StageProgram, beside: tuple[StageProgram, ...]) -> tuple[Size, Size]:
         """Bytes of weights and caches, with those that other phases have and this one has not."""
         key = own, beside
         if key not in self.sizes:
             self.sizes[key] = self._held(own, beside)
         return self.sizes[key]
 
-    def _held(self, own: Share, beside: tuple[Share, ...]) -> tuple[Size, Size]:
+    def _held(self, own: StageProgram, beside: tuple[StageProgram, ...]) -> tuple[Size, Size]:
         mesh, seen = self.program.mesh, {run.identity for run in own.kept}
         added = {run.identity: run for share in beside for run in share.kept if run.identity not in seen}
         runs = (*own.kept, *added.values())
         caches = [run for run in runs if run.node.op.role == "cache"]
-        states = [state(self.program, at.graph, at.node, at.path, at.layers.count) for at in caches]
+        states = [cache_state(self.program, at.graph, at.node, at.path, at.layers.count) for at in caches]
         once = {(at.node.op.param, at.node.results[0]) for at in own.kept if at.once}
         weights = sum((type.local(mesh).bytes for _, type in once), start=0)
         for at in (at for at in runs if at.node.op.role == "weight"):
@@ -464,12 +469,12 @@ class Known:
         return weights, self.by.reserved(states)
 
 
-_known = lru_cache(maxsize=1024)(Known)
-_cut = lru_cache(maxsize=1024)(Cut)
+_known = lru_cache(maxsize=1024)(StageMemo)
+_cut = lru_cache(maxsize=1024)(PipelineCut)
 
 
 @dataclass(frozen=True, eq=False)
-class Staged(Plan):
+class StageEvaluator(StepEvaluator):
     """The plan of a program in stages of so many layers each; the program itself is in one."""
 
     sizes: tuple[int, ...] = (1,)
@@ -480,7 +485,7 @@ class Staged(Plan):
         return len(self.sizes)
 
     @cached_property
-    def _shares(self) -> tuple[Share, ...]:
+    def _shares(self) -> tuple[StageProgram, ...]:
         cut, known = _cut(self.program, self.sizes), _known(self.program, policy(self.cache_policy))
         return tuple(known.share(cut, number) for number in range(self.depth))
 
@@ -495,7 +500,7 @@ class Staged(Plan):
         ends = self._ends(number)
         for path, graph, node, layers in share.runs:
             if node.op.runs:
-                row = needs(graph, mesh)[node.name].at(f"stage{number}.{path}", number, node, layers.count)
+                row = op_rows(graph, mesh)[node.name].at(f"stage{number}.{path}", number, node, layers.count)
                 sent = node.name in ends and graph is share.kind.graph
                 yield _sent(row, number + 1, mesh) if sent else row
 
@@ -506,54 +511,56 @@ class Staged(Plan):
 
     def kinds_of_stages(self) -> Iterator[StageKind]:
         """Those with the same share of the program that send equally fast."""
-        found: dict[tuple[Share, bool, Part], list[int]] = {}
+        found: dict[tuple[StageProgram, bool, StagePart], list[int]] = {}
         for number, share in enumerate(self._shares):
             found.setdefault((share, not number, self._sends(number)), []).append(number)
         for (_, first, _), numbers in found.items():
             yield StageKind(self._parts(numbers[0]), len(numbers), first)
 
-    def _parts(self, number: int) -> list[tuple[Part, int]]:
+    def _parts(self, number: int) -> list[tuple[StagePart, int]]:
         """What a stage runs, and how often: its graph but for what that sends, this, and bodies."""
         share, ends = self._shares[number], self._ends(number)
         if self.model.asks:
             return [(self._part(self._rows(number)), 1)]
         _, *bodies = self.program.runs(share.kind.graph, share.times).items()
-        rest = (row for name, row in needs(share.kind.graph, self.program.mesh).items() if name not in ends)
+        rest = (row for name, row in op_rows(share.kind.graph, self.program.mesh).items() if name not in ends)
         return [(self._part(rest), 1), (self._sends(number), 1), *((self._body(g), n) for g, n in bodies)]
 
-    def _body(self, graph: Graph) -> Part:
+    def _body(self, graph: Graph) -> StagePart:
         """The ops of a body, in any of the stages."""
         if graph not in self._bodies:
-            self._bodies[graph] = self._part(needs(graph, self.program.mesh).values())
+            self._bodies[graph] = self._part(op_rows(graph, self.program.mesh).values())
         return self._bodies[graph]
 
     @cached_property
-    def _bodies(self) -> dict[Graph, Part]:
+    def _bodies(self) -> dict[Graph, StagePart]:
         return {}
 
-    def _part(self, rows: Iterable[Row]) -> Part:
+    def _part(self, rows: Iterable[Row]) -> StagePart:
         rows = tuple(rows)
-        return Part([*zip(rows, self.model.prices(rows), strict=True)])
+        return StagePart([*zip(rows, self.model.prices(rows), strict=True)])
 
-    def _sends(self, number: int) -> Part:
+    def _sends(self, number: int) -> StagePart:
         """What a stage sends: one and the same for those of which that is equally fast."""
         size, node = self.program.mesh.devices, self.model.device.node
         start = number * size % node.devices if node else 0
         key = self._shares[number].kind.graph, number if self.model.asks else start
         if key not in self._sent:
             graph, mesh = key[0], self.program.mesh
-            rows = (needs(graph, mesh)[name].at(name, number, graph[name], 1) for name in self._ends(number))
+            rows = (
+                op_rows(graph, mesh)[name].at(name, number, graph[name], 1) for name in self._ends(number)
+            )
             part = self._part(_sent(row, number + 1, mesh) for row in rows)
             alike = (each for each in self._sent.values() if each.prices == part.prices)
             self._sent[key] = next(alike, part)
         return self._sent[key]
 
     @cached_property
-    def _sent(self) -> dict[tuple[Graph, int], Part]:
+    def _sent(self) -> dict[tuple[Graph, int], StagePart]:
         return {}  # those that lie alike in their nodes are one
 
     @cached_property
-    def memories(self) -> tuple[Memory, ...]:
+    def memories(self) -> tuple[RankMemory, ...]:
         """What each stage must hold."""
         by = policy(self.cache_policy)
         known, phases = _known(self.program, by), self.program.phases
@@ -562,15 +569,15 @@ class Staged(Plan):
         found = []
         for number, share in enumerate(self._shares):
             beside = (*(of.share(cut, number) for of, cut in cuts), *(whole if not number else ()))
-            found.append(Memory(*known.held(share, beside), share.kind.lifetimes))
+            found.append(RankMemory(*known.held(share, beside), share.kind.lifetimes))
         return tuple(found)
 
 
 @lru_cache(maxsize=64)
-def _whole(program: Program) -> Share:
+def _whole(program: Program) -> StageProgram:
     """What one stage runs of a program that is not cut."""
     graph = program[program.entries[0]]
-    return Share(program, Kind(graph, Lifetimes((), ())), {})
+    return StageProgram(program, StageGraph(graph, Lifetimes((), ())), {})
 
 
 def _sent(row: Row, to: int, mesh: Mesh) -> Row:
@@ -581,12 +588,12 @@ def _sent(row: Row, to: int, mesh: Mesh) -> Row:
 
 
 def _inside(
-    program: Program, graph: Graph, times: Mapping[str, int], path: str = "", start: Layers = ALONE
-) -> Iterator[Run]:
+    program: Program, graph: Graph, times: Mapping[str, int], path: str = "", start: Layers = SINGLE_LAYER
+) -> Iterator[StageOp]:
     """The ops of a graph, those of bodies in their place; `times` says how often where not the ops do."""
     before = 0
     for node in graph.nodes:
-        yield Run(path + node.name, graph, node, start)
+        yield StageOp(path + node.name, graph, node, start)
         if loop := node.op.loop:
             often, size = times.get(node.name, loop.times), program.depth(loop.body)
             layers = start.inside(before, often, size)
@@ -594,23 +601,23 @@ def _inside(
             before += often * size
 
 
-def _kept(
-    program: Program, graph: Graph, times: Mapping[str, int], path: str = "", start: Layers = ALONE
-) -> Iterator[Run]:
+def _stored(
+    program: Program, graph: Graph, times: Mapping[str, int], path: str = "", start: Layers = SINGLE_LAYER
+) -> Iterator[StageOp]:
     """The weights and caches among those."""
     before = 0
     for node in graph.sources:
         if node.op.role in ("weight", "cache"):
-            yield Run(path + node.name, graph, node, start)
+            yield StageOp(path + node.name, graph, node, start)
     for name, loop in graph.loops.items():
         often, size = times.get(name, loop.times), program.depth(loop.body)
         layers = start.inside(before, often, size)
-        yield from _kept(program, program[loop.body], {}, f"{path}{name}.", layers)
+        yield from _stored(program, program[loop.body], {}, f"{path}{name}.", layers)
         before += often * size
 
 
 @dataclass(frozen=True)
-class InStages(Figures):
+class StageReport(Figures):
     """A step of a program in pipeline stages of so many `layers` each; figures as a `Report` has them."""
 
     layers: tuple[int, ...]
@@ -622,37 +629,39 @@ class InStages(Figures):
     stages: tuple[StageCost, ...]
 
 
-def staged(program: Program, model: Model, sizes: tuple[int, ...], cache_policy: str = "exact") -> Plan:
+def stage_evaluator(
+    program: Program, model: DeviceCostModel, sizes: tuple[int, ...], cache_policy: str = "exact"
+) -> StepEvaluator:
     """The plan in stages; HardwareError if its ranks do not fit the device's nodes."""
     if len(sizes) == 1:
-        return plan(program, model, cache_policy)
+        return step_evaluator(program, model, cache_policy)
     if "draft" in program.phases:
         raise PassError(f"stages: the phase that drafts is one stage; load {program.name} without it")
-    rows = Staged(program, model, cache_policy, sizes).rows if getattr(model, "of_links", ()) else ()
+    rows = StageEvaluator(program, model, cache_policy, sizes).rows if getattr(model, "of_links", ()) else ()
     sent = [row for row in rows if row.work.wire]
-    on_nodes = for_ranks(_ranks(program, sizes), model, program, sent)
-    return Staged(program, on_nodes, cache_policy, sizes)
+    on_nodes = place_ranks(_ranks(program, sizes), model, program, sent)
+    return StageEvaluator(program, on_nodes, cache_policy, sizes)
 
 
-def _ranks(program: Program, sizes: tuple[int, ...]) -> Ranks:
+def _ranks(program: Program, sizes: tuple[int, ...]) -> RankTopology:
     """Those of a program in stages, with those that gather what they have sent in slices."""
     cut = _cut(program, sizes)
     over = {over for number in range(len(sizes)) for over in cut.slices(number).values()}
-    one = ranks(program).staged(len(sizes))
+    one = rank_topology(program).staged(len(sizes))
     groups = one.groups.union(map(program.mesh.group, over))
     return one._replace(joins=one.joins.union(map(frozenset, over)), groups=groups)
 
 
-def in_stages(of: Plan, sizes: tuple[int, ...], at: Binding) -> InStages:
+def stage_report(of: StepEvaluator, sizes: tuple[int, ...], at: Binding) -> StageReport:
     """What a plan in stages says of a step."""
     seconds = of.seconds(at)
     timing = Timing(seconds.whole, of.program.micro_batches)
-    return InStages(
+    return StageReport(
         sizes,
         timing.step,
         timing.period,
         timing.interval,
         timing.bubble,
         of.fullest(lambda memory: memory.peak(at), at),
-        evaluate.stages(timing, of.overheads(at, seconds), of.memories, at),
+        evaluate.stage_costs(timing, of.overheads(at, seconds), of.memories, at),
     )

@@ -16,33 +16,52 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.cost import models
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.memory.caches import policy
-from llmir.backends.memory.liveness import Memory, Peak
+from llmir.backends.memory.liveness import Peak, RankMemory
 from llmir.backends.work.rows import BOUNDS, TRAFFIC, Basis
 from llmir.base.arguments import POINTS, items
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
-from llmir.base.values import figure, rebuilt, sealed
+from llmir.base.values import figure, rebuild, seal
 from llmir.hw.device import Device
 from llmir.ir.core.graph import Graph
 from llmir.ir.core.layers import Layers
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.binding import Binding, Mixed, Packed
+from llmir.ir.sizes.binding import Binding, MixedBinding, PackedBinding
 from llmir.ir.sizes.polynomial import Size
 
 from . import evaluate
-from .evaluate import BUBBLE, OVERHEAD, OpCost, Plan, StageCost, late, plan, together
-from .sizes import WHOLE, Points, checked, checked_packed, idle, other, running, sweep, unpadded
+from .evaluate import (
+    BUBBLE,
+    OVERHEAD,
+    OpCost,
+    StageCost,
+    StepEvaluator,
+    collective_skew,
+    mixed_step_evaluator,
+    step_evaluator,
+)
+from .sizes import (
+    WHOLE,
+    Points,
+    batch_program,
+    check_packed,
+    check_sizes,
+    context_sizes,
+    idle_ranks_note,
+    refuse_padding,
+    sweep,
+)
 from .timing import Overhead, StepSeconds, Timing
 
 
 class Footprint(Points):
     """Figures of memory, each of the stage where it is fullest."""
 
-    plan: Plan
+    plan: StepEvaluator
     shape: tuple[int, ...]
 
     @figure
@@ -58,14 +77,14 @@ class Footprint(Points):
     @figure
     def activation_peak_bytes(self) -> Number:
         """Transient bytes at the fullest moment, logits included."""
-        return self._held(Memory.transient)
+        return self._held(RankMemory.transient)
 
     @figure
     def peak_memory_bytes(self) -> Number:
         """Weights, caches and activations at the fullest moment."""
-        return self._held(Memory.peak)
+        return self._held(RankMemory.peak)
 
-    def _held(self, figure: Callable[[Memory, Binding], Number]) -> Number:
+    def _held(self, figure: Callable[[RankMemory, Binding], Number]) -> Number:
         """A figure of the stage whose memory is fullest."""
         return sweep(lambda at: self.plan.fullest(lambda memory: figure(memory, at), at), self._points)
 
@@ -89,7 +108,7 @@ class Footprint(Points):
             first[id(memory)] = len(names)
             names += [m.op for m in memory.distinct]
         index = self._held(lambda memory, at: memory.fullest_index(at) + first[id(memory)])
-        return sealed(np.array(names)[np.asarray(index).astype(int)])
+        return seal(np.array(names)[np.asarray(index).astype(int)])
 
 
 PHASE_KEYS = (
@@ -136,7 +155,7 @@ class Report(Footprint, Result):
     shape: tuple[int, ...]
     phase: str
     cache_policy: str
-    plan: Plan
+    plan: StepEvaluator
     _stated: str
 
     def __init__(
@@ -148,14 +167,14 @@ class Report(Footprint, Result):
         new: Any,
         context: Any,
         beside: Iterable[Mapping[str, Any]] = (),
-        model: Model | None = None,
+        model: DeviceCostModel | None = None,
         phase: str = "",
         cache_policy: str = "exact",
     ) -> None:
-        others = [other(part) for part in items("beside", beside, "other sequences")]
-        steps = ((checked if others else checked_packed)(batch, new, context), *others)
+        others = [context_sizes(part) for part in items("beside", beside, "other sequences")]
+        steps = ((check_sizes if others else check_packed)(batch, new, context), *others)
         vars(self)["_stated"], cache_policy = phase, policy(cache_policy).name
-        program, phase, at = running(program, steps, phase)
+        program, phase, at = batch_program(program, steps, phase)
         shape = at.shape
         if math.prod(shape) > POINTS:
             raise InputError(f"a grid of {math.prod(shape):,} points, of which {POINTS:,} are the most")
@@ -166,21 +185,21 @@ class Report(Footprint, Result):
             log.info("each figure of a grid of %s points takes seconds or minutes", points)
         vars(self).update(program=program, device=device, shape=shape, phase=phase, _points=at)
         vars(self).update(beside=steps[1:], cache_policy=cache_policy)
-        if not isinstance(at, Packed):
+        if not isinstance(at, PackedBinding):
             vars(self).update(zip(STEP, steps[0], strict=True), at=at)
         model = model or models.model(device)
-        unpadded(model.runs, "beside", steps)
+        refuse_padding(model.runs, "beside", steps)
         vars(self)["plan"] = self._plan(model)
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {name: getattr(self, name) for name in ("program", "device", *STEP)}
         named |= {"phase": self._stated, "cache_policy": self.cache_policy}
         beside = [dict(zip(STEP, step, strict=True)) for step in self.beside]
-        return rebuilt, (Report, {**named, "beside": beside, "model": self.plan.model})
+        return rebuild, (Report, {**named, "beside": beside, "model": self.plan.model})
 
-    def _plan(self, model: Model) -> Plan:
-        both = isinstance(self._points, Mixed) and len(set(self._points.phases)) > 1
-        return (together if both else plan)(self.program, model, self.cache_policy)
+    def _plan(self, model: DeviceCostModel) -> StepEvaluator:
+        both = isinstance(self._points, MixedBinding) and len(set(self._points.phases)) > 1
+        return (mixed_step_evaluator if both else step_evaluator)(self.program, model, self.cache_policy)
 
     def _total(self, size: Size) -> Number:
         return sweep(lambda at: at(size), self._points)
@@ -193,7 +212,7 @@ class Report(Footprint, Result):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know: assumptions, ignored fields, types that the device lacks, idle ranks."""
-        return (*self.program.notes, *self.plan.notes, *idle(self.program, self._points))
+        return (*self.program.notes, *self.plan.notes, *idle_ranks_note(self.program, self._points))
 
     @figure
     def time_s(self) -> Number:
@@ -221,7 +240,7 @@ class Report(Footprint, Result):
             lent[kind.first] = of_others
             for i, _ in kind.others:
                 lent[i] = of_others
-        return evaluate.error(self.work, lent, model.host_error or 0.0)
+        return evaluate.mean_error(self.work, lent, model.host_error or 0.0)
 
     @figure
     def period_s(self) -> Number:
@@ -353,7 +372,7 @@ class Report(Footprint, Result):
     def work(self) -> tuple[OpCost, ...]:
         """The rows of ops alone, in schedule order."""
         parts = self.program.micro_batches
-        return evaluate.work(self.plan.kinds, self._figures, self.at, self.all_stages_s, parts)
+        return evaluate.op_costs(self.plan.kinds, self._figures, self.at, self.all_stages_s, parts)
 
     @cached_property
     def _figures(self) -> Sequence[Number]:
@@ -367,7 +386,9 @@ class Report(Footprint, Result):
     @cached_property
     def engine(self) -> tuple[OpCost, ...]:
         """The rows of the engine's overhead, one a stage; none for what no engine serves."""
-        return evaluate.engine(self.program, self._overheads, self.all_stages_s, self.plan.model.host_error)
+        return evaluate.engine_overhead(
+            self.program, self._overheads, self.all_stages_s, self.plan.model.host_error
+        )
 
     def _bubbles(self) -> tuple[OpCost, ...]:
         """The rows of what stages wait, by the basis of the longest op."""
@@ -384,9 +405,9 @@ class Report(Footprint, Result):
     @figure
     def stages(self) -> tuple[StageCost, ...]:
         """One row a pipeline stage; one in all where there are no others."""
-        return evaluate.stages(self._timing, self._overheads, self.plan.memories, self.at)
+        return evaluate.stage_costs(self._timing, self._overheads, self.plan.memories, self.at)
 
-    def timeline(self) -> tuple[Slice, ...]:
+    def timeline(self) -> tuple[TimeSlice, ...]:
         """The step as it goes by, stage by stage: `analysis.timeline`."""
 
         return timeline(self)
@@ -440,7 +461,7 @@ STREAM = 7  # torch's first of its own, in which its kernels run; nothing of a s
 
 
 @dataclass(frozen=True)
-class Slice:
+class TimeSlice:
     """A stretch of the time of a stage's ranks, which all do the same: one run of an op, or a wait.
 
     `op` is the name of its row in the report, `path` numbers the layers that it is in. FLOPs and bytes are
@@ -471,7 +492,7 @@ class Slice:
         return self.end_s - self.start_s
 
 
-class Run(NamedTuple):
+class OpRun(NamedTuple):
     """One run of an op: its name in the report, that with layers numbered, and its moment in `Memory`."""
 
     op: str
@@ -479,13 +500,13 @@ class Run(NamedTuple):
     moment: int
 
 
-def runs(program: Program, entry: str) -> Iterator[Run]:
+def op_runs(program: Program, entry: str) -> Iterator[OpRun]:
     """All runs of ops in an entry, in schedule order, with every iteration of its loops."""
     prefix = program.prefix(entry)
     return _runs(program, program[entry], prefix, prefix, 0, 0)
 
 
-def _runs(program: Program, graph: Graph, op: str, path: str, layer: int, moment: int) -> Iterator[Run]:
+def _runs(program: Program, graph: Graph, op: str, path: str, layer: int, moment: int) -> Iterator[OpRun]:
     starts = program.iterations(graph, Layers(layer))
     for node in graph.nodes:
         if loop := node.op.loop:
@@ -497,7 +518,7 @@ def _runs(program: Program, graph: Graph, op: str, path: str, layer: int, moment
             moment += size * (_walked(loop.times - 1, loop.times) + 1)
         elif not node.op.source:
             if node.op.runs:
-                yield Run(op + node.name, path + node.name, moment)
+                yield OpRun(op + node.name, path + node.name, moment)
             moment += 1
 
 
@@ -518,7 +539,7 @@ def _walked(iteration: int, times: int) -> int:
     return 0 if iteration == 0 else min(times - 1, 2) if iteration == times - 1 else 1
 
 
-def timeline(report: Report) -> tuple[Slice, ...]:
+def timeline(report: Report) -> tuple[TimeSlice, ...]:
     """The slices of a step: stage by stage, each stage's in order, from 0 to `time_s` without a gap.
 
     Micro-batches go through the stages as `Timing` says. `InputError` for a grid, which is many steps, and
@@ -526,10 +547,10 @@ def timeline(report: Report) -> tuple[Slice, ...]:
     """
     if report.shape:
         raise InputError(f"a timeline is of one step, not of a grid of {report.shape}")
-    if isinstance(report.at, Mixed) and len(set(report.at.phases)) > 1:
+    if isinstance(report.at, MixedBinding) and len(set(report.at.phases)) > 1:
         raise InputError("a timeline is of a step of one phase; this one reads prompts beside decodes")
-    works = [_Stage(report, stage) for stage in range(report.plan.depth)]
-    found: list[list[Slice]] = [[] for _ in works]
+    works = [_StageTimeline(report, stage) for stage in range(report.plan.depth)]
+    found: list[list[TimeSlice]] = [[] for _ in works]
     free = [0.0] * len(works)
     last = report.program.micro_batches - 1
     for micro_batch in range(last + 1):
@@ -544,7 +565,7 @@ def timeline(report: Report) -> tuple[Slice, ...]:
     return tuple(s for slices in found for s in slices)
 
 
-class _Stage:
+class _StageTimeline:
     """What a stage does with a micro-batch, whenever that comes: pieces of time, one after another."""
 
     def __init__(self, report: Report, stage: int) -> None:
@@ -569,11 +590,11 @@ class _Stage:
         facts = {plan.rows[i].name: _facts(report.work[i]) for i in ours}
         seconds = {plan.rows[i].name: time for i, time in zip(ours, _launched(plan, at, ours), strict=True)}
         skew = plan.host.waited(1.0) if plan.host else 0.0
-        late_s = {plan.rows[i].name: skew * late(plan.rows[i]) for i in ours}
+        late_s = {plan.rows[i].name: skew * collective_skew(plan.rows[i]) for i in ours}
         live = [at(moment.bytes) for moment in plan.memories[stage].moments]
         kernels = sum(plan.rows[i].repeat for i in ours)
         yield from self._engine("host", added.host_s)
-        for run in runs(program, program.entries[stage]):
+        for run in op_runs(program, program.entries[stage]):
             yield from self._engine("launch", added.launching_s / kernels)
             yield from self._engine("late_ranks", late_s[run.op])
             yield seconds[run.op], {**facts[run.op], "path": run.path, "live_bytes": live[run.moment]}
@@ -585,14 +606,14 @@ class _Stage:
             words = {"kind": OVERHEAD, "bound": OVERHEAD, "basis": self.basis, "error": self.error}
             yield time_s, {"op": name, "path": f"{name}.{what}", **words}
 
-    def slices(self, start_s: float, micro_batch: int) -> Iterator[Slice]:
+    def slices(self, start_s: float, micro_batch: int) -> Iterator[TimeSlice]:
         """The pieces, from a moment on."""
         for time_s, facts in self.pieces:
             end_s = start_s + time_s
-            yield Slice(**facts, **self.place, micro_batch=micro_batch, start_s=start_s, end_s=end_s)
+            yield TimeSlice(**facts, **self.place, micro_batch=micro_batch, start_s=start_s, end_s=end_s)
             start_s = end_s
 
-    def wait(self, start_s: float, end_s: float, micro_batch: int) -> Iterator[Slice]:
+    def wait(self, start_s: float, end_s: float, micro_batch: int) -> Iterator[TimeSlice]:
         """A wait for other stages, before a micro-batch or after the last, if there is one."""
         if end_s > start_s:
             name = f"{self.prefix}{BUBBLE}"
@@ -604,7 +625,7 @@ class _Stage:
                 "basis": "",
                 "error": None,
             }
-            yield Slice(**wait, **self.place, micro_batch=micro_batch, start_s=start_s, end_s=end_s)
+            yield TimeSlice(**wait, **self.place, micro_batch=micro_batch, start_s=start_s, end_s=end_s)
 
 
 def _facts(op: OpCost) -> _Fields:
@@ -613,7 +634,7 @@ def _facts(op: OpCost) -> _Fields:
     return {"op": op.name, "basis": str(op.basis), **{name: getattr(op, name) for name in names}}
 
 
-def _launched(plan: Plan, at: Binding, rows: Sequence[int]) -> list[float]:
+def _launched(plan: StepEvaluator, at: Binding, rows: Sequence[int]) -> list[float]:
     """Seconds of one run of each of these rows, as the engine launches it."""
     padded, hidden = plan.runs(at), plan.host.hidden if plan.host and plan.captured(at) else None
     found: dict[tuple[int, bool], float] = {}

@@ -15,47 +15,51 @@ from typing import Any
 import numpy as np
 
 from llmir.backends.kernels.base import DRAFTS
-from llmir.base.arguments import counts, shown
+from llmir.base.arguments import counts, show_value
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
 from llmir.base.values import Immutable, figure
 from llmir.hw.engine import Engine
 from llmir.hw.engine_sections import Scheduler
 from llmir.ir.core.program import APART, Program
-from llmir.ir.sizes.binding import Binding, Mixed, Packed, Uneven, is_packed, packed
+from llmir.ir.sizes.binding import Binding, MixedBinding, PackedBinding, UnevenBinding, is_packed, pack
 from llmir.ir.sizes.polynomial import Dim
 
 Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
 
-def checked(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
+def check_sizes(batch: Any = 1, new: Any = 1, context: Any = 0) -> tuple[Number, Number, Number]:
     """Sequences, new tokens of each and cached ones; `InputError` for what is none."""
     return counts("batch", batch, 1), counts("new", new, 1), counts("context", context)
 
 
-def checked_packed(batch: Any, new: Any, context: Any) -> tuple[Number, Number, Number]:
+def check_packed(batch: Any, new: Any, context: Any) -> tuple[Number, Number, Number]:
     """The same, very many of them packed: one by one, as their float64 would take more than what is kept."""
     return (
-        packed(counts("batch", batch, 1)),
-        packed(counts("new", new, 1)),
-        packed(counts("context", context)),
+        pack(counts("batch", batch, 1)),
+        pack(counts("new", new, 1)),
+        pack(counts("context", context)),
     )
 
 
-def other(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
+def context_sizes(part: Mapping[str, Any]) -> tuple[Number, Number, Number]:
     """The same of other sequences in a step, from a mapping."""
     known = ("batch", "new", "context")
     if not isinstance(part, Mapping) or not set(part) <= set(known):
-        raise InputError(f"beside: expected {', '.join(known)} of other sequences, got {shown(part)}")
-    return checked(**part)
+        raise InputError(f"beside: expected {', '.join(known)} of other sequences, got {show_value(part)}")
+    return check_sizes(**part)
 
 
-def unpadded(engine: Engine | None, what: str, steps: Sequence[Step] = ()) -> None:
+def refuse_padding(engine: Engine | None, what: str, steps: Sequence[Step] = ()) -> None:
     """`InputError` for an engine that pads, whose steps have one length: of several, or of any."""
     if len(steps) == 1:
         return
     scheduler = engine and engine.section(Scheduler)
-    if scheduler and scheduler.pads and len({(shown(new), shown(old)) for _, new, old in steps}) != 1:
+    if (
+        scheduler
+        and scheduler.pads
+        and len({(show_value(new), show_value(old)) for _, new, old in steps}) != 1
+    ):
         told = "price one batch, with new and context of the longest"
         raise InputError(f"{what}: {engine} pads the sequences of a step to the longest; {told}")
 
@@ -64,15 +68,15 @@ def binding(micro_batches: int, batch: Number, new: Number, context: Number) -> 
     """What one micro-batch is."""
     if micro_batches > 1 and np.any(np.mod(batch, micro_batches)):
         raise InputError(
-            f"batch: expected a multiple of the {micro_batches} micro-batches, got {shown(batch)}"
+            f"batch: expected a multiple of the {micro_batches} micro-batches, got {show_value(batch)}"
         )
     each = batch if micro_batches == 1 else batch // micro_batches
     # These are of `counts`, which copies.
-    make = Packed if any(map(is_packed, (batch, new, context))) else Binding.keeping
+    make = PackedBinding if any(map(is_packed, (batch, new, context))) else Binding.keeping
     return make(B=each, T=new, C=context)
 
 
-def together(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Binding:
+def micro_batch_binding(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Binding:
     """What one of so many micro-batches is of sequences of some kinds, each in a phase.
 
     Those of one kind are one call of each kernel; and so are all that go on by a token, whatever their
@@ -82,14 +86,14 @@ def together(parts: int, steps: Sequence[tuple[Step, str]], splits: bool) -> Bin
         return binding(parts, *steps[0][0])
     if any(np.shape(value) for step, _ in steps for value in step):
         kinds = [binding(parts, *step) for step, _ in steps]
-        return Mixed(kinds, [phase for _, phase in steps] if splits else ())
+        return MixedBinding(kinds, [phase for _, phase in steps] if splits else ())
     found: dict[tuple[Number, Number | None, str], list[tuple[Number, Number]]] = {}
     for (batch, new, context), phase in steps:
         kind = new, context if new != 1 else None, phase
         found.setdefault(kind, []).append((batch, context))
     kinds = [_alike(parts, new, each) for (new, _, _), each in found.items()]
     phases = [phase for _, _, phase in found] if splits else ()
-    return Mixed(kinds, phases) if len(kinds) > 1 else kinds[0]
+    return MixedBinding(kinds, phases) if len(kinds) > 1 else kinds[0]
 
 
 def _alike(parts: int, new: Number, each: Sequence[tuple[Number, Number]]) -> Binding:
@@ -99,10 +103,10 @@ def _alike(parts: int, new: Number, each: Sequence[tuple[Number, Number]]) -> Bi
     if all(context == first for _, context in each):
         return at
     contexts = np.repeat([context for _, context in each], [int(count) for count, _ in each])
-    return Uneven(contexts, at.symbols["B"])
+    return UnevenBinding(contexts, at.symbols["B"])
 
 
-def idle(program: Program, at: Binding | Mixed) -> tuple[str, ...]:
+def idle_ranks_note(program: Program, at: Binding | MixedBinding) -> tuple[str, ...]:
     """A note where a step has fewer sequences than there are ranks to share them, at one point."""
     if at.shape:
         return ()
@@ -135,7 +139,7 @@ def step_phase(program: Program, new: Sequence[Number]) -> str:
     return "prefill"
 
 
-def verified(program: Program, new: Number, context: Number) -> Number:
+def verified_tokens(program: Program, new: Number, context: Number) -> Number:
     """`new`, and 1 where so few come after others that what decodes verifies them, if that is apart."""
     if not program.splits:
         return new
@@ -161,11 +165,11 @@ def _whole_prompts(program: Program, prompt: int, steps: Sequence[tuple[Number, 
         first = (np.asarray(new) == prompt) & (np.asarray(context) == 0)
         if not np.all(first | ((np.asarray(new) == 1) & (np.asarray(context) >= prompt))):
             takes = f"new {prompt:,} and context 0, or new 1 after {prompt:,} tokens"
-            got = f"got new {shown(new)}, context {shown(context)}"
+            got = f"got new {show_value(new)}, context {show_value(context)}"
             raise InputError(f"new: layers of {program.name} see fewer tokens of a prompt: {takes}; {got}")
 
 
-def shape(steps: Sequence[tuple[Number, Number, Number]]) -> tuple[int, ...]:
+def grid_shape(steps: Sequence[tuple[Number, Number, Number]]) -> tuple[int, ...]:
     """The shape that all sizes broadcast to; `InputError` if they do not."""
     shapes = [value.shape for step in steps for value in step if isinstance(value, np.ndarray)]
     if not shapes:
@@ -177,23 +181,27 @@ def shape(steps: Sequence[tuple[Number, Number, Number]]) -> tuple[int, ...]:
         raise InputError(f"batch, new and context do not broadcast together: shapes {said}") from None
 
 
-def running(
+def batch_program(
     program: Program, steps: Sequence[tuple[Number, Number, Number]], phase: str
 ) -> tuple[Program, str, Binding]:
     """What runs for sequences of one kind or several, in which phase if none is stated, and their sizes."""
-    shape(steps)
+    grid_shape(steps)
     if program.patches:
         phase = _encodes(program, steps, phase)
     elif phase != "encode" and isinstance(prompt := program.facts.get("prompt"), int):
         _whole_prompts(program, prompt, steps)
-    numbers = [verified(program, new, context) for _, new, context in steps]
+    numbers = [verified_tokens(program, new, context) for _, new, context in steps]
     phases = [phase or phase_of(new) for new in numbers]
     if phase in APART and not (program.patches or phase in program.phases):
         why = {"encode": "the step of images", "draft": "the step of a layer that predicts further tokens"}
         raise InputError(f"phase: {program.name} has no {phase}, {why[phase]}")
     phase = phase or step_phase(program, numbers)
     runs = program.phase(phase)
-    return runs, phase, together(program.micro_batches, list(zip(steps, phases, strict=True)), runs.splits)
+    return (
+        runs,
+        phase,
+        micro_batch_binding(program.micro_batches, list(zip(steps, phases, strict=True)), runs.splits),
+    )
 
 
 class Points(Immutable):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from llmir.backends.cost.op_time import Price
+from llmir.backends.cost.op_time import OpTime
 from llmir.backends.work.rows import Row
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
@@ -19,13 +19,13 @@ from llmir.ir.sizes.polynomial import maximum
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class StagePart:
     """Rows that stages run together, each with its price."""
 
-    priced: Sequence[tuple[Row, Price]]
+    priced: Sequence[tuple[Row, OpTime]]
 
     @property
-    def prices(self) -> list[Price]:
+    def prices(self) -> list[OpTime]:
         """The latter."""
         return [price for _, price in self.priced]
 
@@ -33,7 +33,7 @@ class Part:
 class StageKind(NamedTuple):
     """What a stage runs, and how often; how many stages are like it, and whether it is the first."""
 
-    parts: Sequence[tuple[Part, int]]
+    parts: Sequence[tuple[StagePart, int]]
     times: int
     first: bool
 

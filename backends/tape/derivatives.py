@@ -32,7 +32,7 @@ STILL = {"ceil", "floor", "ceildiv", "floor_divide", "less", "less_equal", "equa
 STILL |= {"logical_and", "logical_or", "logical_xor"}
 
 
-def slope(function: Function, by: str) -> Function:
+def derivatives(function: Function, by: str) -> Function:
     """The derivatives of a function's outputs by one of its inputs; TypeError for a power that changes."""
     tape = function.tape
     known: dict[int, Any] = {number: int(name == by) for number, name in function.inputs.items()}

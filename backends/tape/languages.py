@@ -95,7 +95,7 @@ BIGINT = JAVASCRIPT._replace(
 )
 
 
-def called(functions: Iterable[Function]) -> tuple[Function, ...]:
+def called_functions(functions: Iterable[Function]) -> tuple[Function, ...]:
     """All that they call, and what these call: each once, after those that it calls itself."""
     found: dict[Function, None] = {}
 
@@ -111,7 +111,7 @@ def called(functions: Iterable[Function]) -> tuple[Function, ...]:
     return tuple(found)
 
 
-def whole(function: Function) -> frozenset[int]:
+def integer_outputs(function: Function) -> frozenset[int]:
     """The outputs that whole numbers alone make, where the inputs are such."""
     nodes = function.tape.nodes
     found = set(function.inputs)

@@ -36,7 +36,7 @@ TYPES = "void(float64[:, ::1], float64[:, ::1], float64[::1], float64[:, :, ::1]
 LOGICAL = {"logical_and", "logical_or", "logical_xor"}
 
 
-class Loop(NamedTuple):
+class LoopSource(NamedTuple):
     """A source, the constants that it is given, and of each input whether it varies between rows."""
 
     source: str
@@ -49,7 +49,7 @@ def text(function: Function, name: str = "run") -> str:
     return loop(function, (), name).source
 
 
-def loop(function: Function, rows: Collection[str], name: str = "run") -> Loop:
+def loop(function: Function, rows: Collection[str], name: str = "run") -> LoopSource:
     """The same where the inputs of these names vary between rows alone, and the others between columns."""
     nodes = function.tape.nodes
     constants: list[float] = []
@@ -107,7 +107,7 @@ def loop(function: Function, rows: Collection[str], name: str = "run") -> Loop:
         *(f"            {line}" for line in inner),
     ]
     among = tuple(name_ in rows for name_ in function.inputs.values())
-    return Loop("\n".join([*lines, ""]), tuple(constants), among)
+    return LoopSource("\n".join([*lines, ""]), tuple(constants), among)
 
 
 def _halves(node: Any) -> bool:

@@ -101,7 +101,7 @@ def compiled(function: Function, block: int = BLOCK) -> Callable[..., tuple[Arra
     return over
 
 
-class Gathered(NamedTuple):
+class GatherInput(NamedTuple):
     """An input of few values: at each point the one whose place is said there."""
 
     values: Array
@@ -109,12 +109,12 @@ class Gathered(NamedTuple):
 
 
 def _shape(x: Any) -> tuple[int, ...]:
-    return np.shape(x.places if isinstance(x, Gathered) else x)
+    return np.shape(x.places if isinstance(x, GatherInput) else x)
 
 
 def _piece(x: Any, part: tuple[slice, ...]) -> Any:
     """Of what broadcasts to the whole shape, what broadcasts to a part of it."""
-    if isinstance(x, Gathered):
+    if isinstance(x, GatherInput):
         return x.values[x.places[part]] if x.values.ndim else x.values
     shape = np.shape(x)
     own = part[len(part) - len(shape) :]

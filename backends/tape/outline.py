@@ -17,7 +17,7 @@ import numpy as np
 
 from .languages import WHOLE
 from .pruning import Choices, Range
-from .record import Function, Kept, Operand, Symbol, Tape
+from .record import Function, KeptArguments, Operand, Symbol, Tape
 
 FINE = 32  # blocks of numbers between a power of two and the next; those below are one each
 KNOWN = 1 << 12  # calls of a function of which what was found is kept
@@ -34,29 +34,29 @@ class Outline(Tape):
         return self.node(function, tuple(map(self.number, operands)))
 
 
-class Within(NamedTuple):
+class GuardedFunction(NamedTuple):
     """A function, which holds where `holds`, a function of the same inputs, says so."""
 
     function: Function
     holds: Function
 
 
-def whole(outline: Function) -> Function:
+def inline_calls(outline: Function) -> Function:
     """A function of an outline with all that it calls, on a tape of its own."""
     tape, names = Tape(outline.tape.kind), outline.inputs.values()
     return Function.of(tape, names, outline.onto(tape, map(tape.symbol, names)))
 
 
-def within(outline: Function, counts: Iterable[str], most: int) -> Within:
+def prune(outline: Function, counts: Iterable[str], most: int) -> GuardedFunction:
     """The same without what decides nothing where these inputs are counts, of so many at most."""
-    bounded = _Bounded(outline, frozenset(counts), most)
+    bounded = _ChoiceBounds(outline, frozenset(counts), most)
     tape, names = Tape(outline.tape.kind), outline.inputs.values()
     symbols = [tape.symbol(name) for name in names]
     found = outline.onto(tape, symbols, bounded.kept, bounded.calls)
     holds: Operand = True
     for root in Function(outline.tape, outline.inputs, bounded.roots).onto(tape, symbols):
         holds = holds & (root >= 1) & (root <= most)
-    return Within(*(Function.of(tape, names, outputs) for outputs in (found, [holds])))
+    return GuardedFunction(*(Function.of(tape, names, outputs) for outputs in (found, [holds])))
 
 
 @lru_cache(maxsize=8)
@@ -75,14 +75,14 @@ def choices(function: Function) -> Choices:
     return Choices(function)
 
 
-class _Bounded:
+class _ChoiceBounds:
     """What decides the choices of an outline, and those of its calls."""
 
     def __init__(self, outline: Function, counts: frozenset[str], most: int) -> None:
         self.outline, self.nodes = outline, outline.tape.nodes
         self.choices = choices(outline)
         self.counts, self.blocks = counts, blocks(most)
-        self.calls: dict[int, Kept] = {}  # of each call, what its choices keep
+        self.calls: dict[int, KeptArguments] = {}  # of each call, what its choices keep
         self._ranges: dict[int, dict[int, Range]] = {}  # by a whole number, of what depends on it alone
         self._bound_calls()
         self.kept = self._bound_choices()
@@ -191,7 +191,7 @@ class _Bounded:
         for number, root in calls:
             self._ranges[root][number], self.calls[number] = known[keys[number]]
 
-    def _bound_choices(self) -> Kept:
+    def _bound_choices(self) -> KeptArguments:
         """Of the choices outside of calls."""
         found: dict[int, Any] = {}
         for number in self.choices.all:
@@ -235,7 +235,7 @@ def _stacked(ranges: Iterable[Range]) -> Range:
     return Range.of(low[:1], high[:1]) if alike else Range.of(low, high)
 
 
-class Outside(Tape):
+class ExternalTape(Tape):
     """A tape of such numbers, by name, with what each usually is."""
 
     outside = True
@@ -250,17 +250,17 @@ class Outside(Tape):
         return function.onto(Tape(self.kind), self.usual.values())[0]
 
 
-def usual(number: Any) -> Any:
+def typical_value(number: Any) -> Any:
     """A number, or what one of the outside usually is."""
-    return number.usual if outside(number) else number
+    return number.usual if is_external(number) else number
 
 
-def outside(number: Any) -> bool:
+def is_external(number: Any) -> bool:
     """Whether it is told when functions run."""
     return isinstance(number, Symbol) and number.tape.outside
 
 
-def names(symbol: Symbol) -> frozenset[str]:
+def external_names(symbol: Symbol) -> frozenset[str]:
     """Of what is told of the outside, what a number is made of."""
     nodes, found, open_ = symbol.tape.nodes, set[str](), [symbol.number]
     while open_:

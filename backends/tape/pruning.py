@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .record import NOTHING, Function, Kept
+from .record import NOTHING, Function, KeptArguments
 
 LAST = 4.5e-16  # two last digits of a float64
 
@@ -205,7 +205,7 @@ class Choices:
         for number in self.order:
             if not self._decided.isdisjoint(self.operands(number)):
                 self._decided.add(number)
-        self.known: dict[Any, tuple[Range, Kept]] = {}  # by the ranges of inputs
+        self.known: dict[Any, tuple[Range, KeptArguments]] = {}  # by the ranges of inputs
 
     def _found(self) -> Mapping[int, Choice]:
         """By number, those that no other of their kind contains."""
@@ -235,7 +235,7 @@ class Choices:
         choice = self.all.get(number)
         return self.nodes[number].of if choice is None else choice.operands
 
-    def deciding(self, inputs: Mapping[int, Range], calls: int) -> tuple[Range, tuple[Kept, ...]]:
+    def deciding(self, inputs: Mapping[int, Range], calls: int) -> tuple[Range, tuple[KeptArguments, ...]]:
         """The range of the one output, and what choices keep in each of several calls.
 
         Ranges of inputs are arrays of calls × blocks.
@@ -252,7 +252,7 @@ class Choices:
         (output,) = self.function.outputs
         return ranges[output], tuple(self._named(masks, call) for call in range(calls))
 
-    def _named(self, masks: Masks, call: int) -> Kept:
+    def _named(self, masks: Masks, call: int) -> KeptArguments:
         """Of choices that a call does not keep whole, the arguments that it keeps."""
         some = {number: mask[call] for number, mask in masks.items()}
         return {

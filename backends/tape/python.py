@@ -106,13 +106,13 @@ def _floats(function: Function) -> set[int]:
 def compiled(function: Function) -> Callable[..., tuple[Any, ...]]:
     """The function itself."""
     names: dict[str, Any] = {**function.tape.scalars, "inf": inf}
-    names |= {f"call{i}": _kept(called) for i, called in enumerate(function.calls)}
+    names |= {f"call{i}": _shared_lines(called) for i, called in enumerate(function.calls)}
     exec(compile(text(function), "<tape>", "exec"), names)
     run: Callable[..., tuple[Any, ...]] = names["run"]
     return run
 
 
 @lru_cache(maxsize=1 << 10)
-def _kept(function: Function) -> Callable[..., tuple[Any, ...]]:
+def _shared_lines(function: Function) -> Callable[..., tuple[Any, ...]]:
     """What many functions call."""
     return compiled(function)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 Constant = Any  # an int, a float or a bool
 Operand = Any  # a constant or a symbol
-Kept = Mapping[int, tuple[int, ...]]  # of choices, the arguments that may decide them
+KeptArguments = Mapping[int, tuple[int, ...]]  # of choices, the arguments that may decide them
 NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 # x∘n = x and z∘x = z; n∘x = x and x∘z = z where the order is free; x∘x = x; x − x = 0.
@@ -46,7 +46,7 @@ OPERATORS: Mapping[str, Callable[..., Constant]] = {
 }
 
 
-class Node(NamedTuple):
+class TapeNode(NamedTuple):
     """A function of earlier nodes, by their numbers; a "symbol" of its name, or a "constant" of its value.
 
     The function of another tape is itself, where calls of it are kept.
@@ -66,7 +66,7 @@ class Tape:
     outside = False
 
     def __init__(self, scalars: Any) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[TapeNode] = []
         self.kind = scalars
         self.scalars: Mapping[str, Callable[..., Constant]] = {**OPERATORS, **vars(scalars)}
         self.namespace = type(scalars)(**{name: partial(self.record, name) for name in vars(scalars)})
@@ -127,7 +127,7 @@ class Tape:
         return number
 
     def _node(self, function: str, of: tuple[Any, ...]) -> Symbol:
-        self.nodes.append(Node(function, of))
+        self.nodes.append(TapeNode(function, of))
         return Symbol(self, len(self.nodes) - 1)
 
 
@@ -265,8 +265,8 @@ class Function:
         self,
         tape: Tape,
         operands: Iterable[Operand],
-        kept: Kept = NOTHING,
-        calls: Mapping[int, Kept] = NOTHING,
+        kept: KeptArguments = NOTHING,
+        calls: Mapping[int, KeptArguments] = NOTHING,
     ) -> tuple[Operand, ...]:
         """The outputs on another tape, as the same functions of the operands for the inputs, in order.
 

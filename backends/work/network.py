@@ -15,27 +15,27 @@ from fractions import Fraction
 from functools import cached_property, lru_cache, reduce
 from typing import NamedTuple
 
-from llmir.backends.tape.outline import outside, usual
+from llmir.backends.tape.outline import is_external, typical_value
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.hw.link import BOX, Link, Node
+from llmir.hw.link import BOX, Link, MachineNode
 from llmir.ir.core.mesh import Mesh
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, ceildiv, maximum, minimum
 
-from .rows import Limit, needs
+from .rows import Limit, op_rows
 
 
-def nodes(program: Program, device: Device) -> int | None:
+def node_count(program: Program, device: Device) -> int | None:
     """How many nodes those are; None where the device is in none."""
     return -(-program.devices // device.node.devices) if device.node else None
 
 
-def split(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+def split_group(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """The ranks of a group in its first node, and how many nodes it meets; one node for a device alone.
 
     HardwareError unless it meets each of them equally often.
@@ -56,13 +56,13 @@ def split(device: Device, group: tuple[int, ...]) -> tuple[tuple[int, ...], int]
 
 
 @lru_cache(maxsize=256)
-def boxed(device: Device, ranks: int) -> tuple[Device, int]:
+def one_node(device: Device, ranks: int) -> tuple[Device, int]:
     """The device as if all ranks were in one box, and as many of them as one holds."""
     most = max(device.node.devices, BOX) if device.node else ranks
     return replace(device, node=None), min(ranks, most)
 
 
-class Ranks(NamedTuple):
+class RankTopology(NamedTuple):
     """All that nodes are asked of a program: its mesh, a copy for each stage, and who meets whom.
 
     `joins` are mesh axes whose ranks run ops together, `groups` the ranks that send each other something.
@@ -78,7 +78,7 @@ class Ranks(NamedTuple):
         """How many there are."""
         return self.mesh.devices * self.stages
 
-    def staged(self, stages: int) -> Ranks:
+    def staged(self, stages: int) -> RankTopology:
         """Those of so many stages in place of one."""
         size = self.mesh.devices
         sends = {((to - 1) * size, to * size) for to in range(1, stages)}
@@ -86,35 +86,35 @@ class Ranks(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def ranks(program: Program) -> Ranks:
+def rank_topology(program: Program) -> RankTopology:
     """Those of a program."""
     graphs = {graph: None for entry in program.entries for graph in program.runs(program[entry])}
     joins = frozenset(frozenset(n.op.joins) for graph in graphs for n in graph.nodes) - {frozenset()}
-    each = (row.work for graph in graphs for row in needs(graph, program.mesh).values())
+    each = (row.work for graph in graphs for row in op_rows(graph, program.mesh).values())
     groups = frozenset(done.group for done in each if done.wire)
-    return Ranks(program.mesh, len(program.entries), joins, groups)
+    return RankTopology(program.mesh, len(program.entries), joins, groups)
 
 
-def housed(program: Program, device: Device) -> Device:
+def in_default_nodes(program: Program, device: Device) -> Device:
     """The device in the nodes that it usually has, where groups of ranks are larger than one box.
 
     As many of each node are taken as all groups take evenly. HardwareError where nothing joins boxes of it.
     """
-    return house(ranks(program), device)
+    return default_nodes(rank_topology(program), device)
 
 
 @lru_cache(maxsize=256)
-def house(of: Ranks, device: Device) -> Device:
+def default_nodes(of: RankTopology, device: Device) -> Device:
     """The same for ranks."""
     ranks = of.devices
     domain = any((link.ranks or 0) >= ranks for link in device.links.values())
     if device.node or ranks <= BOX or domain:
         return device
-    usual = library.usual(device)
+    usual = library.default_node(device)
     network = usual.network or Link(device.memory_Bps)  # any, to see which groups reach over one
     boxes = (replace(usual, devices=count, network=network) for count in range(usual.devices, 0, -1))
     inside = next(box for node in boxes if _even(of, box := replace(device, node=node)))
-    if all(split(inside, group)[1] == 1 for group in of.groups):
+    if all(split_group(inside, group)[1] == 1 for group in of.groups):
         return device
     if usual.network is None:
         raise HardwareError(
@@ -127,16 +127,16 @@ def house(of: Ranks, device: Device) -> Device:
     return replace(inside, sources={**device.sources, **said})
 
 
-def _even(of: Ranks, device: Device) -> bool:
+def _even(of: RankTopology, device: Device) -> bool:
     """Whether all groups of ranks take the nodes evenly, and alike."""
     try:
-        check(of, device)
+        check_nodes(of, device)
     except HardwareError:
         return False
     return True
 
 
-def check(of: Ranks, device: Device) -> None:
+def check_nodes(of: RankTopology, device: Device) -> None:
     """HardwareError unless all groups of ranks take the nodes evenly, and alike."""
     node, mesh, total = device.node, of.mesh, of.devices
     if node is None or total <= node.devices:
@@ -153,18 +153,18 @@ def check(of: Ranks, device: Device) -> None:
     for over in of.joins:
         group = mesh.group(over)
         rings = (tuple(first + rank for rank in group) for first in mesh.group(axes - over))
-        if len({(len(inside), met) for inside, met in (split(device, ring) for ring in rings)}) > 1:
+        if len({(len(inside), met) for inside, met in (split_group(device, ring) for ring in rings)}) > 1:
             raise HardwareError(
                 f"{_holds(node)}: groups of {len(group)} ranks of {mesh} do not all lie alike over them"
             )
 
 
-def _holds(node: Node) -> str:
+def _holds(node: MachineNode) -> str:
     return f"{node.name} has {node.devices} devices a node"
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class CollectiveAlgorithm:
     """A way to do a collective among n ranks: hops one after another, and bytes that a rank sends of each.
 
     `direct` ones send to all others at once, `reduces` ones need a fabric that adds up. Where half of an
@@ -189,23 +189,23 @@ def _others(n: int) -> Fraction:
 
 # A ring passes pieces on, n−1 times to reduce and n−1 times to gather them (Thakur et al. 2005, sections 4.1
 # and 4.3; Patarasuk & Yuan 2009).
-RING = Algorithm("ring", lambda n: n - 1, _others)
-RING_SUM = Algorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * _others(n))
+RING = CollectiveAlgorithm("ring", lambda n: n - 1, _others)
+RING_SUM = CollectiveAlgorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * _others(n))
 # Half of it up and down each of two binary trees. A rank is a leaf of one and within the other, so that it
 # sends a half to two parents and to two children (Sanders, Speck & Träff 2009; NCCL since 2.4).
-TREE = Algorithm("tree", lambda n: 2 * (n - 1).bit_length(), lambda n: Fraction(2), pieces=False)
+TREE = CollectiveAlgorithm("tree", lambda n: 2 * (n - 1).bit_length(), lambda n: Fraction(2), pieces=False)
 # Pieces go straight to where they belong: step by step (Thakur et al. 2005, "pairwise exchange"), or at once.
-PAIRWISE = Algorithm("pairwise", lambda n: n - 1, _others)
-DIRECT = Algorithm("direct", lambda n: 1, _others, direct=True)
+PAIRWISE = CollectiveAlgorithm("pairwise", lambda n: n - 1, _others)
+DIRECT = CollectiveAlgorithm("direct", lambda n: 1, _others, direct=True)
 # Everything to everyone, or a piece to each and the sums back, as serving engines' own kernels do (1stage and
 # 2stage in vLLM's custom_all_reduce.cuh, ONESHOT and TWOSHOT in TensorRT-LLM).
-ONE_SHOT = Algorithm("one-shot", lambda n: 1, lambda n: Fraction(n - 1), direct=True, pieces=False)
-TWO_SHOT = Algorithm("two-shot", lambda n: 2, lambda n: 2 * _others(n), direct=True)
+ONE_SHOT = CollectiveAlgorithm("one-shot", lambda n: 1, lambda n: Fraction(n - 1), direct=True, pieces=False)
+TWO_SHOT = CollectiveAlgorithm("two-shot", lambda n: 2, lambda n: 2 * _others(n), direct=True)
 # Switches add up what goes in and send the sum to all: each rank sends its payload once (SHARP, Graham et al.
 # 2016; NVLS in NCCL since 2.17). One hop to the sums, one back.
-IN_NETWORK = Algorithm("in-network", lambda n: 2, lambda n: Fraction(1), reduces=True)
+IN_NETWORK = CollectiveAlgorithm("in-network", lambda n: 2, lambda n: Fraction(1), reduces=True)
 # From one to another.
-SEND = Algorithm("send", lambda n: 1, lambda n: Fraction(1))
+SEND = CollectiveAlgorithm("send", lambda n: 1, lambda n: Fraction(1))
 
 ALGORITHMS = {
     "all_reduce": (RING_SUM, TREE, ONE_SHOT, TWO_SHOT, IN_NETWORK),
@@ -215,7 +215,7 @@ ALGORITHMS = {
 }
 
 
-class Span(NamedTuple):
+class LinkOption(NamedTuple):
     """A link at hand: its name, the device's key for it, and what it does."""
 
     name: str
@@ -223,10 +223,10 @@ class Span(NamedTuple):
     link: Link
 
 
-class Leg(NamedTuple):
+class LinkShare(NamedTuple):
     """What a rank sends over one link: `share` of the payload."""
 
-    span: Span
+    span: LinkOption
     share: Fraction
 
     @property
@@ -240,12 +240,12 @@ class Leg(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Way:
+class CollectiveRoute:
     """An algorithm over the links at hand: seconds that it takes however little is sent, and what is sent."""
 
     name: str
     latency_s: float
-    legs: tuple[Leg, ...]
+    legs: tuple[LinkShare, ...]
 
     @cached_property
     def pace(self) -> float:
@@ -253,9 +253,9 @@ class Way:
         return reduce(maximum, (leg.pace for leg in self.legs))
 
     @property
-    def slowest(self) -> Leg:
+    def slowest(self) -> LinkShare:
         """The leg that takes longest."""
-        return max(self.legs, key=lambda leg: float(usual(leg.pace)))
+        return max(self.legs, key=lambda leg: float(typical_value(leg.pace)))
 
     def time(self, payload: Number) -> Number:
         """Seconds."""
@@ -263,15 +263,15 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Exchange(Limit):
+class NetworkLimit(Limit):
     """A payload that goes between ranks in the way that is fastest at its size.
 
     `amount` is the payload, and `rate` how fast it goes in the end, when it is large.
     """
 
-    ways: tuple[Way, ...]
+    ways: tuple[CollectiveRoute, ...]
 
-    def fastest(self, at: Binding) -> Way:
+    def fastest(self, at: Binding) -> CollectiveRoute:
         """The way that is taken at one point."""
         payload = at(self.amount)
         return min(self.ways, key=lambda way: float(way.time(payload)))
@@ -289,20 +289,20 @@ class Exchange(Limit):
         return False
 
 
-def exchange(device: Device, opcode: str, payload: Size, group: tuple[int, ...]) -> Exchange:
+def network_limit(device: Device, opcode: str, payload: Size, group: tuple[int, ...]) -> NetworkLimit:
     """The limit that sending puts on an op; HardwareError if no link joins the group."""
-    found = ways(device, opcode, group)
+    found = collective_routes(device, opcode, group)
     large = found[-1]
     over = " and ".join(leg.span.name for leg in large.legs)
     constant = large.slowest.span.constant
-    return Exchange("network", payload, 1 / large.pace, f"bytes over {over}", constant, found)
+    return NetworkLimit("network", payload, 1 / large.pace, f"bytes over {over}", constant, found)
 
 
 @lru_cache(maxsize=1 << 12)
-def ways(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[Way, ...]:
+def collective_routes(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[CollectiveRoute, ...]:
     """The ways fastest at some size, from small to large; HardwareError if nothing joins the group."""
     algorithms = ALGORITHMS.get(opcode, (SEND,))
-    inside, nodes = split(device, group)
+    inside, nodes = split_group(device, group)
     ranks = len(inside)
     if nodes == 1:
         return fastest(_alone(algorithms, _link(device, inside), ranks))
@@ -315,15 +315,15 @@ def ways(device: Device, opcode: str, group: tuple[int, ...]) -> tuple[Way, ...]
     return fastest([*at_once, *_in_steps(algorithms, near, ranks, far, nodes, piece)])
 
 
-def fastest(found: Iterable[Way]) -> tuple[Way, ...]:
+def fastest(found: Iterable[CollectiveRoute]) -> tuple[CollectiveRoute, ...]:
     """The lower envelope of the lines latency + pace · payload, by the payload from which each is fastest.
 
     All lines where paces are told later.
     """
-    kept: list[Way] = []
-    lines = sorted(found, key=lambda w: (w.latency_s, usual(w.pace)))
-    if any(outside(way.pace) for way in lines):
-        return tuple(sorted(lines, key=lambda w: -usual(w.pace)))
+    kept: list[CollectiveRoute] = []
+    lines = sorted(found, key=lambda w: (w.latency_s, typical_value(w.pace)))
+    if any(is_external(way.pace) for way in lines):
+        return tuple(sorted(lines, key=lambda w: -typical_value(w.pace)))
     for way in lines:
         if kept and way.pace >= kept[-1].pace:
             continue
@@ -333,51 +333,58 @@ def fastest(found: Iterable[Way]) -> tuple[Way, ...]:
     return tuple(kept)
 
 
-def crossing(small: Way, large: Way) -> float:
+def crossing(small: CollectiveRoute, large: CollectiveRoute) -> float:
     """The payload from which `large` is faster."""
     return (large.latency_s - small.latency_s) / (small.pace - large.pace)
 
 
-def _link(device: Device, ranks: tuple[int, ...]) -> Span:
+def _link(device: Device, ranks: tuple[int, ...]) -> LinkOption:
     name, link = device.link_of(ranks)
-    return Span(name, f"links.{name}", link)
+    return LinkOption(name, f"links.{name}", link)
 
 
-def network_of(device: Device) -> Span:
+def network_of(device: Device) -> LinkOption:
     """What joins its node to others; HardwareError if nothing does."""
     network = device.node.network if device.node else None
     if network is None:
         raise HardwareError(
             f"{device.name} has no network that joins several nodes; a cluster as hw has, such as dgx-h100"
         )
-    return Span("network", "node.network", network)
+    return LinkOption("network", "node.network", network)
 
 
-def _alone(algorithms: Iterable[Algorithm], over: Span, n: int) -> Iterator[Way]:
+def _alone(algorithms: Iterable[CollectiveAlgorithm], over: LinkOption, n: int) -> Iterator[CollectiveRoute]:
     """Each algorithm that is possible, over one link."""
     for a in algorithms:
         if a.runs_on(over.link, n):
-            yield Way(a.name, a.hops(n) * over.link.latency_s, (Leg(over, a.share(n)),))
+            yield CollectiveRoute(a.name, a.hops(n) * over.link.latency_s, (LinkShare(over, a.share(n)),))
 
 
 def _in_steps(
-    algorithms: Iterable[Algorithm], near: Span, ranks: int, far: Span, nodes: int, piece: Fraction
-) -> Iterator[Way]:
+    algorithms: Iterable[CollectiveAlgorithm],
+    near: LinkOption,
+    ranks: int,
+    far: LinkOption,
+    nodes: int,
+    piece: Fraction,
+) -> Iterator[CollectiveRoute]:
     """Within each node, and half-way through among the ranks of all nodes that hold the same piece."""
     across = list(_alone(algorithms, far, nodes))
     for inner in _alone([a for a in algorithms if a.pieces], near, ranks):
         for outer in across:
             legs = (*inner.legs, *(leg._replace(share=leg.share * piece) for leg in outer.legs))
             name = f"{inner.name} inside, {outer.name} across"
-            yield Way(name, inner.latency_s + outer.latency_s, legs)
+            yield CollectiveRoute(name, inner.latency_s + outer.latency_s, legs)
 
 
-def _to_all(algorithms: Iterable[Algorithm], near: Span, ranks: int, far: Span, nodes: int) -> Iterator[Way]:
+def _to_all(
+    algorithms: Iterable[CollectiveAlgorithm], near: LinkOption, ranks: int, far: LinkOption, nodes: int
+) -> Iterator[CollectiveRoute]:
     """Every rank to all others at once, wherever they are."""
     n = ranks * nodes
     latency_s = max(near.link.latency_s, far.link.latency_s)
     for a in algorithms:
         if a.direct and a.runs_on(near.link, ranks) and a.runs_on(far.link, n):
             each = a.share(n) / (n - 1)
-            legs = (Leg(near, each * (ranks - 1)), Leg(far, each * (n - ranks)))
-            yield Way(f"{a.name} to all", a.hops(n) * latency_s, legs)
+            legs = (LinkShare(near, each * (ranks - 1)), LinkShare(far, each * (n - ranks)))
+            yield CollectiveRoute(f"{a.name} to all", a.hops(n) * latency_s, legs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 
-from llmir.backends.tape.outline import outside
+from llmir.backends.tape.outline import is_external
 from llmir.base.array_namespace import Number
 from llmir.base.dataclass import dataclass
 from llmir.base.values import figure
@@ -94,7 +94,7 @@ class Limit:
 
     def below(self, other: Limit) -> bool:
         """Whether `other` takes at least as long at every point, as is known of rates that are numbers."""
-        if outside(self.rate) or outside(other.rate):
+        if is_external(self.rate) or is_external(other.rate):
             return False
         mine, theirs = self.seconds, other.seconds
         return all(theirs.get(m, 0.0) - mine.get(m, 0.0) >= 0 for m in mine.keys() | theirs.keys())
@@ -104,7 +104,7 @@ _BETWEEN = ("moe", "elementwise", "collective")  # kinds of ops that rows go thr
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertTypes:
     """Types of the `rows` and `weights` that the grouped products around an op multiply.
 
     `away` rows belong to experts of other ranks: where ranks slice what all of them have, kernels walk over
@@ -117,7 +117,7 @@ class Experts:
     away: Size
 
 
-def experts(graph: Graph, node: Node, mesh: Mesh) -> Experts | None:
+def expert_types(graph: Graph, node: Node, mesh: Mesh) -> ExpertTypes | None:
     """Of an op from what `dispatch` takes to `combine`; None for all others."""
     before = _before(graph, node)
     first = before[-1] if before[-1].op.copies else None
@@ -133,7 +133,7 @@ def experts(graph: Graph, node: Node, mesh: Mesh) -> Experts | None:
         came = graph[first.operands[1].node].op.routing
         there = most(rows.shape[0], mesh.size(chosen.placements[0])) if came else chosen.local(mesh).elements
         away = there - rows.local(mesh).shape[0]
-    return Experts(rows.dtype, weights.dtype, away)
+    return ExpertTypes(rows.dtype, weights.dtype, away)
 
 
 def _multiplies(node: Node) -> bool:
@@ -189,7 +189,7 @@ class Row:
     shape: Tensor
     reads: tuple[tuple[str, Size], ...]
     writes: tuple[tuple[str, Size], ...]
-    experts: Experts | None = None
+    experts: ExpertTypes | None = None
     turns: int = 0  # weights of a benchmark that are used one after another; 0 as in a model
 
     @property
@@ -247,7 +247,7 @@ def _of(amounts: tuple[tuple[str, Size], ...], role: str) -> Size:
 
 
 @lru_cache(maxsize=4096)
-def needs(graph: Graph, mesh: Mesh) -> dict[str, Row]:
+def op_rows(graph: Graph, mesh: Mesh) -> dict[str, Row]:
     """What each op of a graph needs, wherever it runs: one and the same of ops that need equal things."""
     found = {}
     for node in graph.nodes:
@@ -257,7 +257,7 @@ def needs(graph: Graph, mesh: Mesh) -> dict[str, Row]:
                 *_local(node.op, graph.operand_types(node), node.results, mesh),
                 tuple([op.role for op in origins]),
                 tuple([graph.origin(v).op.role for v in node.values]),
-                experts(graph, node, mesh),
+                expert_types(graph, node, mesh),
                 max([getattr(op, "turns", 0) for op in origins], default=0),
             )
     return found
@@ -288,7 +288,7 @@ def _anywhere(
     mesh: Mesh,
     taken: tuple[str, ...],
     given: tuple[str, ...],
-    around: Experts | None,
+    around: ExpertTypes | None,
     turns: int,
 ) -> Row:
     """The row of an op whose operands and results have these roles, under no name."""
@@ -312,5 +312,5 @@ def _anywhere(
 def rows(program: Program) -> tuple[Row, ...]:
     """Each op that does something, in schedule order; bodies of `repeat` in its place."""
     runs = (at for at in program.instances() if at.node.op.runs)
-    each = {name: needs(graph, program.mesh) for name, graph in program.graphs.items()}
+    each = {name: op_rows(graph, program.mesh) for name, graph in program.graphs.items()}
     return tuple(each[at.graph.name][at.node.name].at(at.path, at.stage, at.node, at.repeat) for at in runs)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from llmir.base.errors import UnsupportedError
 from llmir.ir.core.dtype import DTYPES, DType
 
-from .tensors import Stored
+from .tensors import TensorHeader
 
-Tensors = dict[str, Stored]
+Tensors = dict[str, TensorHeader]
 
 
 class Packing(NamedTuple):
@@ -36,10 +36,10 @@ def packing(method: object) -> Packing:
     return _PACKINGS[str(method)]
 
 
-def tensor(dtype: str, *shape: int) -> Stored:
+def tensor(dtype: str, *shape: int) -> TensorHeader:
     """One of that type, as we call it or, without a name of ours, as safetensors does."""
     bits = DTYPES[dtype].bits if dtype in DTYPES else {"U8": 8}[dtype]
-    return Stored(shape, dtype, math.prod(shape) * bits // 8)
+    return TensorHeader(shape, dtype, math.prod(shape) * bits // 8)
 
 
 def _groups(along: int, dtype: DType) -> int:

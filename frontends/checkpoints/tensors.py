@@ -15,7 +15,7 @@ from llmir.base import readers
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import ConfigError, UnreadableError
 from llmir.base.names import plain
-from llmir.base.readers import Budget, contents
+from llmir.base.readers import Budget, read_bytes
 from llmir.base.values import Figures
 from llmir.frontends.config.source import show
 from llmir.ir.core.dtype import DTYPES
@@ -31,7 +31,7 @@ _DTYPES = {d.stored: d.name for d in DTYPES.values() if d.stored}
 
 
 @dataclass(frozen=True)
-class Stored:
+class TensorHeader:
     """A tensor as a header describes it; dtypes without a name of ours keep the file's."""
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Checkpoint(Figures):
     """The tensors by name, None where only the name is known, and the totals that an index states."""
 
     path: str
-    tensors: Mapping[str, Stored | None]
+    tensors: Mapping[str, TensorHeader | None]
     total_bytes: int | None = None
     total_parameters: int | None = None
 
@@ -73,7 +73,7 @@ def _folder(folder: Path, shown: str) -> Checkpoint:
         if not (folder / INDEX).exists():
             raise ConfigError(f"{shown}: neither a .safetensors file nor {INDEX} in this folder")
         return _json(folder / INDEX, f"{shown}/{INDEX}")
-    found: dict[str, Stored | None] = {}
+    found: dict[str, TensorHeader | None] = {}
     for shard in shards:
         for name, tensor in _header(shard, plain(str(shard), limit=1000)).items():
             if name in found:
@@ -82,7 +82,7 @@ def _folder(folder: Path, shown: str) -> Checkpoint:
     return Checkpoint(shown, found)
 
 
-def _header(file: Path, shown: str) -> dict[str, Stored | None]:
+def _header(file: Path, shown: str) -> dict[str, TensorHeader | None]:
     size = file.stat().st_size
     with file.open("rb") as stream:
         start = stream.read(8)
@@ -100,7 +100,7 @@ def _header(file: Path, shown: str) -> dict[str, Stored | None]:
 
 def _json(file: Path, shown: str) -> Checkpoint:
     try:
-        fields = _parse(contents(file, _BUDGET), shown)
+        fields = _parse(read_bytes(file, _BUDGET), shown)
     except UnreadableError as error:
         raise ConfigError(f"{shown}: {error}") from None
     if "weight_map" not in fields:
@@ -143,12 +143,12 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, dict) and {"dtype", "shape"} <= value.keys()
 
 
-def _tensors(fields: Mapping[str, object], shown: str) -> dict[str, Stored | None]:
+def _tensors(fields: Mapping[str, object], shown: str) -> dict[str, TensorHeader | None]:
     named = ((name, value) for name, value in fields.items() if name != "__metadata__")
     return {name: _tensor(value, f"{shown}: {show(name)}") for name, value in named}
 
 
-def _tensor(value: object, where: str) -> Stored:
+def _tensor(value: object, where: str) -> TensorHeader:
     if not isinstance(value, dict) or not _is_tensor(value):
         raise ConfigError(f"{where}: expected dtype, shape and data_offsets, got {show(value)}")
     shape, stated = _counts(value["shape"], f"{where}: shape"), value["dtype"]
@@ -157,14 +157,14 @@ def _tensor(value: object, where: str) -> Stored:
     name = _DTYPES.get(stated, plain(stated))
     known = math.prod(shape) * DTYPES[name].bits // 8 if name in DTYPES else None
     if "data_offsets" not in value:
-        return Stored(shape, name, known or 0)
+        return TensorHeader(shape, name, known or 0)
     offsets = _counts(value["data_offsets"], f"{where}: data_offsets")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise ConfigError(f"{where}: data_offsets: expected a start and an end, got {list(offsets)[:4]}")
     taken = offsets[1] - offsets[0]
     if known not in (None, taken):
         raise ConfigError(f"{where}: {taken:,} bytes are set aside, {stated} {list(shape)} takes {known:,}")
-    return Stored(shape, name, taken)
+    return TensorHeader(shape, name, taken)
 
 
 def _counts(value: object, where: str) -> tuple[int, ...]:

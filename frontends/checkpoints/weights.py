@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.base.formats import Pairs
-from llmir.base.names import Place, layered, numbered, stored
+from llmir.base.names import CheckpointPlace, checkpoint_place, is_layered, layer_name
 from llmir.base.values import Figures
 from llmir.frontends.config.reader import METHOD, TOWERS
 from llmir.ir.core.dtype import DType
@@ -25,7 +25,7 @@ from llmir.ir.core.program import Instance, Program
 from llmir.ir.sizes.binding import Binding
 
 from .packing import packing
-from .tensors import Checkpoint, Stored
+from .tensors import Checkpoint, TensorHeader
 
 # What checkpoints carry along and nobody learned: tables of old ones, and the constants of xIELU.
 IGNORED = ("rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps")
@@ -119,14 +119,14 @@ class _Tensor(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: DType
-    place: Place
+    place: CheckpointPlace
 
     @property
     def elements(self) -> int:
         """How many there are."""
         return math.prod(self.shape)
 
-    def stored(self) -> Stored:
+    def stored(self) -> TensorHeader:
         """As it lies in a file, in a type that needs no packing."""
         shape = self.shape
         if self.place.turned:
@@ -134,15 +134,15 @@ class _Tensor(NamedTuple):
             shape = (*experts, ins, outs)
         if self.place.flat:
             shape = (shape[0] * shape[1], *shape[2:])
-        return Stored(shape, self.dtype.name, Binding()(self.dtype.bytes_of(self.elements)))
+        return TensorHeader(shape, self.dtype.name, Binding()(self.dtype.bytes_of(self.elements)))
 
 
-def expected(program: Program) -> dict[str, Stored]:
+def expected(program: Program) -> dict[str, TensorHeader]:
     """Each tensor of the program's checkpoint, by name; `program` is unfused.
 
     `UnsupportedError` for matrices of few bits that are stored in a way that llmir does not have.
     """
-    found: dict[str, Stored] = {}
+    found: dict[str, TensorHeader] = {}
     tensors = _tensors(program)
     wide = next((t.dtype.name for t in tensors.values() if not t.dtype.low), "bf16")
     for name, tensor in tensors.items():
@@ -159,7 +159,7 @@ def _tensors(program: Program) -> dict[str, _Tensor]:
     found: dict[str, _Tensor] = {}
     for at in (at for part in program.parts for at in part.instances()):
         for param, own in _stored(at):
-            place, shape, outs = stored(param), list(own), int(_stacked(at.node.op))
+            place, shape, outs = checkpoint_place(param), list(own), int(_stacked(at.node.op))
             if place.piece:
                 shape[outs] += found[place.tensor].shape[outs]
             found[place.tensor] = _Tensor(tuple(shape), at.node.results[0].dtype, place)
@@ -194,12 +194,12 @@ def _stored(at: Instance) -> Iterator[tuple[str, tuple[int, ...]]]:
     if len(op.axes) != len(type.shape):
         raise VerifyError(f"%{at.node.name}: {len(op.axes)} axes cannot name the dimensions of {type}")
     sizes = dict(zip(op.axes, map(Binding(), type.shape), strict=True))
-    layers = at.layers if layered(op.param) else [at.layers.first]
+    layers = at.layers if is_layered(op.param) else [at.layers.first]
     experts = range(sizes.get("expert", 1)) if "{expert}" in op.param else [0]
     shape = _shape(at, tuple(axis != "expert" or "{expert}" not in op.param for axis in op.axes))
     for layer in layers:
         for expert in experts:
-            yield numbered(op.param, layer).replace("{expert}", str(expert)), shape
+            yield layer_name(op.param, layer).replace("{expert}", str(expert)), shape
 
 
 def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
@@ -218,9 +218,9 @@ def _shape(at: Instance, kept: tuple[bool, ...]) -> tuple[int, ...]:
     return (*of("indexed"), math.prod(of("mapped")), *contracted)
 
 
-def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
+def _tied(program: Program, names: dict[str, TensorHeader]) -> dict[str, TensorHeader]:
     """Copies of a shared weight that a checkpoint may hold under the name of its second user."""
-    found: dict[str, Stored] = {}
+    found: dict[str, TensorHeader] = {}
     for at in program.instances():
         if at.node.op.param in names:
             users = [user.name for user, _ in at.graph.users[at.node.name]]
@@ -229,7 +229,7 @@ def _tied(program: Program, names: dict[str, Stored]) -> dict[str, Stored]:
     return {name: tensor for name, tensor in found.items() if name not in names}
 
 
-def _text(program: Program, checkpoint: Checkpoint) -> Mapping[str, Stored | None]:
+def _text(program: Program, checkpoint: Checkpoint) -> Mapping[str, TensorHeader | None]:
     """The tensors of the language model, under the names that they have in a file of their own.
 
     Of a multimodal checkpoint those of the other parts are left out.
@@ -277,9 +277,9 @@ def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
     )
 
 
-def _parameters(tensors: Mapping[str, Stored]) -> int:
+def _parameters(tensors: Mapping[str, TensorHeader]) -> int:
     return sum(math.prod(t.shape) for t in tensors.values())
 
 
-def _bytes(tensors: Mapping[str, Stored]) -> int:
+def _bytes(tensors: Mapping[str, TensorHeader]) -> int:
     return sum(t.bytes for t in tensors.values())

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from llmir.base.errors import ConfigError, UnsupportedError
-from llmir.base.names import layered, numbered, plain, stored
+from llmir.base.names import checkpoint_place, is_layered, layer_name, plain
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.sizes.binding import Binding
 
@@ -26,7 +26,7 @@ from .source import show
 
 _WHERE = "$.quantization_config"
 
-Apart = tuple[frozenset[str], ...]
+UnquantizedModules = tuple[frozenset[str], ...]
 """For each layer the modules that it leaves, with `*` for layers and experts."""
 
 # A pattern of words and `.*` says the same of all numbers: those stand between dots, never between letters.
@@ -45,7 +45,7 @@ def covers(entry: str, module: str) -> bool:
     return f".{entry}." in f".{module}."
 
 
-def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
+def by_layer(program: Program, entries: tuple[str, ...]) -> UnquantizedModules:
     """What each layer leaves; `UnsupportedError` if that is so of some of its experts only."""
     layers = 1 + max((layer for at, _ in _modules(program) for layer in at.layers), default=0)
     found: list[set[str]] = [set() for _ in range(layers)]
@@ -58,7 +58,7 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
     for at, module in _modules(program) if entries else ():
         experts = _experts(at) if telling and "{expert}" in module and not alike else 1
         for layer in [at.layers.first] if alike else at.layers:
-            names = [numbered(module, layer).replace("{expert}", str(i)) for i in range(experts)]
+            names = [layer_name(module, layer).replace("{expert}", str(i)) for i in range(experts)]
             left = {_named(others, names[0]) or _named(telling, name) for name in names}
             if len(left) > 1:
                 fact = "some experts are left as they are; all or none is modelled"
@@ -69,7 +69,7 @@ def by_layer(program: Program, entries: tuple[str, ...]) -> Apart:
     return tuple(map(frozenset, found))
 
 
-def precision_plan(program: Program, apart: Apart) -> str:
+def precision_plan(program: Program, apart: UnquantizedModules) -> str:
     """The part of a `quantize` plan that keeps them, by body where bodies differ; layers of one do not."""
     kept: dict[str, dict[str, bool]] = {}  # module -> op in its body -> whether it stays
     for at, module in _modules(program):
@@ -83,7 +83,7 @@ def precision_plan(program: Program, apart: Apart) -> str:
     return ", ".join(f"{entry}:keep" for entry in dict.fromkeys(entries))
 
 
-def quantizes(program: Program, apart: Apart, blocks: frozenset[str] | None = None) -> bool:
+def quantizes(program: Program, apart: UnquantizedModules, blocks: frozenset[str] | None = None) -> bool:
     """Whether a matrix is left to quantize, in these blocks if they are stated."""
     return any(
         pattern(module) not in apart[at.layers.first]
@@ -95,7 +95,7 @@ def quantizes(program: Program, apart: Apart, blocks: frozenset[str] | None = No
 
 def pattern(module: str) -> str:
     """How a plan calls the module in all layers and experts."""
-    return numbered(module, "*").replace("{expert}", "*")
+    return layer_name(module, "*").replace("{expert}", "*")
 
 
 def _named(entries: tuple[str, ...], name: str) -> bool:
@@ -105,10 +105,10 @@ def _named(entries: tuple[str, ...], name: str) -> bool:
 def _modules(program: Program) -> Iterator[tuple[Instance, str]]:
     """The matrices of layers, and their modules."""
     for at in program.instances():
-        if not layered(at.node.op.param):
+        if not is_layered(at.node.op.param):
             continue
         if any(slot in user.op.matrices for user, slot in at.graph.users[at.node.name]):
-            yield at, stored(at.node.op.param).tensor.removesuffix(".weight")
+            yield at, checkpoint_place(at.node.op.param).tensor.removesuffix(".weight")
 
 
 def _experts(at: Instance) -> int:
@@ -124,7 +124,7 @@ Options = dict[str, str]
 _MODELOPT = {"FP8": "fp8_t", "NVFP4": "nvfp4"}
 
 
-def compressed(config: Config, entries: tuple[str, ...]) -> Options:
+def compressed_tensors(config: Config, entries: tuple[str, ...]) -> Options:
     """compressed-tensors, one group of all linears."""
     options = _single_group(config)
     sparse = config.nested("sparsity_config")  # dense weights may bear one too
@@ -327,7 +327,7 @@ _METHODS = {
     "fp8": Method(_fp8, ("ignored_layers", "modules_to_not_convert")),
     "awq": Method(_awq),
     "gptq": Method(_gptq),
-    "compressed-tensors": Method(compressed, ("ignore",)),
+    "compressed-tensors": Method(compressed_tensors, ("ignore",)),
     "modelopt": Method(modelopt, ("ignore",)),
     "fbgemm_fp8": Method(_fbgemm),
     "mxfp4": Method(_mxfp4, blocks=frozenset({"routed_experts"})),
@@ -335,10 +335,7 @@ _METHODS = {
 }
 
 
-__all__ = ["KEY", "scheme"]
-
-
-def scheme(config: Config, build: Callable[[Apart], Program]) -> tuple[Program, dict[str, str]]:
+def scheme(config: Config, build: Callable[[UnquantizedModules], Program]) -> tuple[Program, dict[str, str]]:
     """A program, and its facts: the pass that gives it the types of its checkpoint, and the method's name.
 
     There are none for one that is not quantized.
@@ -358,7 +355,7 @@ def scheme(config: Config, build: Callable[[Apart], Program]) -> tuple[Program, 
 
 
 def _scheme(
-    config: Config, program: Program, build: Callable[[Apart], Program]
+    config: Config, program: Program, build: Callable[[UnquantizedModules], Program]
 ) -> tuple[Program, dict[str, str]]:
     name, found = method(config)
     entries = tuple(entry for key in found.lists for entry in config.texts(key))

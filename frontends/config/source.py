@@ -11,12 +11,12 @@ from typing import NamedTuple
 from llmir.base import readers
 from llmir.base.errors import ConfigError, UnreadableError
 from llmir.base.names import plain, suggest
-from llmir.base.readers import Budget, contents
+from llmir.base.readers import Budget, read_bytes
 from llmir.frontends.models import hub, presets, releases
 from llmir.frontends.models.preset import Preset
 
 
-class Source(NamedTuple):
+class ConfigSource(NamedTuple):
     """The fields of a config, what to call the model, and what had to be taken for granted of it."""
 
     fields: Mapping[str, object]
@@ -28,7 +28,7 @@ class Source(NamedTuple):
 _BUDGET = Budget(bytes=2**22, nodes=200_000, depth=32)
 
 
-def locate(model: object) -> Source:
+def locate(model: object) -> ConfigSource:
     """The config of a bundled name, a path, a mapping, or an object with `.to_dict()`.
 
     A string is a path when it starts with `.`, `~` or `/`, ends in `.json`, has two separators or more,
@@ -46,7 +46,7 @@ def locate(model: object) -> Source:
     if not isinstance(model, Mapping):
         raise ConfigError(f"a model is a name, a path, a dict or has .to_dict(); got {show(model)}")
     kind = model.get("model_type")
-    return Source(model, _own_name(model) or (kind if isinstance(kind, str) else ""))
+    return ConfigSource(model, _own_name(model) or (kind if isinstance(kind, str) else ""))
 
 
 def show(value: object) -> str:
@@ -63,17 +63,17 @@ def show(value: object) -> str:
         return "an integer of thousands of digits"
 
 
-def _from_string(model: str) -> Source:
+def _from_string(model: str) -> ConfigSource:
     path, parts = os.path.expanduser(model), model.replace(os.sep, "/").split("/")
     looks_like_path = model.startswith((".", "~", "/")) or model.endswith(".json") or len(parts) > 2
     if looks_like_path or (len(parts) == 2 and os.path.exists(path)):
         return _from_path(path)
     if preset := presets.find(model):
-        return Source(preset.config, preset.name)
+        return ConfigSource(preset.config, preset.name)
     if os.path.exists(path):
         return _from_path(path)
     if file := hub.config(model):
-        return Source(_from_path(str(file)).fields, parts[-1])
+        return ConfigSource(_from_path(str(file)).fields, parts[-1])
     if release := releases.find(model):
         return _from_release(parts[-1], *release)
     near = suggest(model, presets.names())
@@ -81,16 +81,16 @@ def _from_string(model: str) -> Source:
     raise ConfigError(f"unknown model {show(model)}{near} ({hint})")
 
 
-def _from_release(name: str, preset: Preset, scheme: releases.Scheme | None) -> Source:
+def _from_release(name: str, preset: Preset, scheme: releases.Scheme | None) -> ConfigSource:
     """A preset under a release's name, in the types that its publisher stores it in."""
     note = f"{plain(name)} is taken for a release of {preset.name}"
     if scheme is None:
-        return Source(preset.config, plain(name), note)
+        return ConfigSource(preset.config, plain(name), note)
     how = f"stored as {scheme['quant_method']} as its publisher's others are; its config.json says it exactly"
-    return Source({**preset.config, "quantization_config": scheme}, plain(name), f"{note}, {how}")
+    return ConfigSource({**preset.config, "quantization_config": scheme}, plain(name), f"{note}, {how}")
 
 
-def _from_path(path: str) -> Source:
+def _from_path(path: str) -> ConfigSource:
     file, shown = Path(path), plain(path, limit=1000)
     if os.path.isdir(path):
         file = file / "config.json"
@@ -99,14 +99,14 @@ def _from_path(path: str) -> Source:
     elif not os.path.exists(path):
         raise ConfigError(f"{shown}: no such file or folder")
     try:
-        fields = readers.load_json(contents(file, _BUDGET), _BUDGET)
+        fields = readers.load_json(read_bytes(file, _BUDGET), _BUDGET)
     except UnreadableError as error:
         raise ConfigError(f"{shown}: {error}") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"{shown}: expected a JSON object, got {show(fields)}")
     # Of a file called config.json the folder says more; `absolute` gives "." a name.
     stem = file.stem if file.stem != "config" else file.absolute().parent.name
-    return Source(fields, _own_name(fields) or stem)
+    return ConfigSource(fields, _own_name(fields) or stem)
 
 
 def _own_name(fields: Mapping[str, object]) -> str:

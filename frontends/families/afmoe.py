@@ -9,7 +9,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.mlp import Mlp, Routing
-from llmir.frontends.layers.parts import all_but_every, attention, decoder, layers, slides, window
+from llmir.frontends.layers.parts import all_but_every, attention, decoder, layers, sliding_layers, window
 
 from .deepseek import experts
 
@@ -28,7 +28,7 @@ def afmoe(config: Config) -> Decoder:
     routed = replace(experts(config, routing, (64, 6, 1408, 2)), router="router.gate")
     dense, first = Mlp(config.integer("intermediate_size", 6144)), config.integer("num_dense_layers", 1, 0)
     bias, every = config.flag("attention_bias", False), config.integer("global_attn_every_n_layers", 4)
-    own = slides(config, all_but_every(every))
+    own = sliding_layers(config, all_but_every(every))
     sliding = attention(
         config,
         positions_default=16384,

@@ -7,13 +7,13 @@ from typing import Any
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.mlp import Mlp, Routing
 from llmir.frontends.layers.parts import attention, decoder, drafts
 
 from .deepseek import by_groups, experts, stack
 
-_NAMES = Names("model.word_embeddings")
+_NAMES = CheckpointNames("model.word_embeddings")
 
 
 def _ling(config: Config, architecture: str, routing: Routing, **how: Any) -> Decoder:

@@ -6,11 +6,11 @@ from typing import Any
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.parts import attention, decoder, interleaved, layers, mlp
 
-_NAMES = Names(
+_NAMES = CheckpointNames(
     "transformer.embedding.word_embeddings",
     "transformer.encoder.layers.{layer}",
     "transformer.encoder.final_layernorm",

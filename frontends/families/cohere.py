@@ -22,7 +22,7 @@ from llmir.frontends.layers.parts import (
     layers,
     mlp,
     moe,
-    slides,
+    sliding_layers,
     window,
 )
 
@@ -68,7 +68,7 @@ def cohere2(config: Config) -> Decoder:
     config.fixed("another kind of layers", **_SAID, layer_switch=every)
     mixer = _attention(config)
     feed, kinds = mlp(config), (replace(mixer, rope=None), replace(mixer, mask=window(config, 4096)))
-    own = slides(config, all_but_every(every))
+    own = sliding_layers(config, all_but_every(every))
     return _cohere(config, "Cohere2ForCausalLM", ((kinds[slide], feed) for slide in own))
 
 
@@ -80,7 +80,7 @@ def cohere2_moe(config: Config) -> Decoder:
         config.integer("prefix_dense_sliding_window_pattern", 1),
     )
     before, after = all_but_every(prefix), all_but_every(config.integer("sliding_window_pattern", 4))
-    own = slides(config, lambda i: before(i) if i < first else after(i - first))
+    own = sliding_layers(config, lambda i: before(i) if i < first else after(i - first))
     mixer = _attention(config, head_dim_default=128)
     full = [mixer if prefix == 1 else replace(mixer, rope=None), replace(mixer, rope=None)]
     sliding, width = replace(mixer, mask=window(config, 4096)), config.integer("intermediate_size")

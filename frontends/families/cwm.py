@@ -9,7 +9,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Rope
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
-from llmir.frontends.layers.parts import attention, decoder, mlp, slides, window
+from llmir.frontends.layers.parts import attention, decoder, mlp, sliding_layers, window
 
 _ROPE = Rope(1e6, "llama3", (16.0, 1.0, 4.0, 8192.0))  # of a config that says nothing
 
@@ -22,5 +22,7 @@ def cwm(config: Config) -> Decoder:
         full = replace(full, rope=_ROPE)
     sliding = replace(full, mask=window(config, 8192))
     own = mlp(config, bias=config.flag("mlp_bias", False))
-    stack = tuple(Layer(sliding if s else full, own) for s in slides(config, lambda layer: layer % 4 > 0))
+    stack = tuple(
+        Layer(sliding if s else full, own) for s in sliding_layers(config, lambda layer: layer % 4 > 0)
+    )
     return decoder(config, "CwmForCausalLM", stack, eps_default=1e-5)

@@ -7,16 +7,16 @@ from dataclasses import replace
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention_config import compressed_attention
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Norms, streams
-from llmir.frontends.layers.mlp import Mlp, Moe, Routing, apart
-from llmir.frontends.layers.parts import decoder, drafts, layers, mlp_kinds, paired
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing, expert_tensor_names
+from llmir.frontends.layers.parts import decoder, drafts, layer_pairs, layers, mlp_kinds
 
 from .deepseek import experts
 
 _SCORES = {"sqrtsoftplus": "sqrt_softplus", "sigmoid": "sigmoid"}
 _NAMES = ("w1", "w3", "w2")
-_CALLED = Names("embed", "layers.{layer}", "norm", "head")
+_CALLED = CheckpointNames("embed", "layers.{layer}", "norm", "head")
 
 
 @family("DeepseekV4ForCausalLM", "deepseek_v4")
@@ -34,7 +34,7 @@ def deepseek_v4(config: Config) -> Decoder:
     first = config.integer("num_hash_layers", 3, minimum=0)
     routed = mlp_kinds(config, ("hash_moe" if i < first else "moe" for i in range(layers(config))), *mlps)
     norms, mixers = Norms("attn_norm", None, "ffn_norm", None), compressed_attention(config)
-    stack = paired(mixers, (mlps[kind] for kind in routed), norms, streams=streams(config))
+    stack = layer_pairs(mixers, (mlps[kind] for kind in routed), norms, streams=streams(config))
     return decoder(config, "DeepseekV4ForCausalLM", stack, names=_CALLED)
 
 
@@ -50,4 +50,6 @@ def _experts(config: Config) -> Moe:
     found = experts(config, routing, (256, 6, 2048, 0), module="ffn")
     clamp = (config.number("swiglu_limit", 10.0), 1.0, 0.0)
     shared = Mlp(found.intermediate, False, "ffn.shared_experts", "shared_experts", "shared_", _NAMES)
-    return replace(found, matrices=apart(*_NAMES), clamp=clamp, shared=replace(shared, clamp=clamp))
+    return replace(
+        found, matrices=expert_tensor_names(*_NAMES), clamp=clamp, shared=replace(shared, clamp=clamp)
+    )

@@ -9,7 +9,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.mlp import Mlp, Routing
-from llmir.frontends.layers.parts import attention, decoder, slides, window
+from llmir.frontends.layers.parts import attention, decoder, sliding_layers, window
 
 from .deepseek import experts
 
@@ -35,6 +35,6 @@ def dots1(config: Config) -> Decoder:
     kept = config.integer("first_k_dense_replace", 0, minimum=0)
     stack = tuple(
         Layer(sliding if slide else full, dense if i < kept else sparse)
-        for i, slide in enumerate(slides(config, lambda layer: layer >= most))
+        for i, slide in enumerate(sliding_layers(config, lambda layer: layer >= most))
     )
     return decoder(config, "Dots1ForCausalLM", stack)

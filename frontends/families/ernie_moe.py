@@ -9,7 +9,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing
-from llmir.frontends.layers.parts import attention, check_chosen, decoder, either, interleaved, layers
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, either_field, interleaved, layers
 from llmir.ir.core.dtype import FP32
 
 _CORRECTION = "mlp.moe_statics.e_score_correction_bias"
@@ -23,8 +23,8 @@ def ernie_moe(config: Config) -> Decoder:
     bias, width = config.flag("use_bias", False), config.assumed("moe_intermediate_size", 1536)
     shared = width * config.integer("moe_num_shared_experts", 2, minimum=0)
     experts = Moe(
-        count=either(config, "moe_num_experts", "num_experts", 64),
-        chosen=either(config, "moe_k", "num_experts_per_tok", 6),
+        count=either_field(config, "moe_num_experts", "num_experts", 64),
+        chosen=either_field(config, "moe_k", "num_experts_per_tok", 6),
         intermediate=width,
         routing=Routing(normalize=True, correction=_CORRECTION, learned=True),
         router_dtype=FP32,

@@ -8,7 +8,7 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.layer import BEHIND, Layer
+from llmir.frontends.layers.layer import POST_NORMS, Layer
 from llmir.frontends.layers.mlp import Mlp
 from llmir.frontends.layers.parts import (
     all_but_every,
@@ -17,7 +17,7 @@ from llmir.frontends.layers.parts import (
     drafts,
     has_experts,
     mlp,
-    slides,
+    sliding_layers,
     window,
 )
 
@@ -35,14 +35,14 @@ def _mixers(config: Config) -> tuple[Attention, ...]:
     mixer = attention(config, kv_default=32, qk_norm="head")
     full = replace(mixer, rope=mixer.rope if mask == "causal" else None)
     kinds = full, replace(mixer, mask=mask)
-    return tuple(kinds[slide] for slide in slides(config, all_but_every(every)))
+    return tuple(kinds[slide] for slide in sliding_layers(config, all_but_every(every)))
 
 
 @family("Exaone4ForCausalLM", "exaone4")
 def exaone4(config: Config) -> Decoder:
     """Exaone4ForCausalLM: norms behind both sublayers."""
     feed = mlp(config)
-    stack = tuple(Layer(mixer, feed, BEHIND) for mixer in _mixers(config))
+    stack = tuple(Layer(mixer, feed, POST_NORMS) for mixer in _mixers(config))
     return decoder(config, "Exaone4ForCausalLM", stack, eps_default=1e-5)
 
 

@@ -11,7 +11,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Rope
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.layer import Layer, LayerTable, Norms, Whole
+from llmir.frontends.layers.layer import Layer, LayerLike, LayerTable, Norms
 from llmir.frontends.layers.parts import (
     activation,
     all_but_every,
@@ -20,7 +20,7 @@ from llmir.frontends.layers.parts import (
     heads,
     layers,
     mlp,
-    slides,
+    sliding_layers,
     window,
 )
 from llmir.frontends.layers.rope import ropes
@@ -43,7 +43,7 @@ def cap(config: Config, key: str, default: float) -> float:
     return (config.optional_number(key) or 0.0) if key in config else default
 
 
-def _scaled(config: Config, architecture: str, stack: tuple[Whole, ...], **differences: Any) -> Decoder:
+def _scaled(config: Config, architecture: str, stack: tuple[LayerLike, ...], **differences: Any) -> Decoder:
     """Embeddings times √hidden, as the model's type has it; the head is tied to them."""
     scale = rounded(config.integer("hidden_size") ** 0.5, config.dtype())
     return decoder(config, architecture, stack, tied_default=True, embedding_scale=scale, **differences)
@@ -56,7 +56,7 @@ def _gemma(config: Config, architecture: str, stack: tuple[Layer, ...], **differ
 
 
 def by_layer(
-    config: Config, architecture: str, stack: tuple[Whole, ...], size: int, **differences: Any
+    config: Config, architecture: str, stack: tuple[LayerLike, ...], size: int, **differences: Any
 ) -> Decoder:
     """With plain norms, and `size` numbers for each layer, times √size, that it reads of the token itself."""
     rows = config.integer("vocab_size_per_layer_input", 262144)
@@ -95,7 +95,7 @@ def _windows(
     config.ignore("hidden_act")  # these classes read `hidden_activation`
     feed = mlp(config, activation=activation(config, "hidden_activation", TANH))
     kinds = Layer(full, feed, norms), Layer(sliding, feed, norms)
-    stack = tuple(kinds[slide] for slide in slides(config, all_but_every(every)))
+    stack = tuple(kinds[slide] for slide in sliding_layers(config, all_but_every(every)))
     return _gemma(config, architecture, stack, logits_cap=logits)
 
 

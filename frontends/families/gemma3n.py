@@ -7,9 +7,9 @@ from typing import Any
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
-from llmir.frontends.layers.attention_config import FULL, KINDS, SLIDING, lending
+from llmir.frontends.layers.attention_config import FULL, KINDS, SLIDING, kv_sharing
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.layer import Alternating, AltUp, Laurel, Layer, PerLayer
+from llmir.frontends.layers.layer import AlternatingLayer, AlternatingUpdates, Laurel, Layer, PerLayer
 from llmir.frontends.layers.mlp import Mlp
 from llmir.frontends.layers.parts import activation, attention, heads, kinds, layers, widths, window
 from llmir.frontends.layers.rope import ropes
@@ -29,7 +29,7 @@ def gemma3n(config: Config) -> Decoder:
     sliding = replace(full, mask=window(config, 512), rope=local)
     types = kinds(config, [FULL if i % 5 == 4 else SLIDING for i in range(layers(config))], *KINDS)
     count = config.integer("altup_num_inputs", 4, minimum=2)
-    streams = AltUp(count, config.integer("altup_active_idx", 0, minimum=0))
+    streams = AlternatingUpdates(count, config.integer("altup_active_idx", 0, minimum=0))
     if streams.active >= count:
         raise config.error("altup_active_idx", f"{streams.active} is none of {count} streams")
     config.ignore("altup_coef_clip")  # acts in training
@@ -39,8 +39,8 @@ def gemma3n(config: Config) -> Decoder:
     pairs = zip(widths(config), _shares(config), strict=True)
     mlps = [Mlp(width, activation=tanh, sparsity=share) for width, share in pairs]
     stack = tuple(
-        Alternating(Layer(mixer, mlp, SANDWICH, laurel=laurel, tail=own), streams, scaled)
-        for mixer, mlp in zip(lending(config, full, sliding, types, 15), mlps, strict=True)
+        AlternatingLayer(Layer(mixer, mlp, SANDWICH, laurel=laurel, tail=own), streams, scaled)
+        for mixer, mlp in zip(kv_sharing(config, full, sliding, types, 15), mlps, strict=True)
     )
     logits = cap(config, "final_logit_softcapping", 30.0)
     return by_layer(config, "Gemma3nForCausalLM", stack, own.size, logits_cap=logits, altup=streams)

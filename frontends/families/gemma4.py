@@ -7,10 +7,10 @@ from dataclasses import replace
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
-from llmir.frontends.layers.attention_config import FULL, KINDS, SLIDING, global_heads, lending
+from llmir.frontends.layers.attention_config import FULL, KINDS, SLIDING, global_heads, kv_sharing
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer, PerLayer
-from llmir.frontends.layers.mlp import Mixture, Mlp, Moe, Routing
+from llmir.frontends.layers.mlp import Mlp, Moe, ParallelMlpMoe, Routing
 from llmir.frontends.layers.parts import activation, check_chosen, kinds, layers
 
 from .gemma import SANDWICH, TANH, by_layer, cap
@@ -36,9 +36,11 @@ def gemma4(config: Config) -> Decoder:
         mlp = Mlp(width * (double if mixer.borrows else 1), activation=tanh)
         if not experts:
             return Layer(mixer, mlp, SANDWICH, tail=tail)
-        return Layer(mixer, Mixture(mlp, experts, _NORMS), replace(SANDWICH, before_mlp=None), tail=tail)
+        return Layer(
+            mixer, ParallelMlpMoe(mlp, experts, _NORMS), replace(SANDWICH, before_mlp=None), tail=tail
+        )
 
-    stack = tuple(map(layer, lending(config, *global_heads(config, types), types, 0)))
+    stack = tuple(map(layer, kv_sharing(config, *global_heads(config, types), types, 0)))
     logits = cap(config, "final_logit_softcapping", 0.0)
     return by_layer(config, "Gemma4ForCausalLM", stack, tail.size, logits_cap=logits)
 

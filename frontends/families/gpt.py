@@ -7,12 +7,12 @@ from typing import Any
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention, Rope
-from llmir.frontends.layers.decoder import Decoder, Learned, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder, LearnedPositions
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.mlp import Mlp
 from llmir.frontends.layers.parts import activation, attention, decoder, heads, layer_norm, layers
 
-_NAMES = Names("transformer.wte", "transformer.h.{layer}", "transformer.ln_f")
+_NAMES = CheckpointNames("transformer.wte", "transformer.h.{layer}", "transformer.ln_f")
 
 
 def _spelled(config: Config, positions: int) -> int:
@@ -35,7 +35,7 @@ def _scale(config: Config) -> float | None:
 
 def _learned(config: Config, architecture: str, rows: int, mixer: Attention, mlp: Mlp) -> Decoder:
     """A stack with a table of positions."""
-    norm, table = layer_norm(config, "layer_norm_epsilon"), Learned("transformer.wpe", rows)
+    norm, table = layer_norm(config, "layer_norm_epsilon"), LearnedPositions("transformer.wpe", rows)
     stack = (Layer(mixer, mlp, Norms("ln_1", before_mlp="ln_2")),) * layers(config)
     how: dict[str, Any] = {"norm": norm, "names": _NAMES, "learned": table}
     return decoder(config, architecture, stack, tied_default=True, **how)

@@ -10,7 +10,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer, Norms
-from llmir.frontends.layers.parts import attention, decoder, layers, mlp, slides, window
+from llmir.frontends.layers.parts import attention, decoder, layers, mlp, sliding_layers, window
 
 
 def _scaled(
@@ -31,7 +31,7 @@ def scored(config: Config, **how: Any) -> Attention:
 
 def windowed(config: Config, mixer: Attention) -> tuple[Attention, ...]:
     """By layer: sinks; windows in all but each fourth from the first on; a base of positions, 0 for none."""
-    count, own = layers(config), slides(config, lambda layer: layer % 4 > 0)
+    count, own = layers(config), sliding_layers(config, lambda layer: layer % 4 > 0)
     stated = config.fields.get("layer_rope_theta") is not None
     config.ignore("layer_rope_theta")
     thetas = config.numbers("layer_rope_theta", count, zero=True) if stated else (None,) * count

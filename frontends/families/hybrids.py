@@ -8,9 +8,9 @@ from typing import Any
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms
-from llmir.frontends.layers.mamba import Mamba2, Sides
+from llmir.frontends.layers.mamba import Mamba2, ParallelMixers
 from llmir.frontends.layers.mlp import Mlp, Moe
 from llmir.frontends.layers.parts import (
     activation,
@@ -18,16 +18,16 @@ from llmir.frontends.layers.parts import (
     check_chosen,
     decoder,
     kinds,
+    layer_pairs,
     layers,
     mlp,
-    paired,
 )
 from llmir.frontends.layers.state_config import channels, mamba2
 
 from .granite_moe import shared, stacked
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
-_NAMES = Names(norm="model.final_layernorm")
+_NAMES = CheckpointNames(norm="model.final_layernorm")
 
 
 def _scan(config: Config, eps: float) -> Mamba2:
@@ -46,7 +46,7 @@ def bamba(config: Config) -> Decoder:
     keeps, chosen = _scan(config, 1e-5), config.integers("attn_layer_indices")
     wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False))
     count = layers(config)
-    stack = paired((attends if i in chosen else keeps for i in range(count)), [wide] * count, _NORMS)
+    stack = layer_pairs((attends if i in chosen else keeps for i in range(count)), [wide] * count, _NORMS)
     return decoder(config, "BambaForCausalLM", stack, names=_NAMES, eps_default=1e-5)
 
 
@@ -109,7 +109,9 @@ def falcon_h1(config: Config) -> Decoder:
     if keeps.bias and into != 1:
         config.unmodelled("ssm_in_multiplier", (1.0,), "biases that are not scaled")
     out = _factor(config, "ssm_out_multiplier"), _factor(config, "attention_out_multiplier")
-    both = Sides(keeps, replace(attends, scale=scale), _factor(config, "attention_in_multiplier"), out)
+    both = ParallelMixers(
+        keeps, replace(attends, scale=scale), _factor(config, "attention_in_multiplier"), out
+    )
     factors = _factors(config, "mlp_multipliers", 2)
     wide = mlp(config, module="feed_forward", bias=config.flag("mlp_bias", False), scales=factors)
     return decoder(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Norms
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing
-from llmir.frontends.layers.parts import attention, check_chosen, decoder, layers, paired
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, layer_pairs, layers
 from llmir.frontends.layers.state_config import mamba
 
 _NORMS = Norms(before_mlp="pre_ff_layernorm")
@@ -34,8 +34,8 @@ def jamba(config: Config) -> Decoder:
     chosen = _period(config, "expert_layer", 2, 1)
     every = range(layers(config))
     mixers = (attends if i in at else keeps for i in every)
-    stack = paired(mixers, (sparse if i in chosen else dense for i in every), _NORMS)
-    names = Names(norm="model.final_layernorm")
+    stack = layer_pairs(mixers, (sparse if i in chosen else dense for i in every), _NORMS)
+    names = CheckpointNames(norm="model.final_layernorm")
     return decoder(config, "JambaForCausalLM", stack, names=names)
 
 

@@ -9,8 +9,8 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention_config import latent
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Sublayer
-from llmir.frontends.layers.mlp import Mlp, apart
-from llmir.frontends.layers.parts import decoder, has_experts, kinds, layers, paired
+from llmir.frontends.layers.mlp import Mlp, expert_tensor_names
+from llmir.frontends.layers.parts import decoder, has_experts, kinds, layer_pairs, layers
 from llmir.frontends.layers.state_config import kimi_delta
 
 from .deepseek import by_groups, experts
@@ -37,7 +37,7 @@ def kimi_linear(config: Config) -> Decoder:
     config.ignore("head_dim", "rope_theta", "rope_scaling", "rope_parameters", "use_grouped_topk")
     attends = latent(config, (None, 512, 128, 64, 128), positions_default=None, interleaved=False)
     routing = by_groups(config, groups=1, kept=1, scale=2.446, module=_MODULE)
-    names = apart("w1", "w3", "w2")
+    names = expert_tensor_names("w1", "w3", "w2")
     sparse = experts(config, routing, (256, 8, 1024, 1), module=_MODULE, matrices=names)
     dense = Mlp(config.assumed("intermediate_size", 9216))
     linear = config.nested("linear_attn_config") or Config({}, name=config.name)
@@ -45,7 +45,7 @@ def kimi_linear(config: Config) -> Decoder:
     mixers: dict[str, Sublayer] = {_KINDS[0]: kimi_delta(config, linear), _KINDS[1]: attends}
     first = config.integer("first_k_dense_replace", 1, minimum=0)
     found = (mixers[kind] for kind in kinds(config, _usual(config, linear), *_KINDS))
-    stack = paired(found, (sparse if routed else dense for routed in has_experts(config, first)))
+    stack = layer_pairs(found, (sparse if routed else dense for routed in has_experts(config, first)))
     return decoder(config, "KimiLinearForCausalLM", stack, eps_default=1e-5)
 
 

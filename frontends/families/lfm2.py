@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Norms, Sublayer
 from llmir.frontends.layers.mamba import ShortConv
-from llmir.frontends.layers.mlp import Mlp, Moe, Routing, apart
-from llmir.frontends.layers.parts import attention, check_chosen, decoder, kinds, layers, paired
+from llmir.frontends.layers.mlp import Mlp, Moe, Routing, expert_tensor_names
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, kinds, layer_pairs, layers
 
 _NORMS = Norms("operator_norm", before_mlp="ffn_norm")
 _MODULE, _MATRICES = "feed_forward", ("w1", "w3", "w2")
@@ -38,7 +38,7 @@ def lfm2_moe(config: Config) -> Decoder:
         intermediate=config.assumed("moe_intermediate_size", 1792),
         routing=Routing("sigmoid", normalize, scale, correction=correction),
         module=_MODULE,
-        matrices=apart(*_MATRICES),
+        matrices=expert_tensor_names(*_MATRICES),
     )
     sparse = check_chosen(config, experts)
     dense = Mlp(config.assumed("intermediate_size", 7168), module=_MODULE, matrices=_MATRICES)
@@ -61,8 +61,8 @@ def _decoder(config: Config, architecture: str, usual: Iterable[str], mlps: Sequ
     bias = config.flag("conv_bias", False)
     conv = ShortConv(config.integer("hidden_size"), config.integer("conv_L_cache", 3), bias)
     own = kinds(config, usual, "conv", "full_attention")
-    stack = paired((conv if kind == "conv" else attends for kind in own), mlps, _NORMS)
-    norm, names = Norm(config.number("norm_eps", 1e-5)), Names(norm="model.embedding_norm")
+    stack = layer_pairs((conv if kind == "conv" else attends for kind in own), mlps, _NORMS)
+    norm, names = Norm(config.number("norm_eps", 1e-5)), CheckpointNames(norm="model.embedding_norm")
     tied = config.flag("tie_embedding", True)
     return decoder(config, architecture, stack, norm=norm, tied_default=tied, names=names)
 

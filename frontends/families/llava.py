@@ -6,14 +6,14 @@ from dataclasses import astuple, replace
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import INERT, NEUTRAL, Config
-from llmir.frontends.layers.decoder import Names
+from llmir.frontends.layers.decoder import CheckpointNames
 from llmir.frontends.layers.parts import activation
 from llmir.frontends.layers.vision import Multimodal, siglip
 
 from .qwen import qwen2
 
 _CLASS = "LlavaOnevisionForConditionalGeneration"
-_NAMES = Names(*(f"language_model.{name}" for name in astuple(Names())))
+_NAMES = CheckpointNames(*(f"language_model.{name}" for name in astuple(CheckpointNames())))
 
 
 @family(_CLASS, "llava_onevision", whole=True)

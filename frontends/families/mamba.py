@@ -5,13 +5,13 @@ from __future__ import annotations
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.mamba import Mamba, Mamba2
 from llmir.frontends.layers.parts import activation, decoder, layers
-from llmir.frontends.layers.state_config import ALONE, channels, mamba, mamba2
+from llmir.frontends.layers.state_config import STANDALONE, channels, mamba, mamba2
 
-_NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
+_NAMES = CheckpointNames("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
 
 
 @family("MambaForCausalLM", "mamba")
@@ -32,14 +32,14 @@ def falcon_mamba(config: Config) -> Decoder:
 def mamba_2(config: Config) -> Decoder:
     """Mamba2ForCausalLM: groups of heads are normalized each by itself."""
     config.ignore("time_step_rank")  # of Mamba 1; this class does not read it
-    inner, eps = channels(config.spelled(**ALONE)), config.number("layer_norm_epsilon", 1e-5)
+    inner, eps = channels(config.spelled(**STANDALONE)), config.number("layer_norm_epsilon", 1e-5)
     mixer = mamba2(config, inner, size=64, groups=8, state=128, eps=eps)
     return _stack(config, "Mamba2ForCausalLM", mixer, tied=False)
 
 
 def _wide(config: Config) -> Config:
     """The config, in which `intermediate_size` may say again how many channels there are."""
-    due = channels(config.spelled(**ALONE))
+    due = channels(config.spelled(**STANDALONE))
     if config.integer("intermediate_size", due) != due:
         raise config.error("intermediate_size", f"expected expand · hidden_size, {due}")
     return config

@@ -11,7 +11,7 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer, Sublayer
 from llmir.frontends.layers.linear_attention import Lightning
-from llmir.frontends.layers.mlp import Moe, Routing, apart
+from llmir.frontends.layers.mlp import Moe, Routing, expert_tensor_names
 from llmir.frontends.layers.parts import attention, check_chosen, decoder, kinds, layers
 
 _KINDS = ("linear_attention", "full_attention")
@@ -53,7 +53,7 @@ def _decoder(config: Config, usual: Iterable[str], **positions: Any) -> Decoder:
         intermediate=config.integer("intermediate_size"),
         routing=Routing(normalize=True),
         module="block_sparse_moe",
-        matrices=apart("w1", "w3", "w2"),
+        matrices=expert_tensor_names("w1", "w3", "w2"),
     )
     wide = check_chosen(config, experts)
     mixers: dict[str, Sublayer] = {_KINDS[0]: keeps, _KINDS[1]: attends}

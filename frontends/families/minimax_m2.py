@@ -8,8 +8,8 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
-from llmir.frontends.layers.mlp import Moe, Routing, apart
-from llmir.frontends.layers.parts import attention, check_chosen, decoder, either, layers
+from llmir.frontends.layers.mlp import Moe, Routing, expert_tensor_names
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, either_field, layers
 
 MODULE = "block_sparse_moe"
 # Of MiniMax-01, whose configs these continue; the class reads none of them.
@@ -22,12 +22,12 @@ def experts(
 ) -> Moe:
     """Chosen by sigmoid and a correction, by a class's defaults; `differences` are fields of `Moe`."""
     found = Moe(
-        count=either(config, "num_local_experts", "num_experts", count),
+        count=either_field(config, "num_local_experts", "num_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),
         intermediate=config.assumed("intermediate_size", width),
         routing=Routing("sigmoid", True, scale, correction=f"{MODULE}.e_score_correction_bias"),
         module=MODULE,
-        matrices=apart("w1", "w3", "w2"),
+        matrices=expert_tensor_names("w1", "w3", "w2"),
         **differences,
     )
     return check_chosen(config, found)

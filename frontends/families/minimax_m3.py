@@ -10,7 +10,7 @@ from llmir.frontends.layers.attention_config import block_attention
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.mlp import Mlp, Moe
-from llmir.frontends.layers.parts import attention, decoder, layers, mlp_kinds, paired
+from llmir.frontends.layers.parts import attention, decoder, layer_pairs, layers, mlp_kinds
 
 from .minimax_m2 import MODULE, experts
 
@@ -40,6 +40,6 @@ def minimax_m3(config: Config) -> Decoder:
     routed = mlp_kinds(config, (_KINDS[bool(often)] for often in frequency), *_KINDS)
     heads: dict[str, Any] = {"kv_default": 4, "head_dim_default": 128, "positions_default": 524288}
     mixer = attention(config, **heads, theta_default=5e6, share_default=1.0, qk_norm="head")
-    stack = paired(block_attention(config, mixer), (mlps[kind] for kind in routed))
+    stack = layer_pairs(block_attention(config, mixer), (mlps[kind] for kind in routed))
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
     return decoder(config, "MiniMaxM3VLForCausalLM", stack, norm=norm)

@@ -11,8 +11,8 @@ from llmir.frontends.layers.attention import Temper
 from llmir.frontends.layers.attention_config import latent
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
-from llmir.frontends.layers.mlp import Mlp, Routing, apart
-from llmir.frontends.layers.parts import attention, decoder, layers, mlp, moe, slides, window
+from llmir.frontends.layers.mlp import Mlp, Routing, expert_tensor_names
+from llmir.frontends.layers.parts import attention, decoder, layers, mlp, moe, sliding_layers, window
 
 from .deepseek import experts, stack
 
@@ -33,7 +33,7 @@ def ministral(config: Config) -> Decoder:
     """MinistralForCausalLM: windows where `layer_types` says so, by default in all layers."""
     full = attention(config, positions_default=_POSITIONS, kv_default=_KV_HEADS)
     sliding = replace(full, mask=window(config, 4096))
-    feed, own = mlp(config), slides(config, lambda layer: sliding.mask != full.mask)
+    feed, own = mlp(config), sliding_layers(config, lambda layer: sliding.mask != full.mask)
     kinds = Layer(full, feed), Layer(sliding, feed)
     stack = tuple(kinds[slide] for slide in own)
     return decoder(config, "MinistralForCausalLM", stack)
@@ -93,7 +93,7 @@ def mistral4(config: Config) -> Decoder:
 @family("MixtralForCausalLM", "mixtral")
 def mixtral(config: Config) -> Decoder:
     """MixtralForCausalLM: experts in every layer; the weights of those that a token takes add up to one."""
-    named: dict[str, Any] = {"module": "block_sparse_moe", "matrices": apart("w1", "w3", "w2")}
+    named: dict[str, Any] = {"module": "block_sparse_moe", "matrices": expert_tensor_names("w1", "w3", "w2")}
     experts = moe(config, 8, 2, config.integer("intermediate_size"), **named)
     how: dict[str, Any] = {"positions_default": _POSITIONS, "kv_default": _KV_HEADS, "theta_default": 1e6}
     layer = Layer(attention(config, mask=window(config, None), **how), experts)

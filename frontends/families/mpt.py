@@ -7,12 +7,12 @@ from typing import Any
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import INERT, NEUTRAL, Config
 from llmir.frontends.layers.blocks import Norm
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing
 from llmir.frontends.layers.parts import attention, decoder, layer_norm, layers
 
-_NAMES = Names("transformer.wte", "transformer.blocks.{layer}", "transformer.norm_f")
+_NAMES = CheckpointNames("transformer.wte", "transformer.blocks.{layer}", "transformer.norm_f")
 # Beside what is modelled; the class has the first of each, whatever the field says where it says null.
 _FIXED = {
     "attn_type": ("multihead_attention",),

@@ -7,16 +7,16 @@ from typing import Any
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms, kinds_by_letter
 from llmir.frontends.layers.mamba import Mamba2
-from llmir.frontends.layers.mlp import Mlp, Moe, apart
+from llmir.frontends.layers.mlp import Mlp, Moe, expert_tensor_names
 from llmir.frontends.layers.parts import activation, attention, decoder, drafts
 from llmir.frontends.layers.state_config import PLAIN, mamba2
 
 from .deepseek import by_groups, experts
 
-_NAMES = Names("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
+_NAMES = CheckpointNames("backbone.embeddings", "backbone.layers.{layer}", "backbone.norm_f")
 _SCAN = {
     **PLAIN,
     "mamba_n_heads": "mamba_num_heads",
@@ -64,5 +64,5 @@ def _experts(config: Config, how: dict[str, Any]) -> Moe:
         raise config.error("mlp_bias", "experts have none")
     width = config.integer("moe_shared_expert_intermediate_size", 7688)
     always = Mlp(width, module="mixer.shared_experts", block="shared_experts", prefix="shared_", **how)
-    own = {"matrices": apart(*_MATRICES), "activation": how["activation"], "shared": always}
+    own = {"matrices": expert_tensor_names(*_MATRICES), "activation": how["activation"], "shared": always}
     return experts(config, by_groups(config, 1, 1, 1.0, "mixer"), (8, 2, 7688, 0), module="mixer", **own)

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.mlp import Mlp
 from llmir.frontends.layers.parts import activation, attention, decoder, heads, layer_norm, layers, mlp
@@ -32,12 +32,14 @@ def gpt_neox(config: Config) -> Decoder:
     wide = mlp(config, activation=activation(config, default="gelu"), matrices=_WIDER, bias=True)
     mixer = attention(config, share_default=0.25, **how)
     layer = Layer(mixer, wide, parallel=config.flag("use_parallel_residual", True))
-    names = Names("gpt_neox.embed_in", "gpt_neox.layers.{layer}", "gpt_neox.final_layer_norm", "embed_out")
+    names = CheckpointNames(
+        "gpt_neox.embed_in", "gpt_neox.layers.{layer}", "gpt_neox.final_layer_norm", "embed_out"
+    )
     norm = layer_norm(config, "layer_norm_eps")
     return decoder(config, "GPTNeoXForCausalLM", (layer,) * layers(config), norm=norm, names=names)
 
 
-_NAMES = Names("transformer.word_embeddings", "transformer.h.{layer}", "transformer.ln_f")
+_NAMES = CheckpointNames("transformer.word_embeddings", "transformer.h.{layer}", "transformer.ln_f")
 
 
 @family("BloomForCausalLM", "bloom")
@@ -99,5 +101,5 @@ def persimmon(config: Config) -> Decoder:
     how: dict[str, Any] = {"matrices": matrices, "bias": True, "qk_norm": normed}
     mixer = attention(config, share_default=0.5, qk_norms=("q_layernorm", "k_layernorm"), **how)
     wide = mlp(config, activation=activation(config, default="relu2"), matrices=_WIDER, bias=True)
-    stack, names = (Layer(mixer, wide),) * layers(config), Names(norm="model.final_layernorm")
+    stack, names = (Layer(mixer, wide),) * layers(config), CheckpointNames(norm="model.final_layernorm")
     return decoder(config, "PersimmonForCausalLM", stack, norm=norm, names=names)

@@ -11,8 +11,17 @@ from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.layer import BEHIND, Layer
-from llmir.frontends.layers.parts import all_but_every, attention, decoder, heads, layers, mlp, slides, window
+from llmir.frontends.layers.layer import POST_NORMS, Layer
+from llmir.frontends.layers.parts import (
+    all_but_every,
+    attention,
+    decoder,
+    heads,
+    layers,
+    mlp,
+    sliding_layers,
+    window,
+)
 from llmir.frontends.layers.rope import ropes
 
 
@@ -34,7 +43,7 @@ def _attention(config: Config, **how: Any) -> Attention:
 def _olmo(config: Config, architecture: str, mixers: tuple[Attention, ...], own: Sequence[int]) -> Decoder:
     """What sublayers give is normed, and what they see is not; `own` says each layer's mixer."""
     feed = mlp(config)
-    kinds = [Layer(mixer, feed, BEHIND) for mixer in mixers]
+    kinds = [Layer(mixer, feed, POST_NORMS) for mixer in mixers]
     return decoder(config, architecture, tuple(kinds[kind] for kind in own), eps_default=1e-5)
 
 
@@ -51,4 +60,4 @@ def olmo3(config: Config) -> Decoder:
     local, whole = ropes(config, (size, size), 2048, 5e5, 5e5)
     full = _attention(config, rope=whole)
     sliding = replace(full, rope=local, mask=window(config, 4096))
-    return _olmo(config, "Olmo3ForCausalLM", (full, sliding), slides(config, all_but_every(4)))
+    return _olmo(config, "Olmo3ForCausalLM", (full, sliding), sliding_layers(config, all_but_every(4)))

@@ -8,7 +8,7 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.attention import Attention
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.layer import BEHIND, Layer
+from llmir.frontends.layers.layer import POST_NORMS, Layer
 from llmir.frontends.layers.parts import attention, decoder, kinds, layers, mlp
 from llmir.frontends.layers.state_config import delta_net
 
@@ -37,7 +37,7 @@ def olmo_hybrid(config: Config) -> Decoder:
         norm_block="linear_attention",
     )
     wide, count = mlp(config), layers(config)
-    own = {_KINDS[0]: Layer(keeps, wide), _KINDS[1]: Layer(attends, wide, BEHIND)}
+    own = {_KINDS[0]: Layer(keeps, wide), _KINDS[1]: Layer(attends, wide, POST_NORMS)}
     usual = (_KINDS[i % 4 == 3 or i == count - 1 < 3] for i in range(count))
     stack = tuple(own[kind] for kind in kinds(config, usual, *_KINDS))
     return decoder(config, "OlmoHybridForCausalLM", stack)

@@ -7,16 +7,16 @@ from typing import Any
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder
-from llmir.frontends.layers.layer import BEHIND, Layer, Norms
+from llmir.frontends.layers.layer import POST_NORMS, Layer, Norms
 from llmir.frontends.layers.mlp import Moe, Routing
-from llmir.frontends.layers.parts import attention, check_chosen, decoder, either, layers
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, either_field, layers
 
 
 def _layer(config: Config, experts: tuple[int, int, int], norms: Norms, **how: Any) -> Layer:
     """q and k normalized over all heads; `experts` are the class's own count, choice and width."""
     bias, (count, chosen, width) = config.flag("attention_bias", False), experts
     routed = Moe(
-        count=either(config, "num_experts", "num_local_experts", count),
+        count=either_field(config, "num_experts", "num_local_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),
         intermediate=config.assumed("intermediate_size", width),
         routing=Routing(normalize=config.flag("norm_topk_prob", False)),
@@ -36,5 +36,5 @@ def olmoe(config: Config) -> Decoder:
 @family("FlexOlmoForCausalLM", "flex_olmo")
 def flex_olmo(config: Config) -> Decoder:
     """FlexOlmoForCausalLM: OLMo 2, whose MLPs are the experts."""
-    layer = _layer(config, (7, 5, 11008), BEHIND, theta_default=5e5)
+    layer = _layer(config, (7, 5, 11008), POST_NORMS, theta_default=5e5)
     return decoder(config, "FlexOlmoForCausalLM", (layer,) * layers(config))

@@ -7,7 +7,7 @@ from typing import Any
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
-from llmir.frontends.layers.decoder import Decoder, Learned, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder, LearnedPositions
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.mlp import Mlp
 from llmir.frontends.layers.parts import activation, attention, decoder, layers
@@ -28,7 +28,7 @@ def opt(config: Config) -> Decoder:
     mlp = Mlp(config.assumed("ffn_dim", 3072), bias, module="", matrices=("fc1", "fc2"), activation=act)
     layer = Layer(mixer, mlp, Norms("self_attn_layer_norm", before_mlp="final_layer_norm"))
     stem, rows = "model.decoder", config.assumed("max_position_embeddings", 2048) + 2
-    names = Names(f"{stem}.embed_tokens", f"{stem}.layers.{{layer}}", f"{stem}.final_layer_norm")
+    names = CheckpointNames(f"{stem}.embed_tokens", f"{stem}.layers.{{layer}}", f"{stem}.final_layer_norm")
     how: dict[str, Any] = {"norm": Norm(1e-5, "layer_norm", learns), "names": names}  # torch's own epsilon
-    how |= {"learned": Learned(f"{stem}.embed_positions", rows, 2)}
+    how |= {"learned": LearnedPositions(f"{stem}.embed_positions", rows, 2)}
     return decoder(config, "OPTForCausalLM", (layer,) * layers(config), tied_default=True, **how)

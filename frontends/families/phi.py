@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.parts import activation, attention, decoder, layer_norm, layers, mlp, window
 
@@ -26,7 +26,7 @@ def phi(config: Config) -> Decoder:
     )
     own = mlp(config, bias=True, matrices=("fc1", "fc2"), activation=activation(config, default="gelu_new"))
     stack = (Layer(mixer, own, Norms(before_mlp=None), parallel=True),) * layers(config)
-    norm, names = layer_norm(config, "layer_norm_eps"), Names(norm="model.final_layernorm")
+    norm, names = layer_norm(config, "layer_norm_eps"), CheckpointNames(norm="model.final_layernorm")
     return decoder(config, "PhiForCausalLM", stack, norm=norm, names=names, head_bias=True)
 
 

@@ -10,7 +10,7 @@ from llmir.frontends.layers.attention import Rope
 from llmir.frontends.layers.blocks import Norm
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
-from llmir.frontends.layers.mlp import Routing, apart
+from llmir.frontends.layers.mlp import Routing, expert_tensor_names
 from llmir.frontends.layers.parts import attention, decoder, heads, layers, moe, window
 from llmir.frontends.layers.rope import rope
 
@@ -24,7 +24,7 @@ def phi_moe(config: Config) -> Decoder:
     config.unmodelled("num_experts_per_tok", (2,), "another number of experts than SparseMixer's")
     config.ignore("input_jitter_noise")  # in training only
     routing = Routing(jitter=config.number("router_jitter_noise", 0.01))
-    how: dict[str, Any] = {"module": "block_sparse_moe", "matrices": apart("w1", "w3", "w2")}
+    how: dict[str, Any] = {"module": "block_sparse_moe", "matrices": expert_tensor_names("w1", "w3", "w2")}
     experts = moe(config, 16, 2, config.integer("intermediate_size"), routing=routing, **how)
     bias, mask = config.flag("attention_bias", False), window(config, None)
     mixer = attention(config, kv_default=8, bias=bias, mask=mask, rope=_rope(config))

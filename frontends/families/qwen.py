@@ -11,7 +11,7 @@ from llmir.frontends.layers.attention import Attention
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.mlp import Mlp, Moe, Routing
-from llmir.frontends.layers.parts import attention, check_chosen, decoder, either, layers, mlp, window
+from llmir.frontends.layers.parts import attention, check_chosen, decoder, either_field, layers, mlp, window
 
 _POSITIONS = 32768
 _KV_HEADS = 4  # of Qwen3 MoE
@@ -90,7 +90,7 @@ def experts_of(
 ) -> Moe:
     """Those of a MoE model, with the class's own numbers for absent fields."""
     experts = Moe(
-        count=either(config, "num_experts", "num_local_experts", count),
+        count=either_field(config, "num_experts", "num_local_experts", count),
         chosen=config.assumed("num_experts_per_tok", chosen),
         intermediate=config.assumed("moe_intermediate_size", intermediate),
         routing=Routing(normalize=config.flag("norm_topk_prob", normalize)),

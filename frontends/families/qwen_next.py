@@ -11,8 +11,8 @@ from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer, Sublayer
 from llmir.frontends.layers.linear_attention import DeltaNet
 from llmir.frontends.layers.mlp import Mlp, Moe
-from llmir.frontends.layers.parts import attention, decoder, draft, kinds, layers, mlp, paired
-from llmir.frontends.layers.rope import on_axes
+from llmir.frontends.layers.parts import attention, decoder, draft, kinds, layer_pairs, layers, mlp
+from llmir.frontends.layers.rope import multimodal_axes
 from llmir.frontends.layers.state_config import qwen_delta
 
 from .qwen import experts_of, mlps_of
@@ -53,7 +53,7 @@ def _later(config: Config, architecture: str, mlps: Sequence[Sublayer], kv_heads
     config.unmodelled("attn_output_gate", (None, True), "attention without a gate")
     config.unmodelled("mamba_ssm_dtype", (None, "float32"), "states of another type")
     config.ignore("mtp_use_dedicated_embeddings")
-    on_axes(config)
+    multimodal_axes(config)
     return _decoder(config, architecture, qwen_delta(config, _APART, by_head=False), mlps, kv_heads)
 
 
@@ -82,7 +82,7 @@ def _decoder(
     every = config.integer("full_attention_interval", 4)
     usual = (_KINDS[(i + 1) % every == 0] for i in range(layers(config)))
     mixers = (attends if kind == _KINDS[1] else keeps for kind in kinds(config, usual, *_KINDS))
-    stack = paired(mixers, mlps)
+    stack = layer_pairs(mixers, mlps)
     norm = Norm(config.number("rms_norm_eps", 1e-6), offset=1.0)
     own = draft(config, Layer(attends, mlps[-1]), "mtp_num_hidden_layers", _DRAFT)
     return decoder(config, architecture, stack, norm=norm, draft=own)

@@ -8,7 +8,7 @@ from typing import Any
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.blocks import Norm
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.mlp import Mlp, Routing
 from llmir.frontends.layers.parts import attention, decoder, drafts, heads, layers, mlp
@@ -70,7 +70,7 @@ def internlm2(config: Config) -> Decoder:
     how: dict[str, Any] = {"module": "attention", "matrices": (q, k, v, "wo")}
     own = mlp(config, module="feed_forward", matrices=("w1", "w3", "w2"))
     layer = Layer(attention(config, bias=bias, **how), own, Norms("attention_norm", before_mlp="ffn_norm"))
-    names = Names("model.tok_embeddings", head="output")
+    names = CheckpointNames("model.tok_embeddings", head="output")
     return decoder(config, "InternLM2ForCausalLM", (layer,) * layers(config), names=names)
 
 
@@ -101,7 +101,7 @@ def teleflm(config: Config) -> Decoder:
     return replace(plain, embedding_scale=into, logits_scale=out)
 
 
-_BLOCKS = Names("transformer.wte", "transformer.h.{layer}", "transformer.ln_f")
+_BLOCKS = CheckpointNames("transformer.wte", "transformer.h.{layer}", "transformer.ln_f")
 _LN = Norms("ln_1", before_mlp="ln_2")
 
 

@@ -9,7 +9,15 @@ from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Layer
-from llmir.frontends.layers.parts import all_but_every, attention, decoder, layers, mlp, slides, window
+from llmir.frontends.layers.parts import (
+    all_but_every,
+    attention,
+    decoder,
+    layers,
+    mlp,
+    sliding_layers,
+    window,
+)
 
 
 @family("SmolLM3ForCausalLM", "smollm3")
@@ -24,7 +32,7 @@ def smollm3(config: Config) -> Decoder:
     turned = config.integers("no_rope_layers", [int(default(i)) for i in range(layers(config))])
     if len(turned) != layers(config):
         raise config.error("no_rope_layers", f"{len(turned)} numbers for {layers(config)} layers")
-    own = slides(config, lambda layer: mask != "causal" and not turned[layer])
+    own = sliding_layers(config, lambda layer: mask != "causal" and not turned[layer])
     feed = mlp(config, bias=config.flag("mlp_bias", False))
     kinds = [(slide, bool(turn)) for slide, turn in zip(own, turned, strict=True)]
     made = {

@@ -7,7 +7,7 @@ from itertools import cycle
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
-from llmir.frontends.layers.decoder import Decoder, Names
+from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms
 from llmir.frontends.layers.parts import decoder, kinds
 from llmir.frontends.layers.state_config import channels, mamba2, shared_blocks
@@ -38,5 +38,5 @@ def zamba2(config: Config) -> Decoder:
     hybrid = Layer(replace(keeps, module="mamba_decoder.mamba"), None, _NORMS)
     blocks = cycle(replace(hybrid, shared=block) for block in shared_blocks(config, uses))
     stack = tuple(next(blocks) if kind == "hybrid" else plain for kind in found)
-    names = Names(norm="model.final_layernorm")
+    names = CheckpointNames(norm="model.final_layernorm")
     return decoder(config, "Zamba2ForCausalLM", stack, eps_default=1e-5, tied_default=True, names=names)

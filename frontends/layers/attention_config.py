@@ -202,7 +202,7 @@ def latent(
 KINDS = SLIDING, FULL = ("sliding_attention", "full_attention")
 
 
-def lending(
+def kv_sharing(
     config: Config, full: Attention, sliding: Attention, types: tuple[str, ...], shared: int
 ) -> list[Attention]:
     """By layer its attention; the last ones, `shared` unless it is stated, have no keys of their own."""

@@ -32,7 +32,7 @@ class Port(NamedTuple):
 
 
 @dataclass
-class Beside:
+class SideValues:
     """By name, the values of one graph.
 
     Of what it has none of yet, it takes an input of the `known` type, in order; `handed` is what others may
@@ -139,7 +139,7 @@ class Blocks:
 
     def __init__(self, b: Builder, dtype: DType, normal: Norm, stem: str = "", **sizes: Size) -> None:
         self.b, self.dtype, self.normal, self.stem, self.sizes = b, dtype, normal, stem, sizes
-        self.beside = Beside(b, {})
+        self.beside = SideValues(b, {})
         self._made: dict[str, Value] = {}  # by the name in a checkpoint
         self.adapters: Mapping[str, str] = {}
         self.lows: dict[tuple[Value, str], Value] = {}

@@ -17,8 +17,8 @@ from llmir.ir.core.program import Program
 from llmir.ir.sizes.polynomial import B, T
 from llmir.ir.tools.build import Builder
 
-from .blocks import Beside, Blocks, Norm, Port
-from .layer import AltUp, LayerTable, Times, Whole, fold
+from .blocks import Blocks, Norm, Port, SideValues
+from .layer import AlternatingUpdates, LayerLike, LayerTable, Times, fold
 
 
 class Body(NamedTuple):
@@ -29,16 +29,16 @@ class Body(NamedTuple):
     hands: tuple[str, ...]
 
 
-class Stack:
+class LayerStack:
     """A model's layers, each with what sets it apart; bodies are made where they are first repeated.
 
     Checkpoints call a layer `stem`; `normal` is the norm of all.
     """
 
     def __init__(
-        self, layers: Sequence[tuple[Whole, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
+        self, layers: Sequence[tuple[LayerLike, Hashable]], stem: str, hidden: int, dtype: DType, normal: Norm
     ) -> None:
-        numbers: dict[tuple[Whole, Hashable], int] = {}
+        numbers: dict[tuple[LayerLike, Hashable], int] = {}
         known: dict[tuple[int, Hashable], int] = {}  # most layers are one object, which takes no hash to see
         for layer, apart in layers:
             if (id(layer), apart) not in known:
@@ -54,12 +54,12 @@ class Stack:
         """The graphs that are repeated, by name."""
         return {name: body.graph for name, body in self._made.items()}
 
-    def build(self, beside: Beside, x: Value, axes: tuple[str, ...] = ("batch", "seq", "embed")) -> Value:
+    def build(self, beside: SideValues, x: Value, axes: tuple[str, ...] = ("batch", "seq", "embed")) -> Value:
         """What the last layer gives of hidden states of these axes."""
         self._port = Port(beside.b.type(x), axes)
         return self._repeats(beside, x, fold(self._pattern))
 
-    def _repeats(self, beside: Beside, x: Value, parts: tuple[Times, ...]) -> Value:
+    def _repeats(self, beside: SideValues, x: Value, parts: tuple[Times, ...]) -> Value:
         for times, of in parts:
             name = self._name(of)
             if name not in self._made:
@@ -82,7 +82,7 @@ class Stack:
 
     def _body(self, name: str, of: int | tuple[Times, ...], known: dict[str, Port]) -> Body:
         b = Builder(name)
-        beside, x = Beside(b, known), b.input(self._port.type, name="hidden", axes=self._port.axes)
+        beside, x = SideValues(b, known), b.input(self._port.type, name="hidden", axes=self._port.axes)
         if isinstance(of, tuple):
             x = self._repeats(beside, x, of)
         else:
@@ -93,7 +93,7 @@ class Stack:
         return Body(b.graph(), tuple(beside.taken), tuple(beside.handed))
 
 
-def _names(layers: Sequence[Whole]) -> list[str]:
+def _names(layers: Sequence[LayerLike]) -> list[str]:
     """What the body of each kind of layer is called: by what it has, and a number if it must."""
     parts = list(zip(*(layer.kinds for layer in layers), strict=True))
     names, count = [], Counter[str]()
@@ -106,7 +106,7 @@ def _names(layers: Sequence[Whole]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Names:
+class CheckpointNames:
     """What checkpoints call the parts of a decoder."""
 
     embedding: str = "model.embed_tokens"
@@ -119,13 +119,13 @@ class Names:
         """What those of all parts but the head begin with, and a point."""
         return self.embedding.rpartition("embed")[0]
 
-    def bare(self) -> Names:
+    def bare(self) -> CheckpointNames:
         """Those of a backbone that was saved alone."""
-        return Names(*(name.removeprefix("model.") for name in astuple(self)))
+        return CheckpointNames(*(name.removeprefix("model.") for name in astuple(self)))
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedPositions:
     """A table of learned positions: what checkpoints call it, its rows, and the row of the first token."""
 
     name: str
@@ -140,7 +140,7 @@ class Draft:
     That are the norms of embeddings and of hidden states, the projection of both, and the norm at the end.
     """
 
-    layer: Whole
+    layer: LayerLike
     stem: str
     embedding_norm: str
     hidden_norm: str
@@ -166,19 +166,19 @@ class Decoder:
     norm: Norm
     positions: int | None
     tied: bool
-    layers: tuple[Whole, ...]
+    layers: tuple[LayerLike, ...]
     embedding_scale: float = 1.0
     logits_scale: float = 1.0
     logits_cap: float = 0.0
     head_bias: bool = False
-    names: Names = Names()
+    names: CheckpointNames = CheckpointNames()
     head: str = "lm_head"
     labels: int = 0
-    learned: Learned | None = None
+    learned: LearnedPositions | None = None
     embedding_norm: str = ""
     draft: Draft | None = None
     layer_table: LayerTable | None = None
-    altup: AltUp | None = None
+    altup: AlternatingUpdates | None = None
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
         """The whole model, unfused, for `logits` of the `last` position of each sequence or of `all`.
@@ -199,7 +199,7 @@ class Decoder:
             self.layer_table.build(model, tokens, x)
         if self.altup:
             x = self.altup.expand(model, x)
-        stack = Stack(kinds, f"{self.names.layer}.", self.hidden, self.dtype, self.norm)
+        stack = LayerStack(kinds, f"{self.names.layer}.", self.hidden, self.dtype, self.norm)
         streams = self.layers[0].streams
         x = streams.split(blocks, x) if streams else x
         among = ("stream",) if streams or self.altup else ()

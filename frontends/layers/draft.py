@@ -14,11 +14,11 @@ from llmir.ir.sizes.polynomial import B, T
 from llmir.ir.tools.build import Builder
 
 from .blocks import Blocks
-from .decoder import Decoder, Draft, Stack
+from .decoder import Decoder, Draft, LayerStack
 
 
 @dataclass(frozen=True)
-class Drafted:
+class ModelWithDraft:
     """A model beside which the layer that predicts further is a phase with weights and a cache of its own."""
 
     model: Decoder
@@ -42,7 +42,7 @@ class Drafted:
         with b.block("draft"):
             pair = b.stack(x, hidden, name="pair")
             x = blocks.linear(pair, "b t s h", "s h H", "b t H", "draft_proj", draft.projection)
-        stack = Stack([(draft.layer, None)], f"{draft.stem}.", model.hidden, model.dtype, model.norm)
+        stack = LayerStack([(draft.layer, None)], f"{draft.stem}.", model.hidden, model.dtype, model.norm)
         x = stack.build(blocks.beside, x)
         x = blocks.norm(x, "final_norm", draft.norm)
         with b.block("lm_head"):

@@ -48,7 +48,7 @@ class Laurel:
 
 
 @dataclass(frozen=True)
-class AltUp:
+class AlternatingUpdates:
     """`count` streams of hidden states, of which layers compute on the `active` one (arXiv:2301.13310)."""
 
     count: int
@@ -83,13 +83,13 @@ class AltUp:
 
 
 @dataclass(frozen=True)
-class Alternating:
+class AlternatingLayer:
     """A `layer` of one stream, which then corrects them all; `scaled`, by a learned factor, it is what the
     tail of the layer reads, and what that gives is added to all but the first.
     """
 
     layer: Layer
-    altup: AltUp
+    altup: AlternatingUpdates
     scaled: bool = True
 
     @property
@@ -369,11 +369,11 @@ class Norms:
     after_mlp: str | None = None
 
 
-BEHIND = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+POST_NORMS = Norms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
 """Of what sublayers give, and not of what they see (OLMo 2)."""
 
 
-class Whole(Protocol):
+class LayerLike(Protocol):
     """A layer of whatever form: it builds itself."""
 
     @property

@@ -153,7 +153,7 @@ class ShortConv:
 
 
 @dataclass(frozen=True)
-class Sides:
+class ParallelMixers:
     """Two mixers of the same hidden states, whose outputs are added; what goes in and out may be scaled."""
 
     one: Mamba2

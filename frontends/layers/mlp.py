@@ -125,7 +125,7 @@ class Routing:
         return weights, experts
 
 
-def apart(*matrices: str) -> tuple[str, ...]:
+def expert_tensor_names(*matrices: str) -> tuple[str, ...]:
     """What checkpoints that store each expert by itself call its matrices."""
     return tuple(f"experts.{{expert}}.{name}.weight" for name in matrices or _GATED)
 
@@ -152,7 +152,7 @@ class Moe:
     router: str = "gate"
     router_bias: bool = False
     router_dtype: DType | None = None
-    matrices: tuple[str, ...] = apart()
+    matrices: tuple[str, ...] = expert_tensor_names()
     biases: tuple[str, ...] | None = None
     activation: str = "silu"
     clamp: tuple[float, ...] | None = None
@@ -236,7 +236,7 @@ class Moe:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class ParallelMlpMoe:
     """A dense MLP and experts side by side, each between norms of its own: those before and after the MLP,
     and after the experts (Gemma 4).
     """

@@ -14,7 +14,7 @@ from llmir.ir.core.dtype import dtype
 from .attention import Attention
 from .blocks import Norm
 from .decoder import Decoder, Draft
-from .layer import Layer, Norms, Sublayer, Whole
+from .layer import Layer, LayerLike, Norms, Sublayer
 from .mlp import Mlp, Moe, Routing
 from .rope import rope
 
@@ -63,17 +63,17 @@ def widths(config: Config) -> tuple[int, ...]:
 def heads(config: Config, kv_default: int | None, head_dim_default: int | None) -> tuple[int, int, int]:
     """(heads, key/value heads, head size); null means one key/value head a head, and hidden / heads."""
     hidden, count = config.integer("hidden_size"), config.integer("num_attention_heads")
-    kv = _given(config, "num_key_value_heads", kv_default) or count
+    kv = _optional_integer(config, "num_key_value_heads", kv_default) or count
     if count % kv:
         raise config.error("num_key_value_heads", f"{kv} does not divide {count} attention heads")
-    size = _given(config, "head_dim", head_dim_default)
+    size = _optional_integer(config, "head_dim", head_dim_default)
     if size is None and hidden % count:
         fact = f"{count} does not divide hidden_size {hidden}, and there is no head_dim"
         raise config.error("num_attention_heads", fact)
     return count, kv, size or hidden // count
 
 
-def _given(config: Config, key: str, default: int | None) -> int | None:
+def _optional_integer(config: Config, key: str, default: int | None) -> int | None:
     """An integer or null; where absent, the family's default, which is noted."""
     if default is None or key in config:
         return config.optional_integer(key)
@@ -143,7 +143,7 @@ def window(config: Config, default: int | None, *, acts: bool = True) -> str:
     return f"window({width})" if width and acts else "causal"
 
 
-def slides(config: Config, default: Callable[[int], bool]) -> tuple[bool, ...]:
+def sliding_layers(config: Config, default: Callable[[int], bool]) -> tuple[bool, ...]:
     """Whether each layer has a window, as `layer_types` says; where it is absent, as the family does."""
     count, kinds = layers(config), config.texts("layer_types")
     if len(kinds) == count:
@@ -187,7 +187,7 @@ def mlp(config: Config, **differences: Any) -> Mlp:
 _NORMS = Norms()
 
 
-def paired(
+def layer_pairs(
     mixers: Iterable[Sublayer], mlps: Iterable[Sublayer], norms: Norms = _NORMS, **differences: Any
 ) -> tuple[Layer, ...]:
     """A layer for each two; of the same two it is one object, which takes no time to tell from others.
@@ -222,7 +222,7 @@ def draft(
     return Draft(layer, *(names or (own, *around)))
 
 
-def either(config: Config, first: str, second: str, default: int) -> int:
+def either_field(config: Config, first: str, second: str, default: int) -> int:
     """A number in one of two spellings, which agree if both are there."""
     spellings = [key for key in (first, second) if key in config]
     found = [config.integer(key) for key in spellings]
@@ -249,7 +249,7 @@ def check_chosen(config: Config, experts: Moe) -> Moe:
 def decoder(
     config: Config,
     architecture: str,
-    layers: tuple[Whole, ...],
+    layers: tuple[LayerLike, ...],
     *,
     eps_default: float = 1e-6,
     tied_default: bool = False,

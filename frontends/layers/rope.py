@@ -21,7 +21,7 @@ _THETA, _TRAINED, _POSITIONS = "rope_theta", "original_max_position_embeddings",
 
 
 @dataclass(frozen=True)
-class _Stated:
+class _RopeConfig:
     """What a config says: the object for the positions, and the lengths that scalings start from."""
 
     config: Config
@@ -65,7 +65,7 @@ def rope(
     size = head_dim if kind == "proportional" else _part(config, inner, head_dim, share)
     theta = _agreed(config, inner, _THETA, theta)
     length = config.optional_integer(_POSITIONS) or positions
-    factors = _FACTORS[kind](_Stated(config, inner, theta, size, length, trained))
+    factors = _FACTORS[kind](_RopeConfig(config, inner, theta, size, length, trained))
     unread = ((None,), "a number of other rotary scalings")
     inner.finish(neutral=dict.fromkeys(_NUMBERS.split(), unread))
     if size % 2:
@@ -112,7 +112,7 @@ def ropes(
     return sliding, full
 
 
-def on_axes(config: Config) -> None:
+def multimodal_axes(config: Config) -> None:
     """Of a model that sees images, how their positions lie: those of text are alike on all axes."""
     for key in ("rope_scaling", "rope_parameters"):
         if inner := config.nested(key):
@@ -181,19 +181,19 @@ def _kind(inner: Config) -> str:
     return known.get(names[0], "none")
 
 
-def _none(stated: _Stated) -> tuple[float, ...]:
+def _none(stated: _RopeConfig) -> tuple[float, ...]:
     for view in (stated.config, stated.inner):
         view.ignore(_TRAINED)  # nothing is stretched
     return ()
 
 
-def _linear(stated: _Stated) -> tuple[float, ...]:
+def _linear(stated: _RopeConfig) -> tuple[float, ...]:
     for view in (stated.config, stated.inner):
         view.ignore(_TRAINED)  # all positions are stretched alike
     return (stated.inner.number("factor"),)
 
 
-def _dynamic(stated: _Stated) -> tuple[float, ...]:
+def _dynamic(stated: _RopeConfig) -> tuple[float, ...]:
     for view in (stated.config, stated.inner):
         view.unmodelled(_TRAINED, (stated.positions,), f"dynamic scaling begins at {_POSITIONS}")
     if stated.head_dim == 2:
@@ -201,7 +201,7 @@ def _dynamic(stated: _Stated) -> tuple[float, ...]:
     return (stated.inner.number("factor"), stated.positions)
 
 
-def _llama3(stated: _Stated) -> tuple[float, ...]:
+def _llama3(stated: _RopeConfig) -> tuple[float, ...]:
     low, high = (stated.inner.number(f"{end}_freq_factor") for end in ("low", "high"))
     if low > high:
         fact = f"expected at least low_freq_factor, {show(low)}, got {show(high)}"
@@ -209,7 +209,7 @@ def _llama3(stated: _Stated) -> tuple[float, ...]:
     return (stated.inner.number("factor"), low, high, stated.trained)
 
 
-def _yarn(stated: _Stated) -> tuple[float, ...]:
+def _yarn(stated: _RopeConfig) -> tuple[float, ...]:
     """arXiv:2309.00071; `mscale` and `mscale_all_dim` act together or not at all."""
     inner, factor = stated.inner, stated.factor()
     if stated.theta <= 1:
@@ -226,7 +226,7 @@ def _yarn(stated: _Stated) -> tuple[float, ...]:
     return (factor, stated.trained, fast, slow, attention, float(inner.flag("truncate", True)))
 
 
-def _longrope(stated: _Stated) -> tuple[float, ...]:
+def _longrope(stated: _RopeConfig) -> tuple[float, ...]:
     """arXiv:2402.13753."""
     inner, trained = stated.inner, stated.trained
     factor = stated.factor() if "factor" in inner else stated.positions / trained
@@ -239,7 +239,7 @@ def _longrope(stated: _Stated) -> tuple[float, ...]:
     return (trained, attention, *short, *long)
 
 
-def _proportional(stated: _Stated) -> tuple[float, ...]:
+def _proportional(stated: _RopeConfig) -> tuple[float, ...]:
     """The first pairs alone turn, by powers as of the whole head."""
     share = stated.inner.optional_number(_SHARE) or 1.0
     if share > 1:
@@ -247,7 +247,7 @@ def _proportional(stated: _Stated) -> tuple[float, ...]:
     return (stated.inner.optional_number("factor") or 1.0, share)
 
 
-_FACTORS: dict[str, Callable[[_Stated], tuple[float, ...]]] = {
+_FACTORS: dict[str, Callable[[_RopeConfig], tuple[float, ...]]] = {
     "none": _none,
     "linear": _linear,
     "dynamic": _dynamic,

@@ -13,7 +13,7 @@ from .mlp import Mlp
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedBlock:
     """Attention and an MLP, of hidden states and the embedding side by side; all its layers name one tensor.
 
     `stem` is what checkpoints call it, `norms` those before both, and `out` what a layer has of its own: a

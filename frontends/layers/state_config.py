@@ -18,13 +18,13 @@ from .mamba import Mamba, Mamba2
 from .mlp import Mlp
 from .parts import activation, attention
 from .rope import rope
-from .shared_block import Shared
+from .shared_block import SharedBlock
 
 _ATTENTION = {f"self_attn.{part}_proj": f"self_attn.linear_{part}_adapter_list" for part in "qkv"}
 _MLP = {"feed_forward.gate_up_proj": "feed_forward.gate_up_proj_adapter_list"}
 
 
-def shared_blocks(config: Config, uses: Sequence[int]) -> list[Shared]:
+def shared_blocks(config: Config, uses: Sequence[int]) -> list[SharedBlock]:
     """The blocks that layers of the numbers in `uses` have in turn: an MLP after attention of both inputs.
 
     Checkpoints hold each where it is used first, and beside each the adapters of all its uses.
@@ -38,7 +38,7 @@ def shared_blocks(config: Config, uses: Sequence[int]) -> list[Shared]:
     fed, mixer = Mlp(width, bias, "feed_forward", matrices=names, activation=act), _attention(config)
     rank, count = config.integer("adapter_rank", 128), config.integer("num_mem_blocks", 1)
     stems = [f"model.layers.{first}.shared_transformer." for first in uses[:count]]
-    return [Shared(stem, mixer, fed, adapters, rank) for stem in stems]
+    return [SharedBlock(stem, mixer, fed, adapters, rank) for stem in stems]
 
 
 def _adapters(config: Config) -> dict[str, str]:
@@ -103,7 +103,7 @@ def kimi_delta(config: Config, linear: Config) -> DeltaNet:
 
 
 PLAIN = {"mamba_d_conv": "conv_kernel", "mamba_proj_bias": "use_bias", "mamba_conv_bias": "use_conv_bias"}
-ALONE = {
+STANDALONE = {
     **PLAIN,
     "mamba_expand": "expand",
     "mamba_d_state": "state_size",

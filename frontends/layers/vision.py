@@ -14,7 +14,7 @@ from llmir.ir.tools.build import Builder
 
 from .attention import Attention
 from .blocks import Blocks, Norm
-from .decoder import Decoder, Stack
+from .decoder import Decoder, LayerStack
 from .diffusion import patch_embedding, patches
 from .layer import Layer, Norms
 from .mlp import Mlp
@@ -22,7 +22,7 @@ from .parts import activation, layers
 
 
 @dataclass(frozen=True)
-class Tower:
+class VisionTower:
     """A vision transformer, and the projection of what it gives into the language model's embeddings.
 
     Of each image there are `patches`, of `side` pixels by as many, each with a learned position. `module` is
@@ -52,7 +52,7 @@ class Tower:
             x = b.positions(x, rows, name="positions")
         kinds = [(layer, None) for layer in self.layers]
         inner = f"{stem}encoder.layers.{{layer}}."
-        stack = Stack(kinds, inner, self.hidden, language.dtype, self.norm)
+        stack = LayerStack(kinds, inner, self.hidden, language.dtype, self.norm)
         x = stack.build(at.beside, x)
         with b.block("norm"):
             for what in self.norm.learns:  # of a norm whose result a language model does not take
@@ -74,7 +74,7 @@ class Multimodal:
     """A language model whose prompts may have images, in the places of the token `image`."""
 
     language: Decoder
-    tower: Tower
+    tower: VisionTower
     image: int
 
     def program(self, logits: str, apart: tuple[Hashable, ...] = ()) -> Program:
@@ -85,7 +85,7 @@ class Multimodal:
         return text.replace(facts=facts, phases={"encode": encode})
 
 
-def siglip(config: Config) -> Tower:
+def siglip(config: Config) -> VisionTower:
     """SiglipVisionModel without its head, whose projector is to be said yet."""
     config.fill(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
     config.unmodelled("model_type", ("siglip_vision_model",), "another tower")
@@ -107,7 +107,7 @@ def siglip(config: Config) -> Tower:
     act = activation(config, default="gelu_pytorch_tanh")
     mlp = Mlp(config.integer("intermediate_size"), True, matrices=("fc1", "fc2"), activation=act)
     norms = Norms("layer_norm1", before_mlp="layer_norm2")
-    found = Tower(
+    found = VisionTower(
         hidden,
         (edge // side) ** 2,
         side,

@@ -26,8 +26,6 @@ from . import (
 )
 from .preset import Preset
 
-__all__ = ["PRESETS", "Preset", "find", "names"]
-
 _FAMILIES = (
     llama,
     mistral,

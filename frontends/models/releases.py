@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from llmir.base.names import stored_as
+from llmir.base.names import split_format
 
 from . import presets
 from .preset import Preset
@@ -90,7 +90,7 @@ def find(name: str) -> tuple[Preset, Scheme | None] | None:
     forms: dict[str, Scheme] = {}
     for start in sorted(STORED, key=len):
         forms |= STORED[start] if name.lower().startswith(start.lower()) else {}
-    rest, form = stored_as(name)
+    rest, form = split_format(name)
     if form and form.lower() not in forms:
         return None
     preset = (presets.find(rest) if form else None) or _tuned(rest)

@@ -18,7 +18,7 @@ from .estimate import _model, workload
 if TYPE_CHECKING:
     from llmir.backends.cost.models import CostModel
     from llmir.backends.memory.transfer import CacheTransfer
-    from llmir.backends.request.largest import Largest
+    from llmir.backends.request.largest import LargestLoad
 
 
 def largest(
@@ -41,7 +41,7 @@ def largest(
     cost: str | CostModel | None = None,
     engine: str | None = None,
     efficiency: Mapping[str, float] | None = None,
-) -> Largest:
+) -> LargestLoad:
     """The largest batch, context and number of requests at once that fit and come within limits.
 
     `batch` requests of `prompt` and `generate` tokens begin together; the context is the longest prompt and
@@ -57,9 +57,9 @@ def largest(
     >>> found.batch.binding.name, found.batch.most < found.batch.of("prefill").most
     ('tpot', True)
     """
-    from llmir.backends.request.largest import largest as find
+    from llmir.backends.request.largest import largest_load as find
 
-    limits = seconds("max_ttft", max_ttft), seconds("max_tpot", max_tpot)
+    limits = limit_seconds("max_ttft", max_ttft), limit_seconds("max_tpot", max_tpot)
     if not isinstance(program, Program):
         arguments.refuse("program", program, "a Program")
     each = program.micro_batches if batch is None else batch
@@ -77,27 +77,27 @@ def largest(
         raise InputError(f"largest: {program.name} is of images, and has no tokens to count")
     positions = program.facts.get("positions")
     if max_model_len is None and isinstance(positions, int) and prompt + generate > positions:
-        raise InputError(beyond(prompt, generate, positions, program.name))
+        raise InputError(length_error(prompt, generate, positions, program.name))
     job = workload(program, hw, **asked, **memory, cost=cost, engine=engine, efficiency=efficiency)
     return find(job, *limits)
 
 
-def beyond(prompt: int, generate: int, positions: int, model: str) -> str:
+def length_error(prompt: int, generate: int, positions: int, model: str) -> str:
     """What is said where prompt and answer have no room in the model."""
     tokens = f"{prompt:,} tokens and {generate:,} generated"
     return f"prompt: {tokens} are more than the {positions:,} positions of {model}"
 
 
-def seconds(name: str, said: float | str | None) -> float | None:
+def limit_seconds(name: str, said: float | str | None) -> float | None:
     """A limit in seconds; InputError for one of a percentile, which a closed form has not."""
-    from llmir.backends.search.traffic import limit
+    from llmir.backends.search.traffic import latency_limit
 
     if said is None:
         return None
     if isinstance(said, str) and ":" in said:
         what = said.partition(":")[0][:40]
         raise InputError(f"{name}: {what}: is of simulated requests (llmir plan); say a time such as 30ms")
-    return limit(name, said).seconds
+    return latency_limit(name, said).seconds
 
 
 def kv(
@@ -122,14 +122,14 @@ def kv(
     >>> moved.bytes, round(moved.time_s, 4)
     (268435456, 0.0205)
     """
-    from llmir.backends.memory.transfer import transfer
+    from llmir.backends.memory.transfer import cache_transfer
 
     model, program = _model(hw, cost, engine, efficiency), checked_program(program)
     sequences, tokens = arguments.integer("batch", batch, 1), arguments.integer("prompt", prompt, 1)
     _acts(link, cost, engine, efficiency)
     if not program.cache_bytes(tokens):
         raise InputError(f"{program.name} keeps no caches that could be moved")
-    found = transfer(program, model, sequences, tokens, link)
+    found = cache_transfer(program, model, sequences, tokens, link)
     if other := [name for name in efficiency or () if name not in found.channel.shares]:
         raise InputError(
             f"efficiency: {other[0]} cannot act, caches go over {found.channel.name}; say that one's share"

@@ -66,13 +66,13 @@ def emit(
     >>> names["price"](8, 1, 500)["time_s"] == llmir.analyze(model, "h100-sxm", batch=8, context=500).time_s
     True
     """
-    from llmir.backends.export.source_code import emitted
-    from llmir.backends.request.portable import Emission
+    from llmir.backends.export.source_code import emit_source
+    from llmir.backends.request.portable import PortableProgram
     from llmir.base.version import __version__
 
     named = "" if phase is None else str(arguments.choice("phase", phase, PHASES))
     model = _model(hw, cost, engine, efficiency)
-    return emitted(Emission(checked_program(program), model, named, cache_policy), to, __version__)
+    return emit_source(PortableProgram(checked_program(program), model, named, cache_policy), to, __version__)
 
 
 def surface(

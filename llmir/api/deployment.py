@@ -151,14 +151,14 @@ def passes_of(engine: Engine | None) -> str:
 
 def dispatch_of(engine: Engine | None, dp: int, ep: int) -> list[Pass]:
     """The pass by which an engine brings tokens to experts, where its ranks have tokens of their own."""
-    from llmir.hw.engine_sections import Dispatch
+    from llmir.hw.engine_sections import EngineDispatch
     from llmir.passes.dispatch import DispatchBy
 
-    said = engine.section(Dispatch) if engine and gcd(dp, ep) > 1 else None
+    said = engine.section(EngineDispatch) if engine and gcd(dp, ep) > 1 else None
     return [DispatchBy(said.by)] if said else []
 
 
-def priced_pipeline(devices: list[Any], options: Mapping[str, Any]) -> str:
+def engine_pipeline(devices: list[Any], options: Mapping[str, Any]) -> str:
     """The passes of the engine that prices a model on these devices by `cost`, `engine` and `efficiency`.
 
     `DEFAULT_PIPELINE` where none does, or different ones would.

@@ -62,11 +62,11 @@ def plot_roofline(data: Workload | Report, ax: Axes | None = None) -> Axes:
     from llmir.backends.export.charts import frame, roofline
 
     frame.ready("plot_roofline", ax)
-    drawn: Axes = roofline.roofline(_priced(data), ax)
+    drawn: Axes = roofline.roofline(_workload_data(data), ax)
     return drawn
 
 
-def _priced(data: object) -> Workload | Report:
+def _workload_data(data: object) -> Workload | Report:
     from llmir.backends.request.workload import Workload
     from llmir.backends.step.report import Report
 
@@ -83,7 +83,7 @@ def plot_distributions(data: Workload | Report, ax: Axes | None = None, *, by: s
     from llmir.backends.export.charts import frame, shares
 
     frame.ready("plot_distributions", ax)
-    drawn: Axes = shares.distributions(_priced(data), ax, by)
+    drawn: Axes = shares.distributions(_workload_data(data), ax, by)
     return drawn
 
 
@@ -95,7 +95,7 @@ def plot_memory(data: Workload | Report, ax: Axes | None = None) -> Axes:
     from llmir.backends.export.charts import frame, memory
 
     frame.ready("plot_memory", ax)
-    drawn: Axes = memory.memory(_priced(data), ax)
+    drawn: Axes = memory.memory(_workload_data(data), ax)
     return drawn
 
 
@@ -140,7 +140,7 @@ def plot_latencies(
             arguments.refuse("data", run, "simulations or replications")
     marked = None if rate is None else arguments.number("rate", rate, above=True)
     frame.ready("plot_latencies", ax)
-    drawn: Axes = latencies.latencies(runs, ax, of, latencies.Asked(marked))
+    drawn: Axes = latencies.latencies(runs, ax, of, latencies.ChartTarget(marked))
     return drawn
 
 

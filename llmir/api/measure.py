@@ -14,15 +14,15 @@ from llmir.base.names import plain, suggest
 from llmir.ir.core.program import Program
 from llmir.ir.tools.verify import checked_program
 
-from .estimate import load, run
+from .load import load, run
 
 if TYPE_CHECKING:
-    from llmir.backends.silicon.calibrate.cases import Case
-    from llmir.backends.silicon.calibrate.refit import Refit
-    from llmir.backends.silicon.measure.kernels import Eager
-    from llmir.backends.silicon.validate.requests import Layout
+    from llmir.backends.silicon.calibrate.cases import CalibrationCase
+    from llmir.backends.silicon.calibrate.refit import RefitResult
+    from llmir.backends.silicon.measure.kernels import EagerMachine
+    from llmir.backends.silicon.validate.requests import ModelSetup
     from llmir.backends.silicon.validate.rows import Validation
-    from llmir.hw.calibration import Fitted
+    from llmir.hw.calibration import KernelParameters
     from llmir.hw.device import Device
 
 SECONDS, QUICK = 300.0, 45.0  # to measure for
@@ -54,8 +54,8 @@ def validate(
     file, rows done, rows in all. InputError for a file that is none of these.
     """
     from llmir.backends.cost.models import model
-    from llmir.backends.silicon.validate.chat import Chat
-    from llmir.backends.silicon.validate.estimates import priced_by
+    from llmir.backends.silicon.validate.chat import ChatSetup
+    from llmir.backends.silicon.validate.estimates import cost_model_choice
     from llmir.backends.silicon.validate.run import validate as run_all
     from llmir.hw.library import load as device
 
@@ -73,21 +73,25 @@ def validate(
     if engine:
         model(device(hw), cost, engine)  # or an error
     if folds is not None:
-        return _left_out(paths, arguments.text("folds", folds), hw, cost, without, tell)
-    on = None if program is None else Chat(checked_program(program), device(hw), engine or "", batch, unit)
-    return run_all(paths, _built, on=on, pricing=priced_by(cost, without), tell=tell)
+        return _held_out_rows(paths, arguments.text("folds", folds), hw, cost, without, tell)
+    on = (
+        None
+        if program is None
+        else ChatSetup(checked_program(program), device(hw), engine or "", batch, unit)
+    )
+    return run_all(paths, _built, on=on, pricing=cost_model_choice(cost, without), tell=tell)
 
 
-def _left_out(
+def _held_out_rows(
     paths: list[Path], folds: str, hw: Any, cost: str, without: str | None, tell: Callable[..., None]
 ) -> Validation:
     """Whole models by hosts fitted without them."""
-    from llmir.backends.silicon.calibrate.engine_cpu import left_out
+    from llmir.backends.silicon.calibrate.engine_cpu import held_out_rows
 
     if hw is not None or cost != "calibrated" or without:
         other = "a chat log" if hw is not None else "without" if without else f"cost {cost!r}"
         raise InputError(f"folds: hosts are fitted to tables of whole models; leave {other} out")
-    return left_out(paths, _built, [key.strip() for key in folds.split(",")], tell)
+    return held_out_rows(paths, _built, [key.strip() for key in folds.split(",")], tell)
 
 
 def calibrate(
@@ -98,7 +102,7 @@ def calibrate(
     family: str | None = None,
     host: bool = False,
     tell: Callable[[str], None] = lambda problem: None,
-) -> Refit:
+) -> RefitResult:
     """Kernels fitted to the CSV tables of a folder, with their errors on shapes left out of the fit.
 
     Only those of the device `hw`, an `engine`, or a `family` of kernels or kind of table, where they are
@@ -107,10 +111,10 @@ def calibrate(
 
     llmir.calibrate("measured", family="gemm").kernels
     """
-    from llmir.backends.silicon.calibrate.engine_cpu import overheads
-    from llmir.backends.silicon.calibrate.refit import Refit, fitted, with_fits
+    from llmir.backends.silicon.calibrate.engine_cpu import fit_engine_cpus
+    from llmir.backends.silicon.calibrate.refit import RefitResult, fit_cases, with_fits
     from llmir.backends.silicon.calibrate.runs import TABLES, runs
-    from llmir.backends.silicon.rows import Machines
+    from llmir.backends.silicon.rows import DeviceLookup
     from llmir.backends.silicon.tables.table import load_all
 
     path = arguments.path("folder", folder)
@@ -121,29 +125,29 @@ def calibrate(
     family = None if family is None else arguments.text("family", family)
     if not os.path.isdir(path):
         raise InputError(f"no folder {plain(str(path))!r}")
-    machines = Machines(path)
+    machines = DeviceLookup(path)
     if arguments.flag("host", host):
         if hw or family:
             raise InputError("host: is of an engine on all devices; leave device and family out")
         name, versions = _range(engine)
-        every = overheads(runs(path, _built))
+        every = fit_engine_cpus(runs(path, _built))
         hosts = [o for o in every if name in (None, o.engine) and versions in (None, o.versions)]
         if not hosts:
             raise InputError(f"{path}: no runs of {engine} in {TABLES}")
-        return Refit([], hosts, machines)
+        return RefitResult([], hosts, machines)
     only, names = machines(hw) if hw else None, _families(family)
 
-    def wanted(format: str, case: Case) -> bool:
+    def wanted(format: str, case: CalibrationCase) -> bool:
         of = only in (None, case.device) and engine in (None, case.engine)
         return of and (family is None or bool(names & {format, *case.families}))
 
-    found = fitted(load_all(path, tell), machines, wanted, tell)
+    found = fit_cases(load_all(path, tell), machines, wanted, tell)
     if not found:
         asked = ", ".join(filter(None, (hw, engine, family))) or "any known device"
         raise InputError(f"{path}: no rows of {asked}")
     whole = not (hw or engine or family)
-    hosts = overheads(runs(path, _built, with_fits(found))) if whole and [*path.glob(TABLES)] else []
-    return Refit(found, hosts, machines, device=hw, whole=whole)
+    hosts = fit_engine_cpus(runs(path, _built, with_fits(found))) if whole and [*path.glob(TABLES)] else []
+    return RefitResult(found, hosts, machines, device=hw, whole=whole)
 
 
 def _range(engine: str | None) -> tuple[str | None, tuple[str, ...] | None]:
@@ -157,9 +161,9 @@ def _range(engine: str | None) -> tuple[str | None, tuple[str, ...] | None]:
 def _families(family: str | None) -> set[str]:
     """The family or kind of table; InputError for one that is neither."""
     from llmir.backends.kernels.base import KERNELS
-    from llmir.backends.silicon.tables.table import FORMATS, Kernels
+    from llmir.backends.silicon.tables.table import FORMATS, KernelTable
 
-    known = [*(name for name, format in FORMATS.items() if isinstance(format, Kernels)), *KERNELS]
+    known = [*(name for name, format in FORMATS.items() if isinstance(format, KernelTable)), *KERNELS]
     if family is not None and family not in known:
         near = suggest(family, known) or f", known are {', '.join(known)}"
         raise InputError(f"unknown family {family!r}{near}")
@@ -174,7 +178,7 @@ def measure(
     quick: bool = False,
     tell: Callable[[str], None] = lambda note: None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Refit:
+) -> RefitResult:
     """This machine's kernels, as eager PyTorch calls them, timed into `folder` and fitted.
 
     `folder` gets a CSV table for each kind of kernel and the YAML file of the device: with datasheet of `hw`,
@@ -183,11 +187,11 @@ def measure(
     is timed, how many sizes are done and of how many. InputError without PyTorch.
     """
     from llmir.backends.export.files import write as write_file
-    from llmir.backends.silicon.calibrate.refit import Refit, block, fitted
+    from llmir.backends.silicon.calibrate.refit import RefitResult, calibration_block, fit_cases
     from llmir.backends.silicon.measure.device_file import device_text
-    from llmir.backends.silicon.measure.kernels import Eager, collectives, host_rate, host_text
-    from llmir.backends.silicon.measure.machine import plan, record, write
-    from llmir.backends.silicon.rows import Machines
+    from llmir.backends.silicon.measure.kernels import EagerMachine, collectives, copy_rate, copy_rate_text
+    from llmir.backends.silicon.measure.machine import measurement_plan, record, write
+    from llmir.backends.silicon.rows import DeviceLookup
     from llmir.backends.silicon.tables.table import load_all
     from llmir.hw import library as devices
 
@@ -196,14 +200,14 @@ def measure(
     usual = QUICK if quick else SECONDS
     budget = usual if seconds is None else arguments.number("seconds", seconds, 1, 86400)
     named = devices.load(arguments.text("hw", hw)) if hw is not None else None
-    machine = Eager(budget / POINTS)
+    machine = EagerMachine(budget / POINTS)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
             f"{target}: is no folder and cannot become one, {error.strerror or error}"
         ) from None
-    points = plan(machine.facts, budget, quick=quick)
+    points = measurement_plan(machine.facts, budget, quick=quick)
     timed = record(points, machine, budget, tell=lambda n, p: progress(p.file, n, len(points)))
     progress("measured", len(points), len(points))
     if len(timed) < len(points):
@@ -211,28 +215,28 @@ def measure(
     if machine.devices > 1:
         timed += collectives(machine.devices)
     name, base = _device(machine, hw, named)
-    host = host_rate(machine)
+    host = copy_rate(machine)
     if base is None:
         facts, gpu = machine.facts, machine.gpu
         base = device_text(machine.description, facts, machine.processors, timed, gpu=gpu, host=host)
     elif host:
-        base += host_text(host, named or devices.load(machine.name))
+        base += copy_rate_text(host, named or devices.load(machine.name))
     write(target, timed, name, machine.framework)
     file = target / f"{name}.yaml"
     write_file(file, base)
 
-    machines = Machines(target)
+    machines = DeviceLookup(target)
     own = machines(name)  # the folder may hold tables of others
-    found = fitted(load_all(target, tell), machines, lambda _, case: case.device == own, tell)
+    found = fit_cases(load_all(target, tell), machines, lambda _, case: case.device == own, tell)
     if not found:
         raise InputError(f"{target}: too little was measured to fit anything; give it more seconds")
-    write_file(file, base + block(found))
-    if hosts := _hosts(machine, target, name, devices.load(file), tell):
-        write_file(file, base + block(found, hosts))
-    return Refit(found, [], machines, device=name)
+    write_file(file, base + calibration_block(found))
+    if hosts := _eager_cpus(machine, target, name, devices.load(file), tell):
+        write_file(file, base + calibration_block(found, hosts))
+    return RefitResult(found, [], machines, device=name)
 
 
-def _device(machine: Eager, given: str | None, named: Device | None) -> tuple[str, str | None]:
+def _device(machine: EagerMachine, given: str | None, named: Device | None) -> tuple[str, str | None]:
     """Its name in the rows, and the file to build on: None where nothing is known but what is measured."""
     from llmir.hw import library
 
@@ -253,26 +257,26 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _hosts(
-    machine: Eager, folder: Path, name: str, device: Device, tell: Callable[[str], None]
-) -> Mapping[str, Mapping[str, Fitted]]:
+def _eager_cpus(
+    machine: EagerMachine, folder: Path, name: str, device: Device, tell: Callable[[str], None]
+) -> Mapping[str, Mapping[str, KernelParameters]]:
     """The host of eager transformers as a family of the device, if transformers is there."""
     from llmir.backends.silicon.measure import engine_cpu
     from llmir.backends.silicon.measure.machine import FRAMEWORK, write
-    from llmir.hw.calibration import Fitted
+    from llmir.hw.calibration import KernelParameters
 
-    timed = engine_cpu.measure(machine)
+    timed = engine_cpu.measure_steps(machine)
     if not timed:
         tell("transformers is not installed: what it adds to its kernels was not measured")
         return {}
     write(folder, timed, name, machine.framework, "transformers")
-    host, errors = engine_cpu.host(timed, device, _fused)
+    host, errors = engine_cpu.fit_eager_cpu(timed, device, _fused)
     family = "cpu_host" if device.cores else "host"
     percent = f"{100 * errors.mape:.1f}%"
     about = f"{host.step_us:.0f} µs a step, {host.sequence_us:.1f} a sequence, {host.kernel_us:.1f} a kernel"
     tell(f"eager transformers adds {about} (mean error on steps left out {percent})")
     origin = f"{machine.framework}, {len(timed)} decode steps of small Llamas"
-    return {FRAMEWORK: {family: Fitted(dict(vars(host)), origin, len(timed), errors.mape)}}
+    return {FRAMEWORK: {family: KernelParameters(dict(vars(host)), origin, len(timed), errors.mape)}}
 
 
 def _fused(config: Mapping[str, Any]) -> Program:
@@ -282,7 +286,7 @@ def _fused(config: Mapping[str, Any]) -> Program:
     return run(load(dict(config)), DEFAULT_PIPELINE)
 
 
-def _built(layout: Layout) -> Program:
+def _built(layout: ModelSetup) -> Program:
     """The program of a measured row, as its engine runs it."""
     from llmir.hw import library
     from llmir.passes.quantize import Quantize

@@ -14,7 +14,7 @@ from llmir.base.formats import Page
 from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
-from .estimate import load, run
+from .load import load, run
 
 if TYPE_CHECKING:
     from llmir.backends.export.page.setups import Setup
@@ -65,19 +65,21 @@ def setups(
 ) -> list[Setup]:
     """The set-ups of a page: each combination of its axes, the last one fastest."""
     from llmir.backends.export.page.bundle import MOST
-    from llmir.backends.search.sweep import POINTS, axis
+    from llmir.backends.search.sweep import POINTS, axis_values
+    from llmir.hw.library import check_unique
     from llmir.hw.library import load as device
-    from llmir.hw.library import once
 
     said = arguments.mapping("axes", {} if axes is None else axes, "axes by name")
     for name in said:
         if name in POINTS:
             raise InputError(f"{name}: is a slider of the page; leave it out of the axes")
-    values = {name: axis(name, value) for name, value in {**AXES, **said}.items()}
+    values = {name: axis_values(name, value) for name, value in {**AXES, **said}.items()}
     if (count := prod(map(len, values.values()))) > MOST:
         most = ", ".join(f"{name} has {len(its)}" for name, its in values.items() if len(its) > 1)
         raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
-    once([device(str(hw)) for hw in values["hw"]])  # a name that means nothing is no set-up that cannot be
+    check_unique(
+        [device(str(hw)) for hw in values["hw"]]
+    )  # a name that means nothing is no set-up that cannot be
     program = model if isinstance(model, Program) else load(model)
     passes = None if pipeline is None else steps_of(pipeline)
     return [

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.errors import InputError, LlmirError
-from llmir.base.gc_pause import uncollected
+from llmir.base.gc_pause import pause_gc
 from llmir.ir.core.program import Program
 
-from .capacity import beyond
-from .estimate import _model, load, run
-from .serve import drafted
+from .capacity import length_error
+from .estimate import _model
+from .load import load, run
+from .serve import check_drafts
 
 if TYPE_CHECKING:
     from llmir.backends.search.plan import Plans
     from llmir.backends.search.search import Progress
-    from llmir.backends.search.structures import Refusal, Split, Structure
+    from llmir.backends.search.structures import Rejection, Split, Structure
     from llmir.backends.simulate.drafts import Drafts
 
 DEVICES = 1 << 16  # there may be at most
@@ -76,24 +77,24 @@ def plan(
     >>> found.best.devices, found.best.meets
     (1, True)
     """
-    from llmir.backends.cost.channel import between
+    from llmir.backends.cost.channel import server_channel
     from llmir.backends.search.search import search
-    from llmir.backends.search.traffic import Traffic, limit
-    from llmir.backends.simulate.engine import policy
-    from llmir.backends.simulate.load import lengths
+    from llmir.backends.search.traffic import Traffic, latency_limit
+    from llmir.backends.simulate.engine import engine_policy
+    from llmir.backends.simulate.load import length_distribution
     from llmir.backends.simulate.router import FIRST
 
     if progress is not None and not callable(progress):
         arguments.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
     for name, said in (("prompt", prompt), ("generate", generate)):
-        lengths(name, said)
+        length_distribution(name, said)
     asked = (
         arguments.number("rate", rate, 1e-6, 1e9),
         prompt,
         generate,
         arguments.integer("requests", requests, 100, 1_000_000),
-        None if max_ttft is None else limit("max_ttft", max_ttft),
-        None if max_tpot is None else limit("max_tpot", max_tpot),
+        None if max_ttft is None else latency_limit("max_ttft", max_ttft),
+        None if max_tpot is None else latency_limit("max_tpot", max_tpot),
     )
     link = None if link is None else arguments.text("link", link)
     if emit is not None and link is not None:
@@ -111,16 +112,16 @@ def plan(
     if traffic.answer < 2:
         raise InputError(f"generate: {generate}; a plan is for answers from 2 tokens up")
     if traffic.positions and traffic.read + traffic.answer > traffic.positions:
-        raise InputError(beyond(traffic.read, traffic.answer, traffic.positions, program.name))
+        raise InputError(length_error(traffic.read, traffic.answer, traffic.positions, program.name))
     types = _names("weights", weights) or ("",)
-    drafts = drafted(verify, draft_tokens, acceptance, draft)
+    drafts = check_drafts(verify, draft_tokens, acceptance, draft)
     structures, refused = _structures(program, _devices(hw, price), types, engine, emit, most, drafts)
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
         if link is not None:
-            between(structure.model, link)
-        policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
+            server_channel(structure.model, link)
+        engine_policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
     return search(structures, traffic, most, chunks, batches, refused, link, progress)
 
 
@@ -130,24 +131,24 @@ def _names(name: str, said: Any) -> tuple[str, ...]:
 
 
 def _sizes(name: str, said: Any) -> tuple[int, ...] | None:
-    from llmir.backends.search.sweep import axis
+    from llmir.backends.search.sweep import axis_values
 
-    return None if said is None else tuple(int(n) for n in axis("batch", said, name) if n is not None)
+    return None if said is None else tuple(int(n) for n in axis_values("batch", said, name) if n is not None)
 
 
 def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
     """Each device, at its price if that is said; InputError for the price of another one."""
-    from llmir.hw.library import once, priced
+    from llmir.hw.library import check_unique, with_prices
 
     names = hw.split(",") if isinstance(hw, str) else hw if isinstance(hw, (list, tuple)) else [hw]
-    found = priced(
+    found = with_prices(
         [each.strip() if isinstance(each, str) else each for each in names], {} if price is None else price
     )
-    once(found)
+    check_unique(found)
     return found
 
 
-@uncollected()
+@pause_gc()
 def _structures(
     program: Program,
     devices: Sequence[Any],
@@ -156,11 +157,11 @@ def _structures(
     emit: str | None,
     most: int | None,
     drafts: tuple[int, float, Program, Program | None] | None,
-) -> tuple[list[Structure], dict[str, Refusal]]:
+) -> tuple[list[Structure], dict[str, Rejection]]:
     """Every split on every device that passes take, and why they refuse others."""
-    from llmir.backends.request.speculation import drafter_of
-    from llmir.backends.search.launch import check
-    from llmir.backends.search.structures import Refusal, Structure, name, splits
+    from llmir.backends.request.speculation import draft_kind
+    from llmir.backends.search.launch import check_launch
+    from llmir.backends.search.structures import Rejection, Structure, splits, structure_name
     from llmir.passes.plan import divides
 
     limit = REPLICA if most is None else min(most, REPLICA)
@@ -168,21 +169,21 @@ def _structures(
     tensor = [n for n in range(1, limit + 1) if divides(program, n)]
     stages = program.depth(program.entries[0])
     found, refused = [], {}
-    drafter = drafter_of(program, drafts[-1]) if drafts else ""
+    drafter = draft_kind(program, drafts[-1]) if drafts else ""
     for device in devices:
         model = _model(device, None, engine, None)
         for kind in types:
             if emit is not None:
-                check(emit, model.runs, kind, None, drafter)
+                check_launch(emit, model.runs, kind, None, drafter)
             for split in splits(limit, tensor, stages, experts=experts):
                 try:
                     if emit is not None:
-                        check(emit, model.runs, kind, split, drafter)
+                        check_launch(emit, model.runs, kind, split, drafter)
                     deployed = _deployed(program, kind, split, model.runs)
                     own = drafts and _drafts(deployed, kind, split, model.runs, *drafts)
                     found.append(Structure(deployed, model, kind, split, own))
                 except LlmirError as error:
-                    refused[name(device, kind, split)] = Refusal(str(error.__cause__ or error))
+                    refused[structure_name(device, kind, split)] = Rejection(str(error.__cause__ or error))
     return found, refused
 
 

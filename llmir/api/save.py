@@ -14,23 +14,25 @@ if TYPE_CHECKING:
     from llmir.backends.request.workload import Workload
     from llmir.backends.simulate.result import Simulation
     from llmir.backends.step.report import Report
-    from llmir.base.formats import Shown
+    from llmir.base.formats import Displayable
 
 
 PAGE = ".html"
 
 
-def save(result: Shown, path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Path:
+def save(
+    result: Displayable, path: str | os.PathLike[str], format: str | None = None, **options: Any
+) -> Path:
     """A report, a difference, a program … as a file; its suffix says the format, unless `format` does.
 
     Formats are `table` (.txt), `json`, `csv`, `md` and `html`, as far as the class of `result` has them, `ir`
     for programs, and those of plugins. Raises `InputError` or `OutputError`, and then leaves no file.
     """
     from llmir.backends.export.files import check_writable, write
-    from llmir.backends.export.page.document import written
-    from llmir.base.formats import Shown, format_of, suffixes
+    from llmir.backends.export.page.document import write_page
+    from llmir.base.formats import Displayable, format_of, suffixes
 
-    if not isinstance(result, Shown):
+    if not isinstance(result, Displayable):
         arguments.refuse("save", result, "a result, such as a Report")
     format = None if format is None else arguments.text("format", format)
     target, of = check_writable(path), type(result)
@@ -38,7 +40,7 @@ def save(result: Shown, path: str | os.PathLike[str], format: str | None = None,
     if found is None:
         known = ", ".join(suffixes(of))
         raise InputError(f"{os.fspath(path)}: suffix {target.suffix!r} is unknown; allowed are {known}")
-    write(path, written(result, found, **options))
+    write(path, write_page(result, found, **options))
     return Path(path)
 
 
@@ -85,11 +87,11 @@ def trace(
     if max_size is not None:
         raise InputError("max_size: is of a page, such as step.html")
     if isinstance(job, Simulation):
-        from llmir.backends.export.timeline import served
+        from llmir.backends.export.timeline import serving_trace
 
         if phase != "both" or rank is not None:
             raise InputError("trace: of a simulation it has all servers' steps; leave phase and rank out")
-        return write_document(lambda: served(job), path)
+        return write_document(lambda: serving_trace(job), path)
     return write_trace(job, path, phase=phase, rank=rank)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmir.backends.cost.models import CostModel
     from llmir.backends.simulate.engine import Pools, Profile
     from llmir.backends.simulate.load import Load
-    from llmir.backends.simulate.replications import Rates, Replications
+    from llmir.backends.simulate.replications import RateSeries, Replications
     from llmir.backends.simulate.result import Simulation
 
 REQUESTS = 10_000_000  # at most, for memory
@@ -134,17 +134,17 @@ def server(
     chunked = None if chunked_prefill is None else arguments.flag("chunked_prefill", chunked_prefill)
     memory = memory_utilization, reserve_bytes, model, "exact"
     limits = max_model_len, max_num_seqs, max_batched_tokens
-    said = drafted(verify, draft_tokens, acceptance, draft)
+    said = check_drafts(verify, draft_tokens, acceptance, draft)
     drafts = Drafts.of(program, *said, model.runs.name if model.runs else "") if said else None
     job = Workload(program, model.device, program.micro_batches, 1, 1, *memory, *limits)
     return Profile(drafts.beside(job) if drafts else job, chunked, drafts)
 
 
-def drafted(
+def check_drafts(
     verify: Program | None, draft_tokens: int | None, acceptance: float | None, draft: Program | None
 ) -> tuple[int, float, Program, Program | None] | None:
     """The arguments of drafts, checked; None without drafts, InputError where some are missing."""
-    from llmir.backends.request.speculation import asked
+    from llmir.backends.request.speculation import check_drafts
 
     if draft_tokens is None:
         said = {"verify": verify, "acceptance": acceptance, "draft": draft}
@@ -156,7 +156,7 @@ def drafted(
     if acceptance is None:
         raise InputError("draft_tokens: say acceptance too, the chance that a draft is right")
     own = None if draft is None else checked_program(draft)
-    return *asked(draft_tokens, acceptance), checked_program(verify), own
+    return *check_drafts(draft_tokens, acceptance), checked_program(verify), own
 
 
 def traffic(
@@ -190,8 +190,8 @@ def traffic(
     comes after an exponential time of mean `think_s` (10). InputError where they come in no way, or in two,
     or are said twice.
     """
-    from llmir.backends.simulate.load import drawn, turned
-    from llmir.backends.simulate.load import trace as read
+    from llmir.backends.simulate.load import sample_load, session_turns
+    from llmir.backends.simulate.load import trace_load as read
 
     times = arguments.number("speed", speed, 1e-6)
     hits = arguments.number("prefix_hits", prefix_hits, most=1)
@@ -218,7 +218,7 @@ def traffic(
         raise InputError(f"speed: {times:g}; it is of a trace, say rate instead")
     usual = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
     asked = {name: usual[name] if said[name] is None else said[name] for name in usual}
-    load = drawn(
+    load = sample_load(
         arguments.integer("requests", asked["requests"], 1, REQUESTS),
         asked["prompt"],
         asked["generate"],
@@ -229,7 +229,7 @@ def traffic(
         cancel=share or 0.0,
     )
     if turns is not None:
-        load = turned(load, turns, 10.0 if thinks is None else thinks, asked["seed"])
+        load = session_turns(load, turns, 10.0 if thinks is None else thinks, asked["seed"])
     return replace(load.hit(hits), timeout_s=patience)
 
 
@@ -253,11 +253,11 @@ def replicate(program: Program, hw: Any, times: int, *, seed: int = 0, **asked: 
     return Replications(tuple(run(traffic(seed=first + n, **of_traffic), **of_run) for n in range(count)))
 
 
-def at_rates(
+def simulate_rates(
     program: Program, hw: Any, rates: Sequence[float], times: int | None, *, seed: int = 0, **asked: Any
-) -> Rates:
+) -> RateSeries:
     """`simulate` at each of some rates, or so many `times` as `replicate` does; prices are made once."""
-    from llmir.backends.simulate.replications import Rates, Replications
+    from llmir.backends.simulate.replications import RateSeries, Replications
 
     of_traffic, of_run = _taken(asked)
     run = _serving(program, hw, **asked)
@@ -267,8 +267,8 @@ def at_rates(
         return run(traffic(rate=rate, seed=seed + number, **of_traffic), **of_run)
 
     if times is None:
-        return Rates(tuple(once(rate, 0) for rate in rates))
-    return Rates(tuple(Replications(tuple(once(rate, n) for n in range(times))) for rate in rates))
+        return RateSeries(tuple(once(rate, 0) for rate in rates))
+    return RateSeries(tuple(Replications(tuple(once(rate, n) for n in range(times))) for rate in rates))
 
 
 def pools(prefill: Profile, decode: Profile, link: str) -> Pools:

@@ -18,11 +18,11 @@ from llmir.base.errors import InputError, LlmirError
 from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
-from .estimate import load, run
+from .load import load, run
 
 if TYPE_CHECKING:
-    from llmir.backends.export.sweep import Written
-    from llmir.backends.search.sweep import Grid, Part, Steps, Sweep
+    from llmir.backends.export.sweep import SweepFile
+    from llmir.backends.search.sweep import Grid, Sweep, SweepPart, SweepSteps
     from llmir.hw.device import Device
     from llmir.ir.tools.pipeline import Step
 
@@ -65,12 +65,12 @@ def sweep(
     """
     from llmir.backends.search.sweep import Sweep
 
-    asked = _Asked(model, axes, pipeline, price, executor, progress)
+    asked = _SweepRequest(model, axes, pipeline, price, executor, progress)
     if asked.size > ROWS:
         raise InputError(
             f"{asked.size:,} rows, and memory takes {ROWS:,}; a file takes any number (-o FILE, sweep_to)"
         )
-    found: dict[int, list[Part]] = {}
+    found: dict[int, list[SweepPart]] = {}
     for index, part in asked.parts(LARGE):
         found[index] = [part] if part.alone else [*found.get(index, ()), part]
     return Sweep(asked.axes, [part for parts in found.values() for part in parts], asked.program.name)
@@ -86,7 +86,7 @@ def sweep_to(
     price: Mapping[str, float] | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
-) -> Written:
+) -> SweepFile:
     """The rows of `sweep` in a file, or a folder of parts, one for each structure: any number of them.
 
     A file's suffix says its format: `.csv`, `.jsonl`, `.parquet` or `.arrow`. A path that ends in `/`, or is
@@ -101,16 +101,16 @@ def sweep_to(
     >>> sweep_to(file, "llama3.1-8b", {"tp": (1, 3), "batch": "1:16:x4", "context": 1000}).rows
     4
     """
-    from llmir.backends.export.sweep import Folder
-    from llmir.backends.search.sweep import BLOCK, key
+    from llmir.backends.export.sweep import SweepFolder
+    from llmir.backends.search.sweep import BLOCK, content_key
 
-    folder = Folder.of(path, format)
-    asked = _Asked(model, axes, pipeline, price, executor, progress)
-    same = key(asked.program, asked.pipeline, asked.points, [*asked.axes], folder.form)
+    folder = SweepFolder.of(path, format)
+    asked = _SweepRequest(model, axes, pipeline, price, executor, progress)
+    same = content_key(asked.program, asked.pipeline, asked.points, [*asked.axes], folder.form)
     with folder.opened(asked.axes):
         try:
             for index, structure in enumerate(asked.structures()):
-                if rows := folder.find(index, key(same, asked.basis(structure))):
+                if rows := folder.find(index, content_key(same, asked.basis(structure))):
                     asked.tell(prod(map(len, asked.points)), rows.refused)
             todo = [i for i in range(asked.count) if i not in folder.found]
             for index, parts in groupby(asked.parts(BLOCK, todo), key=lambda each: each[0]):
@@ -132,7 +132,7 @@ class _Task(NamedTuple):
         return prod(len(axis.ravel()) for axis in self.grid)
 
 
-class _Asked:
+class _SweepRequest:
     """What a sweep is asked for, checked."""
 
     def __init__(
@@ -144,7 +144,7 @@ class _Asked:
         executor: Executor | None,
         progress: Progress | None,
     ) -> None:
-        from llmir.backends.search.sweep import POINTS, axis
+        from llmir.backends.search.sweep import POINTS, axis_values
 
         said = arguments.mapping("axes", axes, "axes by name")
         if executor is not None and not isinstance(executor, Executor):
@@ -153,7 +153,7 @@ class _Asked:
             arguments.refuse("progress", progress, "a function of rows done, of all, and of those refused")
         given = {**({} if "hw" in said else {"hw": "h100-sxm"}), **said}
         given = {**{name: given[name] for name in given if name not in POINTS}, **POINTS, **given}
-        self.axes = {name: axis(name, value) for name, value in given.items()}
+        self.axes = {name: axis_values(name, value) for name, value in given.items()}
         self.names = [name for name in self.axes if name not in POINTS]
         self.points: Any = tuple(self.axes[name] for name in POINTS)
         self.count = prod(len(self.axes[name]) for name in self.names)
@@ -163,7 +163,7 @@ class _Asked:
         self.program = model if isinstance(model, Program) else load(model)
         self.pipeline = None if pipeline is None else steps_of(pipeline)
         self.executor, self.progress = executor, progress
-        self.devices = _priced(self.axes["hw"], {} if price is None else price)
+        self.devices = _with_prices(self.axes["hw"], {} if price is None else price)
         self.done = self.refused = 0
 
     def structures(self) -> Iterator[Structure]:
@@ -186,17 +186,19 @@ class _Asked:
         if self.progress:
             self.progress(self.done, self.size, self.refused)
 
-    def parts(self, most: int, of: Sequence[int] | None = None) -> Iterator[tuple[int, Part]]:
+    def parts(self, most: int, of: Sequence[int] | None = None) -> Iterator[tuple[int, SweepPart]]:
         """The parts of structures, of so many rows at most, in order.
 
         One that stands for its structure alone is the last of it.
         """
-        from llmir.backends.search.sweep import LOST, Workers, refused
+        from llmir.backends.search.sweep import LOST, Workers, rejected_row
 
         call = partial(_part, uuid4().hex, self.program, self.pipeline, self.devices)
         ended = -1
-        for task, part in Workers[_Task, "Part"](call, self.executor, ROOM).results(self._tasks(most, of)):
-            found = refused(task.structure, LOST) if part is None else part
+        for task, part in Workers[_Task, "SweepPart"](call, self.executor, ROOM).results(
+            self._tasks(most, of)
+        ):
+            found = rejected_row(task.structure, LOST) if part is None else part
             if task.at == ended:  # more points of a structure that has none
                 self.tell(task.size, 0)
                 continue
@@ -205,17 +207,17 @@ class _Asked:
             self.tell(task.size, found.refusals)
 
     def _tasks(self, most: int, of: Sequence[int] | None) -> Iterator[_Task]:
-        from llmir.backends.search.sweep import grids
+        from llmir.backends.search.sweep import row_grids
 
         kept = None if of is None else {*of}
         most = most if self.executor is None else ROOM // 8  # so that several work on one structure
         for index, structure in enumerate(self.structures()):
             if kept is None or index in kept:
-                for grid in grids(self.points, most):
+                for grid in row_grids(self.points, most):
                     yield _Task(index, structure, grid)
 
 
-def _priced(names: Iterable[Any], prices: Mapping[str, float]) -> dict[str, Device]:
+def _with_prices(names: Iterable[Any], prices: Mapping[str, float]) -> dict[str, Device]:
     """The devices that there are among these, at prices that are stated; none is there twice."""
     from llmir.hw import library
 
@@ -223,8 +225,8 @@ def _priced(names: Iterable[Any], prices: Mapping[str, float]) -> dict[str, Devi
     for name in names:
         with suppress(LlmirError):  # which is a row that says why
             found[name] = library.load(name)
-    library.once([*found.values()])
-    return dict(zip(found, library.priced(found.values(), prices), strict=True))
+    library.check_unique([*found.values()])
+    return dict(zip(found, library.with_prices(found.values(), prices), strict=True))
 
 
 def _part(
@@ -233,9 +235,9 @@ def _part(
     pipeline: tuple[Step, ...] | None,
     devices: Mapping[str, Device],
     task: _Task,
-) -> Part:
+) -> SweepPart:
     """The rows of a task."""
-    from llmir.backends.search.sweep import Part
+    from llmir.backends.search.sweep import SweepPart
 
     known = sweep, task.at
     steps = _STEPS.get(known)
@@ -243,20 +245,20 @@ def _part(
         while len(_STEPS) >= KEPT:
             _STEPS.pop(next(iter(_STEPS)), None)
         steps = _STEPS[known] = _steps(program, pipeline, devices, task.structure)
-    return steps if isinstance(steps, Part) else steps.part(task.grid)
+    return steps if isinstance(steps, SweepPart) else steps.part(task.grid)
 
 
 # Of structures that were lowered last: their points come in pieces.
-_STEPS: dict[tuple[str, int], Steps | Part] = {}
+_STEPS: dict[tuple[str, int], SweepSteps | SweepPart] = {}
 KEPT = 4
 
 
 def _steps(
     program: Program, pipeline: tuple[Step, ...] | None, devices: Mapping[str, Device], structure: Structure
-) -> Steps | Part:
+) -> SweepSteps | SweepPart:
     """The steps of a structure, or the row that says why there are none."""
     from llmir.backends.cost.models import model
-    from llmir.backends.search.sweep import Steps, refused
+    from llmir.backends.search.sweep import SweepSteps, rejected_row
     from llmir.hw.library import load as device
 
     from .deployment import Deployment, passes_of
@@ -267,6 +269,6 @@ def _steps(
         own = {f.name: structure[f.name] for f in fields(Deployment) if structure.get(f.name) is not None}
         deployed: Any = Deployment(**own)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline
-        return Steps(structure, run(program, deployed.around(*passes, runs=priced.runs)), priced)
+        return SweepSteps(structure, run(program, deployed.around(*passes, runs=priced.runs)), priced)
     except LlmirError as error:
-        return refused(structure, error.__cause__ or error if pipeline is None else error)
+        return rejected_row(structure, error.__cause__ or error if pipeline is None else error)

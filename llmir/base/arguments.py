@@ -30,7 +30,7 @@ POINTS = 100_000_000  # of a grid: arrays of figures then have a gigabyte each
 _MANY = 10_000  # items of a list that a caller gives; no list that goes on for ever is read to its end
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """A value on one line, cut."""
     try:
         return plain(" ".join(reprlib.repr(value).split()))
@@ -40,7 +40,7 @@ def shown(value: object) -> str:
 
 def refuse(name: str, value: object, expected: str, error: Error = InputError) -> NoReturn:
     """Raise what is wrong with an argument: its name, what is allowed, what was got."""
-    raise error(f"{name}: expected {expected}, got {shown(value)}")
+    raise error(f"{name}: expected {expected}, got {show_value(value)}")
 
 
 def _range(what: str, least: float, most: float, *, above: bool = False) -> str:
@@ -113,7 +113,7 @@ def choice(name: str, value: object, choices: Collection[Any], *, error: Error =
     words = [str(c) for c in choices]
     near = suggest(value, words) if isinstance(value, str) else ""
     allowed = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
-    raise error(f"{name}: expected {allowed}, got {shown(value)}{near}")
+    raise error(f"{name}: expected {allowed}, got {show_value(value)}{near}")
 
 
 def path(name: str, value: object, *, error: Error = InputError) -> Path:
@@ -191,7 +191,7 @@ def mapping(name: str, value: object, of: str, *, error: Error = InputError) -> 
     return dict(value)
 
 
-def stated(name: str, value: object, kind: object, about: Mapping[str, Any], error: Error) -> Any:
+def check_field(name: str, value: object, kind: object, about: Mapping[str, Any], error: Error) -> Any:
     """What a field is declared to be: `kind` is its annotation, `about` has its range or `choices`.
 
     The range is `least` to `most`; `above` leaves out its lower end. `words` may stand for a number.
@@ -222,11 +222,11 @@ def stated(name: str, value: object, kind: object, about: Mapping[str, Any], err
     elif word.startswith("tuple["):
         inner = word[len("tuple[") : -1].partition(",")[0]
         found = items(name, value, "values", error=error)
-        value = tuple(stated(f"{name}[{i}]", each, inner, {}, error) for i, each in enumerate(found))
+        value = tuple(check_field(f"{name}[{i}]", each, inner, {}, error) for i, each in enumerate(found))
     return value
 
 
-def read(said: str) -> Any:
+def parse_field(said: str) -> Any:
     """The value that a text spells, for `stated` to check: a number, true or false, or the text.
 
     >>> read("1.5"), read("8"), read("true"), read("fp8")

@@ -61,7 +61,7 @@ def exporter(format: str, *suffixes: str, of: type, picture: bool = False) -> Ca
     return take
 
 
-def exported(thing: object, format: str, **options: Any) -> str | bytes:
+def export(thing: object, format: str, **options: Any) -> str | bytes:
     """`thing` in a format; InputError for one that things like it do not have."""
     of = type(thing)
     own = f"{format} of {of.__name__}"  # which needs no others
@@ -106,7 +106,7 @@ def _matching(of: type, fits: Callable[[Exporter], bool]) -> list[Exporter]:
     return sorted(found, key=lambda e: (-len(e.of.__mro__), e.format == "html"))
 
 
-class Shown:
+class Displayable:
     """Prints as `prints`, one of its formats, and shows in notebooks as its HTML."""
 
     __slots__ = ()
@@ -114,13 +114,13 @@ class Shown:
     prints: ClassVar[str] = "table"
 
     def __str__(self) -> str:
-        return str(exported(self, self.prints)).rstrip("\n")
+        return str(export(self, self.prints)).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return str(exported(self, "html"))
+        return str(export(self, "html"))
 
 
-class Result(Shown, ABC):
+class Result(Displayable, ABC):
     """What llmir finds out; its JSON is `to_dict()`."""
 
     __slots__ = ()
@@ -160,7 +160,7 @@ class Page(str):
         return f'<iframe sandbox="{FRAME}" title="llmir" style="{look}" srcdoc="{own}"></iframe>'
 
 
-class Paged(Shown):
+class PageExport(Displayable):
     """Has a page of its own."""
 
     __slots__ = ()
@@ -170,4 +170,4 @@ class Paged(Shown):
 
         InputError for a larger one, and for what has none.
         """
-        return Page(exported(self, "page", max_size=max_size))
+        return Page(export(self, "page", max_size=max_size))

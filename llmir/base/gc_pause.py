@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Look for no cycles inside, where much is made and all of it is kept: looking took a fifth of a search.
 
     What is held by nothing goes at once as ever; only cycles wait until the end.

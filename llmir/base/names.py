@@ -25,7 +25,7 @@ _STORED = re.compile(
 )
 
 
-def stored_as(name: str) -> tuple[str, str]:
+def split_format(name: str) -> tuple[str, str]:
     """A release's name, and what it says at its end of how weights are stored; "" if nothing.
 
     >>> stored_as("TheBloke/Llama-2-7B-GPTQ"), stored_as("Qwen3-32B-FP8-dynamic"), stored_as("Qwen/Qwen3-32B")
@@ -35,7 +35,7 @@ def stored_as(name: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (name, "")
 
 
-class Place(NamedTuple):
+class CheckpointPlace(NamedTuple):
     """Where a weight lies in a checkpoint: the name of its tensor, and its `piece` of that, if not all.
 
     The tensor is `blocks` equal ones from the top, and in each the pieces lie one below another. `turned`
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 _PLACE = re.compile(r"(.*?)(?:\[(\d+)(?:/(\d+))?\])?(\^T)?(\^F)?", re.DOTALL)
 
 
-def stored(param: str) -> Place:
+def checkpoint_place(param: str) -> CheckpointPlace:
     """The place that a parameter's name says.
 
     >>> stored("h.0.c_attn.weight[1]^T")
@@ -61,18 +61,18 @@ def stored(param: str) -> Place:
     (32, None)
     """
     tensor, piece, blocks, *marks = _PLACE.fullmatch(param).groups()  # type: ignore[union-attr]
-    return Place(tensor, None if piece is None else int(piece), int(blocks or 1), *map(bool, marks))
+    return CheckpointPlace(tensor, None if piece is None else int(piece), int(blocks or 1), *map(bool, marks))
 
 
 _LAYER = re.compile(r"\{layer(?::([\d.]+))?\}")
 
 
-def layered(param: str) -> bool:
+def is_layered(param: str) -> bool:
     """Whether each layer has a tensor of its own under that name."""
     return "{layer" in param
 
 
-def numbered(param: str, layer: int | str) -> str:
+def layer_name(param: str, layer: int | str) -> str:
     """The name of that layer's tensor: with its number, or its place in the list that the name has.
 
     >>> numbered("h.{layer}.weight", 12), numbered("shared.adapters.{layer:6.12.18}.weight", 12)

@@ -45,7 +45,7 @@ class Budget:
     digits: int = 400  # no number of a model or machine has more, and Python's own limit is 4,300
 
 
-def contents(path: str | os.PathLike[str], budget: Budget) -> bytes:
+def read_bytes(path: str | os.PathLike[str], budget: Budget) -> bytes:
     """The bytes of a file; `UnreadableError` if it cannot be read, or is larger than the budget."""
     try:
         with Path(path).expanduser().open("rb") as stream:
@@ -59,7 +59,7 @@ def contents(path: str | os.PathLike[str], budget: Budget) -> bytes:
     return bytes(data)
 
 
-def decoded(data: bytes, budget: Budget) -> str:
+def decode_text(data: bytes, budget: Budget) -> str:
     """Bytes as text; `UnreadableError` if they are no UTF-8, pass the budget, or hold a long number."""
     if len(data) > budget.bytes:
         raise UnreadableError(f"too large, of more than {budget.bytes:,} bytes")
@@ -104,7 +104,7 @@ def load_yaml(data: bytes, budget: Budget = BUDGET) -> Any:
 
     parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser is several times faster
     try:
-        return _Document(budget).read(yaml.parse(decoded(data, budget), Loader=parser))
+        return _Document(budget).read(yaml.parse(decode_text(data, budget), Loader=parser))
     except yaml.MarkedYAMLError as error:
         raise _broken(error.problem_mark or error.context_mark, error.problem or error.context) from None
     except yaml.YAMLError as error:
@@ -318,7 +318,7 @@ def _lines(file: TextIO) -> Iterator[str]:
     raise UnreadableError(f"more than {LINES:,} lines")
 
 
-def inert(cell: object) -> object:
+def escape_formula(cell: object) -> object:
     """A cell that no spreadsheet takes for a formula: text that begins as one stands after an apostrophe.
 
     >>> [inert(x) for x in ("=1+1", "@SUM(A1)", "-0.5", -0.5, "+3e5", "q_proj", None)]
@@ -340,7 +340,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 def load_json(data: bytes, budget: Budget) -> Any:
     """What the text says; `UnreadableError` names the place that is wrong."""
-    text = decoded(data, budget)
+    text = decode_text(data, budget)
     if not text.strip():
         raise UnreadableError("the file is empty")
     _check(data, budget)

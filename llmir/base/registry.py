@@ -70,7 +70,9 @@ class Kind(MutableMapping[str, T]):
         """All of llmir's own, and of what is loaded, that fit; if none do, those of installed plugins."""
         self._read_homes()
         found = [thing for thing in self._things.values() if fits(thing)]
-        return found or ([thing for thing in self._things.values() if fits(thing)] if installed() else [])
+        return found or (
+            [thing for thing in self._things.values() if fits(thing)] if installed_plugins() else []
+        )
 
     def _places(self, name: str = "") -> Iterator[None]:
         """Come back after each place that may have more: what is there, the homes, installed plugins."""
@@ -87,7 +89,7 @@ class Kind(MutableMapping[str, T]):
                     yield
             self._read_homes()
             yield
-        if installed():
+        if installed_plugins():
             yield
 
     def load(self) -> None:
@@ -163,7 +165,7 @@ def load_plugin(plugin: str | os.PathLike[str]) -> ModuleType:
     return _load_module(shown, name)
 
 
-def loaded() -> tuple[str, ...]:
+def loaded_plugins() -> tuple[str, ...]:
     """The modules and files of plugins that are loaded, for another process to load them."""
     return tuple(_loaded)
 
@@ -194,7 +196,7 @@ def _guarded(name: str, module: str, bring: Callable[[], ModuleType]) -> ModuleT
             raise PluginError(f"plugin {name}: module {error.name!r} is not installed") from error
         raise PluginError(f"plugin {name}: there is no such module; a file's name ends in .py") from None
     except (Exception, SystemExit) as error:  # whatever its author did
-        raise PluginError(f"plugin {name}: {_said(error, module)}") from error
+        raise PluginError(f"plugin {name}: {_error_text(error, module)}") from error
     return _loaded[module]
 
 
@@ -216,7 +218,7 @@ def _import_file(path: str) -> ModuleType:
 _installed: dict[str, str] = {}  # name and version -> what is wrong with it, if anything
 
 
-def installed() -> dict[str, str]:
+def installed_plugins() -> dict[str, str]:
     """The installed plugins, with their versions, imported when first asked for, and what is wrong with each.
 
     A broken one is a `PluginWarning`, once; all else works.
@@ -243,12 +245,12 @@ def blame(error: BaseException) -> str | None:
     while trace:
         module = str(trace.tb_frame.f_globals.get("__name__"))
         if plugin := next((name for name in _loaded if f"{module}.".startswith(f"{name}.")), None):
-            found = f"plugin {plugin}: {_said(error, plugin)}"
+            found = f"plugin {plugin}: {_error_text(error, plugin)}"
         trace = trace.tb_next
     return found
 
 
-def _said(error: BaseException, module: str) -> str:
+def _error_text(error: BaseException, module: str) -> str:
     """`KeyError: 'x' (line 12)`, the line being the last one in the plugin."""
     trace, line = error.__traceback__, 0
     while trace:

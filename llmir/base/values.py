@@ -70,7 +70,7 @@ class Figures(Immutable):
     """What a frozen dataclass inherits whose arrays, lists and dictionaries are its own, and read-only."""
 
     def __post_init__(self) -> None:
-        own = {name: sealed(value) for name, value in vars(self).items() if type(value) not in _FROZEN_TYPES}
+        own = {name: seal(value) for name, value in vars(self).items() if type(value) not in _FROZEN_TYPES}
         vars(self).update(own)
 
 
@@ -105,10 +105,10 @@ class Record(Immutable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type] # a dataclass
-        return rebuilt, (type(self), named)
+        return rebuild, (type(self), named)
 
 
-def rebuilt(kind: Callable[..., Any], named: dict[str, Any]) -> Any:
+def rebuild(kind: Callable[..., Any], named: dict[str, Any]) -> Any:
     """What a pickle makes a value anew with: its class, and what that takes by name."""
     return kind(**named)
 
@@ -119,19 +119,19 @@ def freeze(value: Any) -> Any:
     >>> freeze({"a": [1, {2}]})
     {'a': (1, frozenset({2}))}
     """
-    return sealed(np.array(value) if isinstance(value, np.ndarray) else value, freeze)
+    return seal(np.array(value) if isinstance(value, np.ndarray) else value, freeze)
 
 
 _FROZEN_TYPES = frozenset((str, int, float, bool, type(None), FrozenDict))
 
 
-def sealed(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
+def seal(value: Any, inside: Callable[[Any], Any] | None = None) -> Any:
     """The same of what is ours, so that no array needs a copy: it becomes read-only where it is."""
     # Most are of the first, and to ask whether they are mappings takes longer than all else; of the second is
     # a mapping that reads its values from files when it is asked for them.
     if type(value) in _FROZEN_TYPES or isinstance(value, Immutable):
         return value
-    inside = inside or sealed
+    inside = inside or seal
     if isinstance(value, np.ndarray):
         return read_only(value)
     if isinstance(value, Mapping):
@@ -162,6 +162,6 @@ def figure(method: Callable[[Any], V]) -> cached_property[V]:
 
     @wraps(method)
     def once(self: Any) -> Any:
-        return sealed(method(self))
+        return seal(method(self))
 
     return cached_property(once)

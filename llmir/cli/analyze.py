@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @options.parallel
 @options.serving
 @options.memory
-@options.price
+@options.price_option
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")
 @click.option(
     "--max-ttft",
@@ -61,10 +61,10 @@ def analyze(**given: Any) -> int:
 
     of: type = Workload
     if given["concurrency"] is not None:
-        from llmir.backends.request.closed_loop import Service as of  # noqa: N813 (a variable)
+        from llmir.backends.request.closed_loop import ClosedLoopWorkload as of  # noqa: N813 (a variable)
     form = output.choose(given["output_file"], given["form"], of)
     inputs.check_drafts(given)
-    program = inputs.lowered(given)
+    program = inputs.lower(given)
     for limit in ("max_ttft", "max_tpot"):
         if program.patches and given[limit] is not None:
             name = limit.replace("_", "-")
@@ -84,9 +84,9 @@ def analyze(**given: Any) -> int:
 def _broken(job: Workload, ttft_ms: float | None, tpot_ms: float | None, *, require_fit: bool) -> list[str]:
     """The limits that the user set and the workload exceeds; of a closed loop, that and not the batch."""
     from llmir.backends.export import units, wording
-    from llmir.backends.request.closed_loop import Service
+    from llmir.backends.request.closed_loop import ClosedLoopWorkload
 
-    found, of = [], job.loop if isinstance(job, Service) else job
+    found, of = [], job.loop if isinstance(job, ClosedLoopWorkload) else job
     for name, seconds, limit in (("ttft", of.ttft_s, ttft_ms), ("tpot", of.tpot_s, tpot_ms)):
         if limit is not None and seconds is not None and seconds * 1e3 > limit:
             found.append(f"--max-{name} {limit:g} ms: it takes {units.time(seconds)}")

@@ -16,10 +16,10 @@ from . import options, output
 from .command import bar, command, line
 
 if TYPE_CHECKING:
-    from llmir.backends.silicon.calibrate.refit import Refit
+    from llmir.backends.silicon.calibrate.refit import RefitResult
 
 
-def show(found: Refit, form: str) -> None:
+def show(found: RefitResult, form: str) -> None:
     """Rows of kernels, and of the hosts that were fitted with them or alone."""
     from llmir.backends.silicon.calibrate import refit
 

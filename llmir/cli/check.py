@@ -45,21 +45,21 @@ def check(**given: Any) -> int:
     llmir check ./my-model --index ./my-model --format json
     llmir check qwen3-235b-a22b --tp 8 --dp 2 --ep 16
     """
-    from llmir.api import estimate
+    from llmir.api import compare
     from llmir.backends.compare.conservation import Conservation
     from llmir.frontends.checkpoints.weights import Comparison
 
     of = Conservation if given["index"] is None else Comparison
     form = output.choose(given["output_file"], given["form"], of)
     if given["index"] is None:
-        before, program = inputs.halves(given)
+        before, program = inputs.before_and_after(given)
         if program.devices == 1:
             raise click.UsageError("say --index FILE, or more than one rank: --tp, --pp, --dp")
-        found = estimate.check(program, before, batch=given["batch"], new=given["prompt"])
+        found = compare.check(program, before, batch=given["batch"], new=given["prompt"])
     else:
         _refuse_more(given)
         program = inputs.read(given["model"], lenient=given["lenient"])
-        found = estimate.check(program, given["index"])
+        found = compare.check(program, given["index"])
     output.result(found, form, given["output_file"])
     output.note(*program.notes)
     return 0 if found.agrees else 1

@@ -99,7 +99,7 @@ BAD_INPUT, OUR_BUG, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 LONGEST = 2000  # characters of a message
 
 
-class Closed(io.TextIOBase):
+class ClosedStream(io.TextIOBase):
     """A standard stream that was closed before the command started: it is not read, and takes nothing."""
 
     def __init__(self, name: str) -> None:
@@ -112,14 +112,14 @@ class Closed(io.TextIOBase):
     write = read
 
     @property
-    def buffer(self) -> Closed:
+    def buffer(self) -> ClosedStream:
         """The same for bytes."""
         return self
 
 
 def streams() -> None:
     """Standard streams that are there, whatever was closed, and that show a character they lack as `?`."""
-    sys.stdin, sys.stdout = sys.stdin or Closed("stdin"), sys.stdout or Closed("stdout")
+    sys.stdin, sys.stdout = sys.stdin or ClosedStream("stdin"), sys.stdout or ClosedStream("stdout")
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -137,7 +137,7 @@ def guard(run: Callable[[], Any]) -> int:
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         drop(sys.stdout)
-        message, code = _said(error)
+        message, code = _error_text(error)
         line("error", message)
         return code
 
@@ -160,7 +160,7 @@ def drop(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _said(error: BaseException) -> tuple[str, int]:
+def _error_text(error: BaseException) -> tuple[str, int]:
     """What is said of an error, and the exit code."""
     match error:
         case click.ClickException():
@@ -169,12 +169,12 @@ def _said(error: BaseException) -> tuple[str, int]:
             return str(error), error.exit_code
         case click.Abort() | KeyboardInterrupt():
             return str(error) or "interrupted", INTERRUPTED
-    words = blame(error) or _beyond(error)
+    words = blame(error) or _machine_error(error)
     where = "a bug in llmir; `llmir --traceback …` shows where"
     return (words, BAD_INPUT) if words else (f"{type(error).__name__}: {error} ({where})", OUR_BUG)
 
 
-def _beyond(error: BaseException) -> str | None:
+def _machine_error(error: BaseException) -> str | None:
     """What the machine could not do, and no change of the program would help; None for any other error."""
     match error:
         case OSError():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @options.precision
 @options.parallel
 @options.serving
-@options.price
+@options.price_option
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def diff(**given: Any) -> None:
@@ -60,7 +60,7 @@ def diff(**given: Any) -> None:
 
 def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
     """What the options say of two sides, priced alike."""
-    from llmir.api import estimate
+    from llmir.api import compare
     from llmir.backends.compare.diff import WorkloadDiff
     from llmir.ir.tools.pipeline import label
 
@@ -73,20 +73,20 @@ def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
     steps = [inputs.around(g, *passes) for g, passes in zip((given, later), pipelines, strict=True)]
     written = any(given[name] is not None for name in ("before", "after", "step"))
     pairs = zip(models, steps, strict=True)
-    programs = [inputs.passed(read[model], passes, written) for model, passes in pairs]
+    programs = [inputs.apply_pipeline(read[model], passes, written) for model, passes in pairs]
     names = "hw_after", "engine_after", "batch", "prompt", "generate", "chunk", "cached", "concurrency"
-    asked: dict[str, Any] = {name: given.get(name) for name in (*names, *inputs.PRICING)}
+    asked: dict[str, Any] = {name: given.get(name) for name in (*names, *inputs.COST_OPTIONS)}
     if not any(program.patches for program in programs):
         asked |= {"generate": given["generate"] or 128}
     device = inputs.hardware(given, *programs)
     if asked["hw_after"] is not None and given["network"] is not None:
-        asked["hw_after"] = inputs.joined(asked["hw_after"], given["network"], *programs)
+        asked["hw_after"] = inputs.join_nodes(asked["hw_after"], given["network"], *programs)
     if given.get("price"):
         if any(program.patches for program in programs):
             raise InputError("--price: a step of images has no tokens to pay for, leave it out")
-        device, *other = inputs.priced(given, device, *filter(None, [asked["hw_after"]]))
+        device, *other = inputs.with_prices(given, device, *filter(None, [asked["hw_after"]]))
         asked["hw_after"] = other[0] if other else None
-    found = estimate.diff(programs[0], programs[1], device, **asked)
+    found = compare.diff(programs[0], programs[1], device, **asked)
     if isinstance(found, WorkloadDiff):
         stated = [",".join(label(p) for p in passes if p) for passes in steps]
         found = replace(found, pipelines=(stated[0], stated[1]))

@@ -74,7 +74,7 @@ def _plugins() -> list[Finding]:
     """Installed plugins; a broken one is not needed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PluginWarning)  # it is said here
-        known = registry.installed()
+        known = registry.installed_plugins()
     return [("fails" if said else "ok", "plugin", said or name) for name, said in known.items()]
 
 
@@ -87,11 +87,11 @@ def _checked(check: Callable[[], Finding]) -> Finding:
 
 
 def _counts() -> Finding:
-    from llmir.api import estimate
+    from llmir.api.load import load
     from llmir.frontends.models.presets import PRESETS
 
     published = PRESETS["Llama-3.1-8B"].parameters
-    counted = estimate.load("Llama-3.1-8B").parameters
+    counted = load("Llama-3.1-8B").parameters
     state = "ok" if counted == published else "BROKEN"
     return (state, "counts", f"Llama-3.1-8B has {counted:,} parameters, {published:,} are published")
 
@@ -99,9 +99,10 @@ def _counts() -> Finding:
 def _prices() -> Finding:
     from llmir.api import estimate
     from llmir.api.deployment import DEFAULT_PIPELINE
+    from llmir.api.load import load, run
     from llmir.backends.export import units
 
-    program = estimate.run(estimate.load("Llama-3.1-8B"), DEFAULT_PIPELINE)
+    program = run(load("Llama-3.1-8B"), DEFAULT_PIPELINE)
     seconds = float(estimate.analyze(program, "h100-sxm", batch=1, new=1, context=2048, cost="ideal").time_s)
     # A token reads all but the embedding once: 7.5 billion bf16 weights at 3.35 TB/s take 4.5 ms.
     state = "ok" if 4e-3 < seconds < 6e-3 else "BROKEN"

@@ -52,7 +52,7 @@ def draw(**given: Any) -> None:
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
     _refused(given)
-    job, name, notes = _compared(given) if given["diff"] else _priced(given)
+    job, name, notes = _compared(given) if given["diff"] else _analyzed(given)
     target = target or output.file_name(name, ".svg")
     output.choose(target, None, Workload, picture=True)
     import llmir
@@ -64,9 +64,9 @@ def draw(**given: Any) -> None:
     output.note(*notes, *(str(w.message) for w in caught))
 
 
-def _priced(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
+def _analyzed(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
     """The workload, its model's name, and what to note."""
-    program = inputs.lowered(given)
+    program = inputs.lower(given)
     job = inputs.workload(program, given)
     return job, program.name, job.notes
 

@@ -15,7 +15,7 @@ SUFFIXES = {".js": "js", ".mjs": "js", ".py": "py"}
 @command("emit", "Prices as a module of JavaScript or Python, which needs nothing else.")
 @options.model
 @options.hardware
-@options.pricing
+@options.cost_options
 @options.lowering
 @options.draft
 @options.parallel
@@ -41,7 +41,7 @@ def emit(**given: Any) -> None:
     target, to = given["output_file"], given["to"]
     if target not in (None, "-"):
         to = output.choose(target, to, SUFFIXES, option="--to")
-    program = inputs.lowered(given)
-    how = {name: given[name] for name in inputs.PRICING}
+    program = inputs.lower(given)
+    how = {name: given[name] for name in inputs.COST_OPTIONS}
     device = inputs.hardware(given, program)
     output.emit(llmir.emit(program, device, to=to or "js", phase=given["phase"], **how), target)

@@ -45,24 +45,24 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
     llmir explain llama3.1-8b engine_overhead --phase decode --batch 8
     llmir explain llama3.1-8b memory --hw h100-sxm --max-model-len 8192
     """
-    from llmir.api import estimate
+    from llmir.api import compare
     from llmir.backends.compare.explain import Explanation
-    from llmir.backends.memory.kv_capacity import MemorySum
+    from llmir.backends.memory.kv_capacity import MemoryBreakdown
 
     if given["model"] == MEMORY:
         raise InputError(f"the model comes first: llmir explain {given['op']} {MEMORY}")
     sums = given["op"] == MEMORY
-    form = output.choose(given["output_file"], given["form"], MemorySum if sums else Explanation)
+    form = output.choose(given["output_file"], given["form"], MemoryBreakdown if sums else Explanation)
     _check(ctx, ("phase",) if sums else options.MEMORY, given["op"])
     if given["phase"] == "decode" and given["generate"] == 1:
         raise click.UsageError("--phase decode: with --generate 1 there is no decode step")
-    program = inputs.lowered(given)
+    program = inputs.lower(given)
     job = inputs.workload(program, given)
     if sums:
         output.result(job.memory, form, given["output_file"])
         return
     try:
-        explanation = estimate.explain(job, given["op"], phase=given["phase"])
+        explanation = compare.explain(job, given["op"], phase=given["phase"])
     except InputError as error:
         hint = _hint(given) if str(error).startswith("unknown op") else ""
         raise InputError(f"{error}{hint}") from None

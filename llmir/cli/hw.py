@@ -24,6 +24,6 @@ def hw(name: str | None, form: str | None, output_file: str | None) -> None:
     llmir hw my-gpu.yaml --format json
     """
     form = output.choose(output_file, form)
-    from llmir.api import estimate
+    from llmir.api.load import devices
 
-    output.result(estimate.devices(name), form, output_file)
+    output.result(devices(name), form, output_file)

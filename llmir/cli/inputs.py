@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from llmir.ir.core.program import Program
     from llmir.ir.tools.pipeline import Pass, Step
 
-PRICING = ("cost", "engine", "efficiency")
+COST_OPTIONS = ("cost", "engine", "efficiency")
 LIMITS = ("memory_utilization", "max_model_len", "max_num_seqs", "max_batched_tokens")
 
 
 def read(model: str, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
     """The program of a model's name or config, or of an `.ir` file (`-` is stdin)."""
-    from llmir.api import estimate
+    from llmir.api import load
 
     if logits and is_ir(model):
         raise InputError(f"--logits: {model} is IR already, which says what lm_head runs on")
-    return _stdin() if model == "-" else estimate.load(model, logits, lenient=lenient, draft=draft)
+    return _stdin() if model == "-" else load.load(model, logits, lenient=lenient, draft=draft)
 
 
 def is_ir(model: str) -> bool:
@@ -49,13 +49,13 @@ def usual(given: Mapping[str, Any]) -> str:
 
     Options that ask for what is not there are an error later.
     """
-    from llmir.api.deployment import pipeline_of, priced_pipeline
+    from llmir.api.deployment import engine_pipeline, pipeline_of
 
-    if not {*PRICING, "hw", "cluster"} <= given.keys():
+    if not {*COST_OPTIONS, "hw", "cluster"} <= given.keys():
         return pipeline_of()
     try:
         devices = [hardware({**given, "network": None}), given.get("hw_after")]
-        return priced_pipeline([d for d in devices if d], {name: given[name] for name in PRICING})
+        return engine_pipeline([d for d in devices if d], {name: given[name] for name in COST_OPTIONS})
     except LlmirError:
         return pipeline_of()
 
@@ -82,46 +82,48 @@ def passes(model: str, attention: str, pipeline: str | None, mla: str | None = N
     return ",".join(steps.values())
 
 
-def lowered(given: Mapping[str, Any]) -> Program:
+def lower(given: Mapping[str, Any]) -> Program:
     """The program that a command's options name: quantized, after its pipeline, and laid over its ranks."""
     how = {"lenient": given["lenient"], "draft": given.get("draft", False)}
     program = read(given["model"], given["logits"], **how)
-    steps = _asked(program, given)
-    return passed(program, around(given, steps), given["pipeline"] is not None)
+    steps = _requested_pipeline(program, given)
+    return apply_pipeline(program, around(given, steps), given["pipeline"] is not None)
 
 
-def passed(program: Program, steps: Iterable[Step], written: bool) -> Program:
+def apply_pipeline(program: Program, steps: Iterable[Step], written: bool) -> Program:
     """A program after a pipeline, which errors name if the user has `written` it; else they name the pass."""
-    from llmir.api import estimate
+    from llmir.api.load import run
 
     try:
-        return estimate.run(program, list(steps))
+        return run(program, list(steps))
     except PassError as error:
         if not written and isinstance(error.__cause__, PassError):
             raise error.__cause__ from None
         raise
 
 
-def _asked(program: Program, given: Mapping[str, Any]) -> str:
+def _requested_pipeline(program: Program, given: Mapping[str, Any]) -> str:
     """The pipeline; `InputError` if attention is asked for in a form that it cannot have."""
-    from llmir.api import estimate
+    from llmir.api.load import run
 
     mla = given["mla"]
     steps = passes(given["model"], given["attention"], given["pipeline"], mla, usual(given))
-    if mla and estimate.run(program, "absorb-mla") is program:
+    if mla and run(program, "absorb-mla") is program:
         raise InputError(f"--mla {mla}: {program.name} has no latent attention")
-    if given["attention"] == "eager" and estimate.run(program, "fuse-attention") == program:
+    if given["attention"] == "eager" and run(program, "fuse-attention") == program:
         raise InputError(f"--attention eager: {program.name} has no attention to leave unfused")
     return steps
 
 
-def halves(given: Mapping[str, Any]) -> tuple[Program, Program]:
+def before_and_after(given: Mapping[str, Any]) -> tuple[Program, Program]:
     """The same program before it is laid over its ranks, and after."""
     program = read(given["model"], given["logits"], lenient=given["lenient"])
-    steps = _asked(program, given)
+    steps = _requested_pipeline(program, given)
     before = deployment(given).types()
     written = given["pipeline"] is not None
-    return passed(program, [*before, steps], written), passed(program, around(given, steps), written)
+    return apply_pipeline(program, [*before, steps], written), apply_pipeline(
+        program, around(given, steps), written
+    )
 
 
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
@@ -177,17 +179,17 @@ def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
     if cluster is not None and name is not None:
         raise InputError(f"--cluster {cluster}: says the device too, leave out --hw {name}")
     found = ("h100-sxm" if name is None else str(name)) if cluster is None else library.cluster(str(cluster))
-    return found if network is None else joined(found, str(network), *programs)
+    return found if network is None else join_nodes(found, str(network), *programs)
 
 
-def priced(given: Mapping[str, Any], *devices: str | Device) -> list[Any]:
+def with_prices(given: Mapping[str, Any], *devices: str | Device) -> list[Any]:
     """The devices at what `--price` says an hour of them costs; as they are without one."""
     from llmir.hw import library
 
-    return library.priced(devices, given["price"]) if given.get("price") else list(devices)
+    return library.with_prices(devices, given["price"]) if given.get("price") else list(devices)
 
 
-def linked(given: Mapping[str, Any], *programs: Program) -> str | Device:
+def link_hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:
     """`hardware` of a command whose `--link` may be the network, which programs need not reach."""
     from llmir.hw import library
 
@@ -202,7 +204,7 @@ def linked(given: Mapping[str, Any], *programs: Program) -> str | Device:
     return found
 
 
-def joined(device: str | Device, network: str, *programs: Program) -> Device:
+def join_nodes(device: str | Device, network: str, *programs: Program) -> Device:
     """The device with nodes that a network joins; `InputError` where one node holds all ranks."""
     from llmir.hw import library
 
@@ -222,11 +224,11 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     users, tpot_ms = given.get("concurrency"), given.get("max_tpot")
     if users is not None and given["batch"] != 1:
         raise InputError(f"--concurrency {users}: says how many requests there are, leave --batch out")
-    (device,) = priced(given, hardware(given, program))
+    (device,) = with_prices(given, hardware(given, program))
     job = estimate.workload(
         program,
         device,
-        **{name: given[name] for name in ("batch", "prompt", "generate", *PRICING)},
+        **{name: given[name] for name in ("batch", "prompt", "generate", *COST_OPTIONS)},
         reserve_bytes=given.get("reserve", 0),
         cache_policy=given.get("cache_policy", "exact"),
         **{name: given[name] for name in LIMITS if name in given},
@@ -266,7 +268,7 @@ def drafts(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("draft_tokens") is None:
         return {}
     name = given["draft_model"]
-    verify = lowered({**given, "logits": "all", "draft": False})
-    drafter = None if name is None else lowered({**given, "model": name, "draft": False})
+    verify = lower({**given, "logits": "all", "draft": False})
+    drafter = None if name is None else lower({**given, "model": name, "draft": False})
     asked = {each: given[each] for each in ("draft_tokens", "acceptance")}
     return {"verify": verify, **asked, "draft": drafter}

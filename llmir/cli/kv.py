@@ -28,7 +28,7 @@ IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatc
     help="What they go over: host (to or from its memory), nvlink, pcie or what else joins two such devices, "
     "network (to another node), or a rate such as 25GBps,5us.  [default: host]",
 )
-@options.pricing
+@options.cost_options
 @options.lowering
 @options.parallel
 @options.form("table", "json", "md", "html")
@@ -53,9 +53,9 @@ def kv(**given: Any) -> None:
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             raise InputError(f"{name}: cannot act, no cache depends on it; leave it out")
     form = output.choose(given["output_file"], given["form"], CacheTransfer)
-    program = inputs.lowered(given)
-    asked = {name: given[name] for name in ("batch", "prompt", "link", *inputs.PRICING)}
-    output.result(moved(program, inputs.linked(given, program), **asked), form, given["output_file"])
+    program = inputs.lower(given)
+    asked = {name: given[name] for name in ("batch", "prompt", "link", *inputs.COST_OPTIONS)}
+    output.result(moved(program, inputs.link_hardware(given, program), **asked), form, given["output_file"])
     positions = program.facts.get("positions")
     if isinstance(positions, int) and given["prompt"] > positions:
         output.note(f"prompt {given['prompt']} reaches beyond the model's {positions} positions")

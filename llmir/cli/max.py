@@ -8,9 +8,9 @@ import click
 
 from . import inputs, options, output
 from .command import command, line
-from .options import Count, of_workload, timed
+from .options import Count, of_workload, parse_limit
 
-ASKED = (
+REQUEST_OPTIONS = (
     "batch",
     "prompt",
     "generate",
@@ -23,20 +23,20 @@ ASKED = (
 )
 
 
-class Time(Count):
+class Duration(Count):
     """A time with its unit."""
 
     name = "TIME"
 
     def read(self, name: str, text: str) -> Any:
         """As the API reads it; a bare number is milliseconds."""
-        return timed(text)
+        return parse_limit(text)
 
     def check(self, name: str, value: Any) -> Any:
         """With its unit, before the model is loaded."""
-        from llmir.api.capacity import seconds
+        from llmir.api.capacity import limit_seconds
 
-        return seconds(name, value)
+        return limit_seconds(name, value)
 
 
 @command("max", "The largest batch, context and requests at once, and what binds each.")
@@ -53,14 +53,16 @@ class Time(Count):
     type=of_workload("batch"),
     help="Sequences that each have the largest context.  [default: 1, or 1 in each micro-batch]",
 )
-@click.option("--max-ttft", type=Time(), help="The first token comes by then, such as 1s (a number is ms).")
-@click.option("--max-tpot", type=Time(), help="Each later token takes no longer (mean), such as 30ms.")
-@options.pricing
+@click.option(
+    "--max-ttft", type=Duration(), help="The first token comes by then, such as 1s (a number is ms)."
+)
+@click.option("--max-tpot", type=Duration(), help="Each later token takes no longer (mean), such as 30ms.")
+@options.cost_options
 @options.lowering
 @options.parallel
-@options.reading
+@options.prefill_options
 @options.memory
-@options.price
+@options.price_option
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
 def largest(**given: Any) -> int:
@@ -78,12 +80,12 @@ def largest(**given: Any) -> int:
     """
     from llmir.api.capacity import largest as find
     from llmir.backends.export.capacity import misses
-    from llmir.backends.request.largest import Largest
+    from llmir.backends.request.largest import LargestLoad
 
-    form = output.choose(given["output_file"], given["form"], Largest)
-    program = inputs.lowered(given)
-    (device,) = inputs.priced(given, inputs.hardware(given, program))
-    asked = {name: given[name] for name in (*ASKED, *inputs.PRICING)}
+    form = output.choose(given["output_file"], given["form"], LargestLoad)
+    program = inputs.lower(given)
+    (device,) = inputs.with_prices(given, inputs.hardware(given, program))
+    asked = {name: given[name] for name in (*REQUEST_OPTIONS, *inputs.COST_OPTIONS)}
     found = find(program, device, reserve_bytes=given["reserve"], **asked)
     output.result(found, form, given["output_file"])
     output.note(*found.notes)

@@ -25,6 +25,6 @@ def models(name: str, form: str | None, output_file: str | None) -> None:
     llmir models llama3.1-8b
     """
     form = output.choose(output_file, form)
-    from llmir.api import estimate
+    from llmir.api import load
 
-    output.result(estimate.models(name), form, output_file)
+    output.result(load.models(name), form, output_file)

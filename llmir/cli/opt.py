@@ -49,13 +49,11 @@ def opt(
     llmir opt llama3.1-8b -p fuse,./mine.py:epilogue
     cat llama.ir | llmir opt - -p dce
     """
-    from llmir.api import estimate
+    from llmir.api.load import run
     from llmir.ir.core.program import Program
 
     form = output.choose(output_file, None, Program)
 
-    program = estimate.run(
-        inputs.read(model, logits, lenient=lenient, draft=draft), inputs.around(given, pipeline)
-    )
+    program = run(inputs.read(model, logits, lenient=lenient, draft=draft), inputs.around(given, pipeline))
     output.result(program, form, output_file)
     output.note(*program.notes)

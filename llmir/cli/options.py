@@ -27,11 +27,11 @@ for _power, _prefix in enumerate("KMGT", 1):
 _SIZE = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 
 
-def spelled(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """The value that a text spells."""
-    from llmir.base.arguments import read  # here and below: help needs no numpy
+    from llmir.base.arguments import parse_field  # here and below: help needs no numpy
 
-    return read(text.strip())
+    return parse_field(text.strip())
 
 
 class Count(_Kind):
@@ -46,7 +46,7 @@ class Count(_Kind):
 
     def read(self, name: str, text: str) -> Any:
         """What is said; `InputError` for what cannot be read."""
-        return spelled(text)
+        return parse_value(text)
 
     def check(self, name: str, value: Any) -> Any:
         """The value as the API takes it."""
@@ -55,7 +55,7 @@ class Count(_Kind):
         return integer(name, value, 1)
 
 
-class Whole(Count):
+class Integer(Count):
     """An integer from `least` to `most` in any spelling, 1e5 too; None is no bound of its own."""
 
     def __init__(self, least: int | None = 1, most: int | None = None) -> None:
@@ -87,7 +87,7 @@ class Number(Count):
 _BARE = re.compile(r"(?:[a-z][a-z0-9.]*:)?\d{1,30}(?:\.\d{1,30})?", re.ASCII)
 
 
-def timed(text: str) -> str:
+def parse_limit(text: str) -> str:
     """A limit as the API takes it: a bare number is milliseconds, `p50:30` too."""
     return f"{text.strip()}ms" if _BARE.fullmatch(text.strip()) else text
 
@@ -101,10 +101,10 @@ class Milliseconds(Number):
     def read(self, name: str, text: str) -> Any:
         """Milliseconds."""
         if text.strip().endswith("s"):
-            from llmir.api.capacity import seconds
+            from llmir.api.capacity import limit_seconds
 
-            return (seconds(name, text) or 0.0) * 1e3
-        return spelled(text)
+            return (limit_seconds(name, text) or 0.0) * 1e3
+        return parse_value(text)
 
 
 class Field(Count):
@@ -115,10 +115,10 @@ class Field(Count):
 
     def check(self, name: str, value: Any) -> Any:
         """As the class checks it."""
-        from llmir.base.arguments import stated
+        from llmir.base.arguments import check_field
 
         (field,) = (f for f in fields(self.kind()) if f.name == self.field)
-        return stated(name, value, field.type, field.metadata, InputError)
+        return check_field(name, value, field.type, field.metadata, InputError)
 
 
 class Bytes(Field):
@@ -139,7 +139,7 @@ class Stages(Field):
 
     def read(self, name: str, text: str) -> tuple[Any, ...]:
         """What stands between the commas."""
-        return tuple(map(spelled, text.split(",")))
+        return tuple(map(parse_value, text.split(",")))
 
     def check(self, name: str, value: Any) -> tuple[int, ...]:
         """Integers from 1 up."""
@@ -155,7 +155,7 @@ class Shares(Count):
     def read(self, name: str, text: str) -> dict[str, Any]:
         """What is said of each name."""
         pairs = [[p.strip() for p in part.partition("=")] for part in text.split(",")]
-        found = {key: spelled(value) for key, _, value in pairs}
+        found = {key: parse_value(value) for key, _, value in pairs}
         if len(found) != len(pairs) or not all(key and value for key, _, value in pairs):
             raise InputError(f"{name}: expected {self.such_as}, got {text[:60]!r}")
         return found
@@ -393,14 +393,14 @@ hardware = _stack(
     ),
 )
 
-price = click.option(
+price_option = click.option(
     "--price",
     type=Prices(),
     metavar="DEVICE=USD,…",
     help="What an hour of a device costs, such as h200=3.5,b200=6.  [default: its list price, if known]",
 )
 
-pricing = _stack(
+cost_options = _stack(
     click.option(
         "--cost",
         metavar="NAME",
@@ -453,10 +453,10 @@ workload = _stack(
         help="Tokens of the prompt that each layer sees, such as 1024x4,512x4,256x16; says the prompt too.  "
         "[default: all]",
     ),
-    pricing,
+    cost_options,
 )
 
-reading = _stack(
+prefill_options = _stack(
     click.option(
         "--chunk",
         type=of_workload("chunk", shown="N|all"),
@@ -477,7 +477,7 @@ serving = _stack(
         type=of_workload("batch"),
         help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
     ),
-    reading,
+    prefill_options,
 )
 
 MEMORY = (

@@ -15,7 +15,7 @@ from .command import echo, line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from llmir.base.formats import Shown
+    from llmir.base.formats import Displayable
 
 
 BINARY = ("parquet", "arrow", "png", "pdf")
@@ -24,7 +24,7 @@ BINARY = ("parquet", "arrow", "png", "pdf")
 def choose(
     output: str | None,
     form: str | None,
-    of: type[Shown] | Mapping[str, str] | None = None,
+    of: type[Displayable] | Mapping[str, str] | None = None,
     *,
     picture: bool = False,
     option: str = "--format",
@@ -88,7 +88,7 @@ def _suffixed(
     return found
 
 
-def _rows() -> type[Shown]:
+def _rows() -> type[Displayable]:
     from llmir.backends.export.sections import Rows
 
     return Rows
@@ -99,17 +99,17 @@ def file_name(model: str, suffix: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', model).strip('.-')[:100] or 'model'}{suffix}"
 
 
-def result(thing: Shown, form: str, output: str | None = None, **options: Any) -> None:
+def result(thing: Displayable, form: str, output: str | None = None, **options: Any) -> None:
     """Print a result in a format, with colours where a terminal shows them, or write it to a file."""
-    from llmir.backends.export.page.document import written
+    from llmir.backends.export.page.document import write_page
 
     stdout = output is None or output == "-"
     if form == "table":
         options["colour"] = stdout and _colours(sys.stdout)
-    emit(written(thing, form, **options), output, colour=options.get("colour"))
+    emit(write_page(thing, form, **options), output, colour=options.get("colour"))
 
 
-def paged(form: str, max_size: int | None) -> dict[str, int]:
+def check_page(form: str, max_size: int | None) -> dict[str, int]:
     """What a page is told of its size; InputError where none is written."""
     if max_size is None:
         return {}

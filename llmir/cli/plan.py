@@ -10,10 +10,10 @@ from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import bar, command, line
-from .options import Count, Number, Whole, timed
+from .options import Count, Integer, Number, parse_limit
 from .serve_sim import Lengths
 
-ASKED = (
+REQUEST_OPTIONS = (
     *("hw", "gpus", "rate", "prompt", "generate", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
     *("engine", "emit", "link", "router", "prefix_hits", "requests", "seed"),
 )
@@ -30,20 +30,20 @@ class Devices(Count):
         return integer(name, value, 1, DEVICES)
 
 
-class Time(Count):
+class TimeLimit(Count):
     """A limit: a time, or one of a statistic."""
 
     name = "LIMIT"
 
     def read(self, name: str, text: str) -> Any:
         """As the API reads it; a bare number is milliseconds."""
-        return timed(text)
+        return parse_limit(text)
 
     def check(self, name: str, value: Any) -> Any:
         """With its unit, before the model is loaded."""
-        from llmir.backends.search.traffic import limit
+        from llmir.backends.search.traffic import latency_limit
 
-        return limit(name, value)
+        return latency_limit(name, value)
 
 
 @command("plan", "Which devices serve some traffic within limits, at least cost.")
@@ -63,11 +63,13 @@ class Time(Count):
 )
 @click.option(
     "--max-ttft",
-    type=Time(),
+    type=TimeLimit(),
     help="The first token of 99% of requests comes by then, such as 1s (a bare number is ms); mean:1s or "
     "p50:1s is of the mean, or of half of them.",
 )
-@click.option("--max-tpot", type=Time(), help="Likewise later tokens (the mean of a request), such as 30ms.")
+@click.option(
+    "--max-tpot", type=TimeLimit(), help="Likewise later tokens (the mean of a request), such as 30ms."
+)
 @click.option(
     "--weights", default="", metavar="DTYPE,…", help="Types to compare.  [default: the checkpoint's]"
 )
@@ -75,7 +77,7 @@ class Time(Count):
 @click.option("--batch", metavar="RANGE", help="Requests at once to compare.  [default: all that fit]")
 @options.draft
 @options.speculation
-@options.price
+@options.price_option
 @click.option("--engine", metavar="NAME[@VERSION]", help="The engine that is priced: vllm, sglang, trtllm …")
 @click.option(
     "--link",
@@ -89,8 +91,8 @@ class Time(Count):
     help="Which server of a kind a request goes to: round-robin, random or least-loaded.  "
     "[default: round-robin]",
 )
-@click.option("--requests", type=Whole(100), default=1000, help="Of a simulated run.  [default: 1000]")
-@click.option("--seed", type=Whole(0), default=0, help="The first of five.  [default: 0]")
+@click.option("--requests", type=Integer(100), default=1000, help="Of a simulated run.  [default: 1000]")
+@click.option("--seed", type=Integer(0), default=0, help="The first of five.  [default: 0]")
 @click.option(
     "--emit",
     metavar="[vllm|sglang|trtllm]",
@@ -135,7 +137,7 @@ def plan(**given: Any) -> int:
         form = output.choose(given["output_file"], None, {".sh": "sh"}) if given["output_file"] else ""
     else:
         form = output.choose(given["output_file"], given["form"], Plans)
-    size = output.paged(form, given["max_size"])
+    size = output.check_page(form, given["max_size"])
     inputs.check_drafts(given)
     if given["draft"] and given["draft_tokens"] is None:
         raise InputError("--draft: is of drafts, say --draft-tokens too")
@@ -145,7 +147,7 @@ def plan(**given: Any) -> int:
         drafts = {name: given[name] for name in ("draft_tokens", "acceptance")}
         drafts["verify"] = inputs.read(given["model"], "all", lenient=given["lenient"])
         drafts["draft"] = given["draft_model"] and inputs.read(given["draft_model"])
-    asked = {name: given[name] for name in ASKED}
+    asked = {name: given[name] for name in REQUEST_OPTIONS}
     with bar() as progress:
 
         def told(runs: int, plan: str) -> None:

@@ -64,14 +64,14 @@ def plot(**given: Any) -> None:
     check("plot")
     if target is not None:
         output.choose(target, None, FORMATS)
-    program = inputs.lowered(given)
+    program = inputs.lower(given)
     target = target or output.file_name(f"{program.name}-{kind}", ".png")
     form = output.choose(target, None, FORMATS)
     job = inputs.workload(program, given)
-    from llmir.backends.export.charts.files import drawn_by
+    from llmir.backends.export.charts.files import render_plot
     from llmir.backends.export.files import write
 
-    write(target, drawn_by(_plot(kind, job, given), form, _height(kind, job, given)))
+    write(target, render_plot(_plot(kind, job, given), form, _height(kind, job, given)))
     echo(os.fspath(target))
     output.note(*job.notes)
 

@@ -36,13 +36,13 @@ def report(**given: Any) -> None:
     llmir report qwen3-32b --hw h100-sxm,h200 --tp 1,2,4,8 -o qwen.html
     """
     import llmir
-    from llmir.backends.search.sweep import axis
+    from llmir.backends.search.sweep import axis_values
 
     if given["output_file"] not in (None, "-"):
         output.choose(given["output_file"], None, SUFFIXES)
     program = inputs.read(given["model"], lenient=given["lenient"])
     said = {name: given[name] for name in AXES if name not in _POINTS and given[name] is not None}
-    values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
+    values = {name: axis_values(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     start = {name: given[name] for name in ("batch", "prompt", "generate")}
     page = llmir.page(program, values, **start, pipeline=given["pipeline"], max_size=given["max_size"])
     output.emit(page, given["output_file"] or output.file_name(program.name, ".html"))

@@ -36,10 +36,10 @@ def sensitivity(**given: Any) -> None:
     llmir sensitivity llama3.1-8b --hw h100-sxm --batch 64
     llmir sensitivity qwen3-32b --hw h200 --tp 4 --more 50 --format json
     """
-    from llmir.api import estimate
+    from llmir.api import compare
     from llmir.backends.compare.sensitivity import Sensitivity
 
     form = output.choose(given["output_file"], given["form"], Sensitivity)
-    job = inputs.workload(inputs.lowered(given), given)
-    output.result(estimate.sensitivity(job, given["more"] / 100), form, given["output_file"])
+    job = inputs.workload(inputs.lower(given), given)
+    output.result(compare.sensitivity(job, given["more"] / 100), form, given["output_file"])
     output.note(*job.notes)

@@ -7,7 +7,7 @@ import click
 from llmir.base.errors import InputError
 
 from .command import command
-from .options import Whole
+from .options import Integer
 
 PORT = 8765
 
@@ -15,7 +15,7 @@ PORT = 8765
 @command("serve", "The page that computes, with every model and device: a server on this machine.")
 @click.option(
     "--port",
-    type=Whole(0, 65_535),
+    type=Integer(0, 65_535),
     default=PORT,
     show_default=True,
     help="Where it listens; 0 is any free one.",
@@ -44,7 +44,7 @@ def serve(port: int, opens: bool, host: str, token: str | None) -> None:
     llmir serve --host 0.0.0.0 --token "$(openssl rand -hex 16)"
     """
     try:
-        from llmir.server import listener
+        from llmir.page_server import listener
     except ModuleNotFoundError as error:
         raise InputError(f"serve needs {error.name}: pip install llmir[serve]") from None
     listener.serve(host, port, token, opens=opens)

@@ -14,10 +14,10 @@ from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command, line
-from .options import Count, Milliseconds, Number, Whole, spelled
+from .options import Count, Integer, Milliseconds, Number, parse_value
 
 if TYPE_CHECKING:
-    from llmir.backends.simulate.replications import Rates as Runs
+    from llmir.backends.simulate.replications import RateSeries as Runs
     from llmir.ir.core.program import Program
 
 ALONE = ("rate", "closed", "trace", "requests_out", "steps_out", "trace_out", "price")
@@ -28,7 +28,7 @@ class Rates(Number):
 
     def read(self, name: str, text: str) -> Any:
         """What stands between the commas."""
-        return [spelled(part) for part in text.split(",")]
+        return [parse_value(part) for part in text.split(",")]
 
     def check(self, name: str, value: Any) -> Any:
         """Two rates or more, in order, no one twice."""
@@ -46,15 +46,15 @@ def alone(given: Mapping[str, Any]) -> None:
             raise InputError(f"--{option}: --rates has runs of its own; leave one of them out")
 
 
-def simulated(given: Mapping[str, Any], program: Program, device: Any, asked: Mapping[str, Any]) -> Runs:
+def run_rates(given: Mapping[str, Any], program: Program, device: Any, asked: Mapping[str, Any]) -> Runs:
     """Runs at each rate."""
-    from llmir.api.serve import at_rates
+    from llmir.api.serve import simulate_rates
 
     how = {**asked, "seed": asked["seed"] or 0}
-    return at_rates(program, device, given["rates"], given["replications"], **how)
+    return simulate_rates(program, device, given["rates"], given["replications"], **how)
 
 
-ASKED = (
+REQUEST_OPTIONS = (
     *("rate", "burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "seed"),
     *("prefix_hits", "cancel", "turns", "chunked_prefill", "warm_up", "replicas", "router"),
     *("prefill_replicas", "decode_replicas", "link"),
@@ -69,13 +69,13 @@ class Lengths(Count):
 
     def read(self, name: str, text: str) -> Any:
         """The law is read with the requests; it needs numpy."""
-        return spelled(text)
+        return parse_value(text)
 
     def check(self, name: str, value: Any) -> Any:
         """Its numbers, before the model is loaded."""
-        from llmir.backends.simulate.load import lengths
+        from llmir.backends.simulate.load import length_distribution
 
-        lengths(name, value)
+        length_distribution(name, value)
         return value
 
 
@@ -108,14 +108,14 @@ class Lengths(Count):
     "lognormal:MEDIAN,SIGMA.  [default: 2048]",
 )
 @click.option("--generate", type=Lengths(), help="Tokens generated, likewise.  [default: 128]")
-@click.option("--requests", type=Whole(), help="How many, such as 1e5.  [default: 1000]")
-@click.option("--seed", type=Whole(0), help="Of what is random.  [default: 0]")
+@click.option("--requests", type=Integer(), help="How many, such as 1e5.  [default: 1000]")
+@click.option("--seed", type=Integer(0), help="Of what is random.  [default: 0]")
 @click.option(
-    "--replications", type=Whole(2), help="Run so often, by seeds one after another; with intervals."
+    "--replications", type=Integer(2), help="Run so often, by seeds one after another; with intervals."
 )
 @click.option(
     "--replicas",
-    type=Whole(),
+    type=Integer(),
     default=1,
     help="Copies of the model, each on devices of its own.  [default: 1]",
 )
@@ -125,15 +125,15 @@ class Lengths(Count):
     help="Which replica a request goes to: round-robin, random, least-loaded (the fewest that are not "
     "answered), or prefix-aware (who read most of its prompt before).  [default: round-robin]",
 )
-@click.option("--prefill-replicas", type=Whole(), help="Instead: servers that read prompts …  [default: 1]")
-@click.option("--decode-replicas", type=Whole(), help="… and servers that go on from there.  [default: 1]")
+@click.option("--prefill-replicas", type=Integer(), help="Instead: servers that read prompts …  [default: 1]")
+@click.option("--decode-replicas", type=Integer(), help="… and servers that go on from there.  [default: 1]")
 @click.option(
     "--link",
     metavar="LINK",
     help="What caches go over from the first to the second: nvlink or what else joins two such devices, "
     "network, or a rate such as 25GBps,5us.",
 )
-@click.option("--decode-tp", type=Whole(), help="--tp of the decode servers.  [default: --tp]")
+@click.option("--decode-tp", type=Integer(), help="--tp of the decode servers.  [default: --tp]")
 @click.option(
     "--prefix-hits",
     type=Number("SHARE", least=0.0, most=1.0),
@@ -158,7 +158,7 @@ class Lengths(Count):
     default=None,
     help="Whether prompts are read in chunks.  [default: as the engine does]",
 )
-@click.option("--warm-up", type=Whole(0), default=0, help="First requests that do not count.  [default: 0]")
+@click.option("--warm-up", type=Integer(0), default=0, help="First requests that do not count.  [default: 0]")
 @click.option(
     "--max-ttft",
     type=Milliseconds(),
@@ -172,13 +172,13 @@ class Lengths(Count):
     metavar="FILE",
     help="Write the timeline of servers and requests, for Perfetto (.json[.gz]).",
 )
-@options.pricing
+@options.cost_options
 @options.lowering
 @options.draft
 @options.speculation
 @options.parallel
 @options.limits
-@options.price
+@options.price_option
 @options.max_size
 @options.form("table", "json", "csv", "md", "html", "page")
 @options.output(
@@ -205,7 +205,7 @@ def serve_sim(**given: Any) -> None:
     from llmir.api.serve import replicate, simulate
     from llmir.backends.export import serving as tables
     from llmir.backends.export.files import write
-    from llmir.backends.simulate.replications import Rates, Replications
+    from llmir.backends.simulate.replications import RateSeries, Replications
     from llmir.backends.simulate.result import Simulation
 
     files = [given[name] for name in FILES if given[name] is not None]
@@ -215,28 +215,28 @@ def serve_sim(**given: Any) -> None:
     if several:
         alone(given)
     form = output.choose(
-        given["output_file"], given["form"], Rates if several else Replications if times else Simulation
+        given["output_file"], given["form"], RateSeries if several else Replications if times else Simulation
     )
-    size = output.paged(form, given["max_size"])
+    size = output.check_page(form, given["max_size"])
     outputs = {"requests_out": tables.requests_csv, "steps_out": tables.steps_csv}
     _single(given)
     inputs.check_drafts(given)
-    program = inputs.lowered(given)
+    program = inputs.lower(given)
     limits = {f"{name}_s": given[name] and given[name] * 1e-3 for name in ("max_ttft", "max_tpot")}
-    asked = {name: given[name] for name in (*ASKED, *inputs.LIMITS, *inputs.PRICING)} | limits
+    asked = {name: given[name] for name in (*REQUEST_OPTIONS, *inputs.LIMITS, *inputs.COST_OPTIONS)} | limits
     asked |= {"reserve_bytes": given["reserve"], "timeout_s": given["timeout"], "think_s": given["think"]}
     asked |= inputs.drafts(given)
     if given["decode_tp"] is not None:
         if given["link"] is None:
             raise InputError("--decode-tp: is of pools, which a --link joins")
         decode = {**given, "tp": given["decode_tp"]}
-        asked["decode_program"] = inputs.lowered(decode)
+        asked["decode_program"] = inputs.lower(decode)
         programs = inputs.drafts(decode)
         asked |= {f"decode_{name}": programs[name] for name in ("verify", "draft") if programs}
-    (device,) = inputs.priced(given, inputs.linked(given, program))
+    (device,) = inputs.with_prices(given, inputs.link_hardware(given, program))
     if several or times:
         again = (
-            simulated(given, program, device, asked)
+            run_rates(given, program, device, asked)
             if several
             else replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
         )

@@ -15,7 +15,7 @@ from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import bar, command, line
-from .options import Whole
+from .options import Integer
 
 AXES = {
     "hw": ("DEVICE,…", "Devices, or YAML files.  [default: h100-sxm]"),
@@ -58,8 +58,8 @@ def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
 @axes()
 @click.option("-p", "--pipeline", metavar="PASSES", help="Passes to run instead of the engine's.")
-@options.price
-@click.option("--jobs", type=Whole(), default=1, help="Processes.  [default: 1]")
+@options.price_option
+@click.option("--jobs", type=Integer(), default=1, help="Processes.  [default: 1]")
 @click.option(
     "--format", "form", metavar="[table|json|jsonl|csv|parquet|arrow|html|page]", help="Default: table."
 )
@@ -84,29 +84,29 @@ def sweep(**given: Any) -> None:
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.html
     """
     from llmir.api.sweep import sweep, sweep_to
-    from llmir.backends.search.structures import all_of
-    from llmir.backends.search.sweep import Sweep, axis
+    from llmir.backends.search.structures import combined_reason
+    from llmir.backends.search.sweep import Sweep, axis_values
 
     file, form = given["output_file"], given["form"]
     pieces = _in_pieces(file, form)
     form = form if pieces else output.choose(file, form, Sweep)
-    size = output.paged(form or "", given["max_size"])
+    size = output.check_page(form or "", given["max_size"])
     program = inputs.read(given["model"], lenient=given["lenient"])
     said = {name: given[name] for name in AXES if given[name] is not None}
-    values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
+    values = {name: axis_values(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     with _workers(given["jobs"]) as executor, _rows() as progress:
         how = {"pipeline": given["pipeline"], "price": given["price"]}
         how |= {"executor": executor, "progress": progress}
         if pieces:
             written = sweep_to(file, program, values, format=form, **how)
         else:
-            found = _kept(lambda: sweep(program, values, **how))
+            found = _keep_partial(lambda: sweep(program, values, **how))
     if pieces:
         there = f", {written.read:,} structures were there" if written.read else ""
         refused = f", {written.refused:,} refused: {written.why}" if written.refused else ""
         line("wrote", f"{file}: {written.rows:,} row{'s' * (written.rows > 1)}{there}{refused}")
     elif found.refusals == len(found):
-        raise InputError(all_of(len(found), found.parts[0].why))
+        raise InputError(combined_reason(len(found), found.parts[0].why))
     else:
         output.result(found, form, file, **size)
     output.note(*program.notes)
@@ -125,7 +125,7 @@ def _in_pieces(file: str | None, form: str | None) -> bool:
     return suffix in FORMATS and form in (None, suffix) and (os.path.isfile(path) or not os.path.exists(path))
 
 
-def _kept(run: Callable[[], Any]) -> Any:
+def _keep_partial(run: Callable[[], Any]) -> Any:
     """What it gives; an interrupt says what would have been kept."""
     try:
         return run()

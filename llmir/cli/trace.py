@@ -9,7 +9,7 @@ import click
 
 from . import inputs, options, output
 from .command import command, echo
-from .options import Whole
+from .options import Integer
 
 
 @command("trace", "The predicted timeline of each step, for Perfetto.")
@@ -21,7 +21,7 @@ from .options import Whole
 @options.phase
 @click.option(
     "--rank",
-    type=Whole(None),  # the mesh says which there are
+    type=Integer(None),  # the mesh says which there are
     help="The file of this rank alone, as the profiler writes one.  [default: the first of each stage]",
 )
 @options.max_size
@@ -43,7 +43,7 @@ def trace(**given: Any) -> None:
     """
     if given["output_file"] == "-":
         raise click.UsageError("-o -: a trace goes to a file, such as llama.json.gz")
-    program = inputs.lowered(given)
+    program = inputs.lower(given)
     job = inputs.workload(program, given)
     target = given["output_file"] or output.file_name(program.name, ".trace.json.gz")
     import llmir

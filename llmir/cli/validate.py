@@ -110,7 +110,7 @@ def _chat(ctx: click.Context, given: dict[str, Any]) -> dict[str, Any]:
         if not given["hw"]:
             raise InputError("--model: chat logs also need --hw, the device that they ran on")
         own = {name: given[name] for name in ("hw", "batch", "engine")} | {"unit": given["unit"] or ""}
-        return {"program": inputs.lowered(given), **own}
+        return {"program": inputs.lower(given), **own}
     for name in ctx.params:
         if (name == "hw" or name not in _OWN) and ctx.get_parameter_source(
             name

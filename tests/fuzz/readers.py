@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import llmir
-from llmir.backends.simulate.load import trace
+from llmir.backends.simulate.load import trace_load
 from llmir.frontends.checkpoints.weights import expected
 from llmir.frontends.models import presets
 from llmir.hw import library
@@ -222,7 +222,7 @@ def traces() -> list[bytes]:
 def read_trace(data: bytes) -> None:
     """A trace of requests, up to their latencies."""
     path = file(data, "trace.jsonl" if data[:1] == b"{" else "trace.csv")
-    load = trace(path)
+    load = trace_load(path)
     if load.written.sum() < 1e5:
         found = llmir.simulate(_tiny(), "h100", trace=path)
         if not (found.ttft_s >= 0).all():

@@ -19,14 +19,14 @@ from llmir.backends.step.report import Report
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.values import Array
 
-from .frame import MARKS, Mark, axes, counts, hatched, head, line, notes, plain, setting, unit
+from .frame import MARKS, LineStyle, axes, counts, hatch_region, head, line, notes, plain, setting, unit
 
 LARGEST = 1 << 14  # of a batch that is drawn
 FURTHEST = 1 << 20  # tokens of a context, where a model does not say how many it takes
 PICKED = ("batch", "new", "time_s", "error", "fits")
 
 
-class Curve(NamedTuple):
+class StepCurve(NamedTuple):
     """Steps along one axis: what tells them from others, seconds, the relative error, and whether all fits.
 
     `error` is NaN where none is known, and so is `fits`.
@@ -40,23 +40,23 @@ class Curve(NamedTuple):
     fits: Array
 
 
-class Curves(NamedTuple):
+class CurveGroup(NamedTuple):
     """Some curves, the head above them, and the first value that does not fit, if that is known."""
 
     title: str
     lines: tuple[str, ...]
-    each: tuple[Curve, ...]
+    each: tuple[StepCurve, ...]
     limit: float | None = None
 
 
-def curves(name: str, over: str, data: Workload | Report | Sweep) -> Curves:
+def curves(name: str, over: str, data: Workload | Report | Sweep) -> CurveGroup:
     """Those over `batch` or `context`; InputError for what has no such axis."""
     if isinstance(data, Workload):
         return of_workload(name, over, data)
     return of_report(name, over, data) if isinstance(data, Report) else of_sweep(name, over, data)
 
 
-def of_report(name: str, over: str, step: Report) -> Curves:
+def of_report(name: str, over: str, step: Report) -> CurveGroup:
     """The points of a grid, of which `over` alone varies."""
     if np.ndim(step.time_s) != 1 or step.beside:
         raise InputError(f"{name}: takes a report on a grid of one axis, such as {over}=[1, 2, 4]")
@@ -69,7 +69,7 @@ def of_report(name: str, over: str, step: Report) -> Curves:
     order = np.argsort(grid[over], kind="stable")
     error = np.nan if step.error is None else step.error
     error = np.broadcast_to(np.asarray(error, dtype=float), step.shape)
-    found = Curve(
+    found = StepCurve(
         "",
         grid[over][order],
         (grid["batch"] * grid["new"])[order],
@@ -85,10 +85,10 @@ def of_report(name: str, over: str, step: Report) -> Curves:
     )
     mean = float(np.nanmean(error)) if np.isfinite(error).any() else None
     about = " · ".join((*same, setting(step.program, step.plan.model, mean)))
-    return Curves(f"{wording.subject(step)}: steps by {over}", (about,), (found,))
+    return CurveGroup(f"{wording.model_on_devices(step)}: steps by {over}", (about,), (found,))
 
 
-def of_workload(name: str, over: str, job: Workload) -> Curves:
+def of_workload(name: str, over: str, job: Workload) -> CurveGroup:
     """Decode steps of a workload: half way through its answers by batch, or of its batch by context."""
     if job.program.patches:
         raise InputError(f"{name}: {job.program.name} is of images, and has no decode steps")
@@ -108,7 +108,7 @@ def of_workload(name: str, over: str, job: Workload) -> Curves:
     step = Report(job.program, job.device, **at, model=job.model, cache_policy=job.cache_policy)
     found = of_report(name, over, step)
     each = tuple(curve._replace(fits=(curve.x <= limit).astype(float)) for curve in found.each)
-    title = f"{wording.subject(job)}: decode steps by {over}"
+    title = f"{wording.model_on_devices(job)}: decode steps by {over}"
     return found._replace(title=title, each=each, limit=limit)
 
 
@@ -129,7 +129,7 @@ def longest(job: Workload, most: int) -> int:
     return low
 
 
-def of_sweep(name: str, over: str, sweep: Sweep) -> Curves:
+def of_sweep(name: str, over: str, sweep: Sweep) -> CurveGroup:
     """A curve for each structure and other point of a sweep; InputError for more than marks tell apart."""
     if len(sweep.axes[over]) < 2:
         raise InputError(f"{name}: this sweep has one {over}; it takes one of several")
@@ -142,7 +142,7 @@ def of_sweep(name: str, over: str, sweep: Sweep) -> Curves:
     about = " · ".join([*fixed(sweep, "hw"), *sweep.basis])
     device = " and ".join(map(str, sweep.axes["hw"]))
     title = f"{sweep.model} on {device}: steps by {over}"
-    return Curves(title, (about,), found)
+    return CurveGroup(title, (about,), found)
 
 
 def fixed(sweep: Sweep, *but: str) -> list[str]:
@@ -151,7 +151,7 @@ def fixed(sweep: Sweep, *but: str) -> list[str]:
     return [f"{a} {value:,}" if isinstance(value, int) else str(value) for a, value in said]
 
 
-def _lines(over: str, sweep: Sweep) -> Iterator[Curve]:
+def _lines(over: str, sweep: Sweep) -> Iterator[StepCurve]:
     columns = sweep.columns
     others = [axis for axis, values in sweep.axes.items() if len(values) > 1 and axis != over]
     rows: dict[tuple[object, ...], list[int]] = {}
@@ -167,7 +167,7 @@ def _lines(over: str, sweep: Sweep) -> Iterator[Curve]:
         x = np.asarray(columns[over], dtype=float)[of]
         order = np.argsort(x, kind="stable")
         tokens, kept = picked["batch"] * picked["new"], ("time_s", "error", "fits")
-        yield Curve(label, x[order], tokens[order], *(picked[n][order] for n in kept))
+        yield StepCurve(label, x[order], tokens[order], *(picked[n][order] for n in kept))
 
 
 HOLLOW = "hollow: the requests do not fit in memory together"
@@ -220,12 +220,12 @@ def context(data: Workload | Report | Sweep, ax: Any = None) -> Any:
     return ax
 
 
-def _within(curve: Curve) -> Array:
+def _within(curve: StepCurve) -> Array:
     """Seconds less and more by the error that is known."""
     return np.asarray(curve.time_s * (1 + np.array([[-1], [1]]) * curve.error))
 
 
-def _draw(ax: Any, curve: Curve, y: Any, mark: Mark, band: Any) -> None:
+def _draw(ax: Any, curve: StepCurve, y: Any, mark: LineStyle, band: Any) -> None:
     """A line with the band of its error; what does not fit has hollow marks."""
     late = curve.fits == 0
     style = {"color": mark.color, "linestyle": mark.linestyle, "marker": mark.marker, "markersize": 5}
@@ -238,7 +238,7 @@ def _draw(ax: Any, curve: Curve, y: Any, mark: Mark, band: Any) -> None:
         ax.fill_between(curve.x, *band, color=mark.color, alpha=0.15, linewidth=0)
 
 
-def _frame(ax: Any, label: str, each: tuple[Curve, ...]) -> None:
+def _frame(ax: Any, label: str, each: tuple[StepCurve, ...]) -> None:
     positive = min((c.x[c.x > 0].min() for c in each if (c.x > 0).any()), default=1)
     zero = any((c.x == 0).any() for c in each)
     ax.set_xscale(*("symlog",) if zero else ("log",), **({"linthresh": positive} if zero else {}))
@@ -256,7 +256,7 @@ def _ruled(ax: Any, limit: float | None, words: str) -> None:
     limit = None if limit is None else max(limit, low)
     if limit is None or limit >= high:
         return
-    hatched(ax, limit, high)
+    hatch_region(ax, limit, high)
     ax.set_xlim(low, high)
     inside = np.log(limit / low) < 0.5 * np.log(high / low) if low > 0 else False
     ax.annotate(
@@ -274,11 +274,11 @@ def _ruled(ax: Any, limit: float | None, words: str) -> None:
     ax.axvline(limit, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
 
 
-def _handle(label: str, mark: Mark) -> Any:
+def _handle(label: str, mark: LineStyle) -> Any:
     return line(label, color=mark.color, marker=mark.marker, linestyle=mark.linestyle, markersize=5)
 
 
-def _band(each: tuple[Curve, ...]) -> str:
+def _band(each: tuple[StepCurve, ...]) -> str:
     known = np.concatenate([c.error[np.isfinite(c.error)] for c in each])
     if not known.size:
         return ""
@@ -286,5 +286,5 @@ def _band(each: tuple[Curve, ...]) -> str:
     return f"shaded: ± {low if low == high else f'{low}–{high}'}%, the mean error that is known of such times"
 
 
-def _hollow(each: tuple[Curve, ...]) -> str:
+def _hollow(each: tuple[StepCurve, ...]) -> str:
     return HOLLOW if any((c.fits == 0).any() for c in each) else ""

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
+from llmir.backends.search.plan import Candidate, Plans, PoolCandidate
 from llmir.backends.search.sweep import Sweep
 from llmir.backends.simulate.engine import Profile
-from llmir.backends.simulate.replications import Rates
+from llmir.backends.simulate.replications import RateSeries
 from llmir.backends.simulate.result import Simulation
 from llmir.base.errors import InputError
 from llmir.base.formats import exporter
 
 from . import curves, front, serving
-from .frame import FORMATS, HEIGHT, WIDTH, check, head, notes, padded
-from .serving import Asked
+from .frame import FORMATS, HEIGHT, WIDTH, check, head, notes, pad
+from .serving import ChartTarget
 
 DPI = 200  # of a PNG: two pixels for each of a page's 860
 RATES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 0.97)  # of the largest stable one, at which a plan is simulated
@@ -35,11 +35,11 @@ def page(height: float = HEIGHT) -> Iterator[Any]:
 
     with style.context("default"), rc_context({"svg.hashsalt": "llmir", "hatch.linewidth": 0.7}):
         figure = Figure(figsize=(WIDTH, height), layout="constrained", dpi=100)
-        padded(figure)
+        pad(figure)
         yield figure
 
 
-def rendered(figure: Any, form: str) -> bytes:
+def render_figure(figure: Any, form: str) -> bytes:
     """The file that shows a figure; without a date, so that equal ones are equal PNG and SVG files."""
     picture = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -47,18 +47,18 @@ def rendered(figure: Any, form: str) -> bytes:
     return picture.getvalue()
 
 
-def drawn_by(plot: Callable[[Any], Any], form: str, height: float = HEIGHT) -> bytes:
+def render_plot(plot: Callable[[Any], Any], form: str, height: float = HEIGHT) -> bytes:
     """The file of one plot, which is given its axes."""
     with page(height) as figure:
         plot(figure.subplots())
-        return rendered(figure, form)
+        return render_figure(figure, form)
 
 
 def plans(found: Plans, form: str) -> bytes:
     """The front, and below it latencies of the first plan against the rate, if that is no plan of pools."""
-    if found.best is None or isinstance(found.best, PooledCandidate):
-        return drawn_by(lambda ax: front.front(found, ax), form, 5.6)
-    runs = tuple(simulated(found.best, found.largest_rate or 0.0))
+    if found.best is None or isinstance(found.best, PoolCandidate):
+        return render_plot(lambda ax: front.front(found, ax), form, 5.6)
+    runs = tuple(plan_rates(found.best, found.largest_rate or 0.0))
     limits = {"ttft": found.traffic.ttft, "tpot": found.traffic.tpot}
     with page(9.6) as figure:
         above, below = figure.subfigures(2, 1, height_ratios=(5.4, 4.2))
@@ -66,17 +66,17 @@ def plans(found: Plans, form: str) -> bytes:
         said = ""
         for ax, of in zip(below.subplots(1, 2), SHOWN, strict=True):
             limit = limits[of]
-            asked = Asked(found.traffic.rate, limit and limit.seconds, found.best.replicas)
+            asked = ChartTarget(found.traffic.rate, limit and limit.seconds, found.best.replicas)
             said = serving.draw(ax, of, runs, asked)
             head(ax, f"{of.upper()} of the chosen plan", "" if not limit else f"the limit is of {limit.of}")
             if of == SHOWN[0]:
                 notes(ax, serving.handles())
             else:
                 notes(ax, (), said)
-        return rendered(figure, form)
+        return render_figure(figure, form)
 
 
-def simulated(best: Candidate, largest: float) -> Iterator[Simulation]:
+def plan_rates(best: Candidate, largest: float) -> Iterator[Simulation]:
     """One replica of a plan at several rates up to the largest stable one, at its share of the rate too."""
     traffic = best.traffic
     profile = Profile(best.structure.job(1, 1, None, best.chunk, best.batch), None, best.structure.drafts)
@@ -93,19 +93,19 @@ def sweep(found: Sweep, form: str) -> bytes:
     several = any(len(values) > 1 for name, values in found.axes.items() if name not in points)
     many = {name: len(found.axes[name]) > 1 for name in points}
     if several and many["batch"] and found.axes["new"] == (1,):
-        return drawn_by(lambda ax: front.front(found, ax), form, 5.6)
+        return render_plot(lambda ax: front.front(found, ax), form, 5.6)
     if many["batch"] or many["context"]:
         plot = curves.batch if many["batch"] else curves.context
-        return drawn_by(lambda ax: plot(found, ax), form)
+        return render_plot(lambda ax: plot(found, ax), form)
     raise InputError("a picture of a sweep is over its batches or contexts; this one has one of each")
 
 
-def rates(found: Rates, form: str) -> bytes:
+def rates(found: RateSeries, form: str) -> bytes:
     """TTFT above TPOT against the rate of some runs."""
     with page(9.2) as figure:
         for part, of in zip(figure.subfigures(2, 1), SHOWN, strict=True):
-            serving.latencies(found.runs, part.subplots(), of, Asked())
-        return rendered(figure, form)
+            serving.latencies(found.runs, part.subplots(), of, ChartTarget())
+        return render_figure(figure, form)
 
 
 def _exporters(of: type, make: Callable[[Any, str], bytes]) -> None:
@@ -117,7 +117,7 @@ def _exporters(of: type, make: Callable[[Any, str], bytes]) -> None:
         exporter(form, suffix, of=of)(picture)
 
 
-_exporters(Rates, rates)
+_exporters(RateSeries, rates)
 _exporters(Plans, plans)
 _exporters(Sweep, sweep)
-_exporters(Simulation, lambda run, form: drawn_by(lambda ax: serving.serving(run, ax), form, 4.8))
+_exporters(Simulation, lambda run, form: render_plot(lambda ax: serving.serving(run, ax), form, 4.8))

@@ -15,8 +15,8 @@ from itertools import product
 from math import atan2, degrees, hypot, sqrt
 from typing import Any, NamedTuple
 
-from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.registry import whose
+from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.cost.registry import model_source
 from llmir.backends.export import wording
 from llmir.backends.export.dot.labels import INK, MUTED, PAINT
 from llmir.backends.step import facts
@@ -42,7 +42,7 @@ WIDE = 104  # small characters of a line as wide as the axes of a page
 ACROSS = 6.8  # inches of those
 
 
-class Mark(NamedTuple):
+class LineStyle(NamedTuple):
     """How a line is told from others, in grey too."""
 
     color: str
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 
 
 _DASHES: Sequence[Any] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 3)))
-MARKS = tuple(map(Mark, COLOURS, "osD^vPX", _DASHES))
+MARKS = tuple(map(LineStyle, COLOURS, "osD^vPX", _DASHES))
 
 
 def axes(name: str, ax: Any, height: float = HEIGHT) -> Any:
@@ -61,7 +61,7 @@ def axes(name: str, ax: Any, height: float = HEIGHT) -> Any:
     from matplotlib import pyplot
 
     figure, ax = pyplot.subplots(figsize=(WIDTH, height), layout="constrained")
-    padded(figure)
+    pad(figure)
     return ax
 
 
@@ -75,7 +75,7 @@ def ready(name: str, ax: Any) -> Any:
     raise InputError(f"{name}: ax is a {type(ax).__name__}; it takes Axes of matplotlib, or None")
 
 
-def padded(figure: Any) -> None:
+def pad(figure: Any) -> None:
     """A margin around what constrained layout places."""
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
 
@@ -108,7 +108,7 @@ def _wide(ax: Any) -> int:
     return max(30, round(WIDE * inches / ACROSS))
 
 
-def settle(ax: Any) -> None:
+def lay_out(ax: Any) -> None:
     """Lay the figure out, so that axes are where they will be."""
     figure = getattr(ax.figure, "figure", ax.figure)  # the whole one of a part
     if engine := figure.get_layout_engine():
@@ -213,7 +213,7 @@ def line(label: str, **style: Any) -> Any:
     return Line2D([], [], label=label, **style)
 
 
-def said(ax: Any, at: tuple[float, float], words: str, offset: tuple[float, float], **how: Any) -> Any:
+def annotate(ax: Any, at: tuple[float, float], words: str, offset: tuple[float, float], **how: Any) -> Any:
     """Words beside a point, with a white edge, so that lines behind them do not strike them through."""
     from matplotlib.patheffects import withStroke
 
@@ -222,17 +222,17 @@ def said(ax: Any, at: tuple[float, float], words: str, offset: tuple[float, floa
     return ax.annotate(words, at, offset, textcoords="offset points", **style)
 
 
-def hatched(ax: Any, first: float, last: float, *, axis: str = "x") -> Any:
+def hatch_region(ax: Any, first: float, last: float, *, axis: str = "x") -> Any:
     """A region that is ruled out."""
     span = ax.axvspan if axis == "x" else ax.axhspan
     return span(first, last, facecolor="none", edgecolor="#C4C9D1", hatch=HATCH, linewidth=0, zorder=0)
 
 
-def setting(program: Program, model: Model, error: object = None) -> str:
+def setting(program: Program, model: DeviceCostModel, error: object = None) -> str:
     """The split, the types, and by whose kernels times are: `tp 2 · bf16 · calibrated, vllm kernels ± 9%`."""
-    off = wording.within(error) if isinstance(error, float) else ""
-    of = f"{whose(model)}{off}" if model.name != "ideal" else "ideal roofline, a lower bound"
-    return " · ".join([*program.parallelism.words(), *facts.words(program), of])
+    off = wording.error_band(error) if isinstance(error, float) else ""
+    of = f"{model_source(model)}{off}" if model.name != "ideal" else "ideal roofline, a lower bound"
+    return " · ".join([*program.parallelism.words(), *facts.precision_text(program), of])
 
 
 Point = tuple[float, float]
@@ -335,7 +335,7 @@ class Labels:
         more.remove()
 
     def _text(self, words: str, at: Point, offset: Point, **how: Any) -> Any:
-        return said(self.ax, at, words, offset, **how)
+        return annotate(self.ax, at, words, offset, **how)
 
     def _move(self, text: Any, at: Point, x: float, y: float) -> None:
         text.set_position((x * 72 / self.dpi, y * 72 / self.dpi))

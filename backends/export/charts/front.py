@@ -10,21 +10,35 @@ from llmir.backends.export import plan as words
 from llmir.backends.export import units, wording
 from llmir.backends.export.dot.labels import MUTED
 from llmir.backends.search.front import front as best_of
-from llmir.backends.search.plan import Plans, decode
+from llmir.backends.search.plan import Plans, decode_step
 from llmir.backends.search.sweep import Sweep
-from llmir.backends.search.traffic import Limit
+from llmir.backends.search.traffic import LatencyLimit
 from llmir.base.errors import InputError
 from llmir.base.values import Array
 
 from . import curves
-from .frame import CHOSEN, FINE, LIMIT, MARKS, TEXT, axes, counts, hatched, head, line, notes, plain, unit
+from .frame import (
+    CHOSEN,
+    FINE,
+    LIMIT,
+    MARKS,
+    TEXT,
+    axes,
+    counts,
+    hatch_region,
+    head,
+    line,
+    notes,
+    plain,
+    unit,
+)
 
 NUMBERED = 9  # plans beside the first that have their number in the picture
 PALE = "#B9C0CB"
 BEATEN = 500  # points off the front that are drawn, as many as tell apart
 
 
-class Points(NamedTuple):
+class FrontPoints(NamedTuple):
     """Plans of one device: tokens/s of a user and of a GPU, and whether each is on the front, and fits."""
 
     device: str
@@ -34,7 +48,7 @@ class Points(NamedTuple):
     fits: Array
 
 
-def of_plans(plans: Plans) -> list[Points]:
+def of_plans(plans: Plans) -> list[FrontPoints]:
     """The closed forms of a search, by device."""
     names = np.array([s.device.name for s in plans.structures], dtype=object)[plans.points.structure]
     on = np.zeros(len(names), dtype=bool)
@@ -43,11 +57,11 @@ def of_plans(plans: Plans) -> list[Points]:
     found = []
     for name in dict.fromkeys(names.tolist()):
         of = names == name
-        found.append(Points(str(name), users[of], gpus[of], on[of], np.ones(int(of.sum()), dtype=bool)))
+        found.append(FrontPoints(str(name), users[of], gpus[of], on[of], np.ones(int(of.sum()), dtype=bool)))
     return found
 
 
-def of_sweep(sweep: Sweep) -> list[Points]:
+def of_sweep(sweep: Sweep) -> list[FrontPoints]:
     """The decode steps of a sweep, by device."""
     columns = sweep.columns
     names = np.asarray(columns["hw"], dtype=object)
@@ -62,7 +76,7 @@ def of_sweep(sweep: Sweep) -> list[Points]:
         of = known & (names == name)
         users, gpus, room = 1 / time[of], batch[of] / time[of] / devices[of], fits[of] != 0
         on = best_of(np.where(room, users, np.nan), np.where(room, gpus, np.nan))
-        found.append(Points(str(name), users, gpus, on, room))
+        found.append(FrontPoints(str(name), users, gpus, on, room))
     return found
 
 
@@ -132,8 +146,8 @@ def _traffic(plans: Plans) -> str:
     asked = [f"{units.digits(of.rate)} requests/s", f"prompt {of.prompt}", f"generate {of.generate}"]
     errors = []
     for device, each in {c.structure.device.name: c for c in plans.shown}.items():
-        step = decode(each)
-        errors.append(f"{device} {wording.short_basis(step)}{wording.within(step.error)}")
+        step = decode_step(each)
+        errors.append(f"{device} {wording.basis_text(step)}{wording.error_band(step.error)}")
     return " · ".join([*asked, *limits, *most, *errors])
 
 
@@ -178,7 +192,7 @@ def _chosen(ax: Any, plans: Plans) -> None:
         )
 
 
-def _slow(ax: Any, limit: Limit | None) -> None:
+def _slow(ax: Any, limit: LatencyLimit | None) -> None:
     """Where tokens come later than a limit."""
     if limit is None:
         return
@@ -186,7 +200,7 @@ def _slow(ax: Any, limit: Limit | None) -> None:
     at = 1 / limit.seconds
     if at <= left or at >= right:
         return
-    hatched(ax, left, at)
+    hatch_region(ax, left, at)
     ax.set_xlim(left, right)
     ax.axvline(at, color=LIMIT, linewidth=1.4, linestyle="--")
     ax.annotate(

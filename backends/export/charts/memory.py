@@ -14,17 +14,17 @@ from llmir.backends.step.report import Report
 from llmir.base.errors import InputError
 from llmir.base.values import Array
 
-from .frame import LIMIT, SMALL, TEXT, axes, head, notes, plain, said, setting, settle, unit
+from .frame import LIMIT, SMALL, TEXT, annotate, axes, head, lay_out, notes, plain, setting, unit
 
 POINTS = 4096  # decode steps that are priced one by one; of more, as many of them
 PARTS = (("weights", "#C3CAD6", ""), ("caches", "#9DB8DC", "////"), ("activations", "#F6C9AE", "...."))
-DRAWN = "activations are those of the fullest moment of a step; while prompts are read caches grow evenly"
+NOTE = "activations are those of the fullest moment of a step; while prompts are read caches grow evenly"
 NAMES = 44  # ops that are named below an axis
 EDGE = "#3D4659"
 GB = 10**9
 
 
-class Held(NamedTuple):
+class MemorySample(NamedTuple):
     """Bytes of one rank of the fullest stage, at seconds since the request began."""
 
     time_s: Array
@@ -38,7 +38,7 @@ class Held(NamedTuple):
         return self.weights + self.caches + self.activations
 
 
-def held(job: Workload) -> Held:
+def held_bytes(job: Workload) -> MemorySample:
     """What is held at the beginning and the end of prefill, and in decode steps.
 
     While prompts are read caches fill, in between drawn as a line, beside the activations of the largest
@@ -52,7 +52,7 @@ def held(job: Workload) -> Held:
     how: dict[str, Any] = {"model": job.model, "cache_policy": job.cache_policy}
     caches = [_caches(job, job.cached), _caches(job, job.length)]
     if job.generate == 1:
-        return Held(*(np.array(part, dtype=float) for part in (ends, weights, caches, activations)))
+        return MemorySample(*(np.array(part, dtype=float) for part in (ends, weights, caches, activations)))
     steps = job.generate - 1
     numbers = np.unique(np.linspace(0, steps - 1, min(steps, POINTS)).round().astype(int))
     late = Report(job.program, job.device, **{**at, "context": job.length + numbers}, **how)
@@ -60,7 +60,7 @@ def held(job: Workload) -> Held:
     after = np.concatenate([[0.0], np.cumsum(np.diff(numbers) * (period[1:] + period[:-1]) / 2)])
     if len(numbers) == steps:
         after = np.concatenate([[0.0], np.cumsum(period)[:-1]])
-    return Held(
+    return MemorySample(
         np.concatenate([ends, job.ttft_s + after + period]),
         np.concatenate([weights, late.weight_bytes]),
         np.concatenate([caches, late.kv_cache_bytes]),
@@ -85,7 +85,7 @@ def memory(data: Workload | Report, ax: Any = None) -> Any:
 def _request(job: Workload, ax: Any) -> Any:
     if job.program.patches:
         raise InputError(f"plot_memory: {job.program.name} is of images; take its step (job.encode)")
-    of = held(job)
+    of = held_bytes(job)
     ax = axes("plot_memory", ax, 4.8)
     below = np.zeros(len(of.time_s))
     for (name, fill, hatch), part in zip(PARTS, of[1:], strict=True):
@@ -105,19 +105,19 @@ def _request(job: Workload, ax: Any) -> Any:
     _peak(ax, float(of.time_s[peak]), fullest / GB, f"peak {units.bytes(fullest)}")
     share = f"{100 * job.share:.3g}% of the device's" + (f", by {job.memory.engine}" if job.pool else "")
     words = f"{units.bytes(job.capacity_bytes)} may be used: {share}"
-    said(ax, (float(of.time_s[-1]), capacity), words, (-4, 4), color=LIMIT, ha="right", va="bottom")
+    annotate(ax, (float(of.time_s[-1]), capacity), words, (-4, 4), color=LIMIT, ha="right", va="bottom")
     if job.generate > 1:
         ax.axvline(job.ttft_s, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
         words = f"first token, {units.time(job.ttft_s)}"
-        said(ax, (job.ttft_s, 0), words, (5, 6), ha="left", va="bottom")
+        annotate(ax, (job.ttft_s, 0), words, (5, 6), ha="left", va="bottom")
     asked = f"batch {job.batch:,} · prompt {job.length:,} · generate {job.generate:,}"
     fits = "fits" if job.fits else "DOES NOT FIT"
     head(
         ax,
-        f"Memory over a request: {wording.subject(job)}",
+        f"Memory over a request: {wording.model_on_devices(job)}",
         f"{asked} · {fits} · {setting(job.program, job.prefill.plan.model, job.prefill.error)}",
     )
-    notes(ax, _parts(), _aside(job), DRAWN)
+    notes(ax, _parts(), _aside(job), NOTE)
     return ax
 
 
@@ -146,7 +146,7 @@ def _peak(ax: Any, x: float, y: float, words: str) -> None:
     low, high = ax.get_xlim()
     left = x - low > 0.5 * (high - low)
     side = "right" if left else "left"
-    said(ax, (x, y), words, (-8 if left else 8, 5), ha=side, va="bottom", fontweight="bold")
+    annotate(ax, (x, y), words, (-8 if left else 8, 5), ha=side, va="bottom", fontweight="bold")
 
 
 def moments(step: Report) -> list[tuple[str, float]]:
@@ -188,12 +188,12 @@ def _step(step: Report, ax: Any) -> Any:
     )
     head(
         ax,
-        f"Memory over a step: {wording.subject(step)}",
+        f"Memory over a step: {wording.model_on_devices(step)}",
         f"{step.phase or 'step'}: {wording.step_title(step)} · {resident}",
         setting(step.program, step.plan.model),
     )
     alike = "a layer stands there as often as it differs in what is alive: first, between, last"
-    settle(ax)
+    lay_out(ax)
     down = ax.get_window_extent().y0 - ax.xaxis.label.get_window_extent().y0
     notes(ax, (), f"at the peak there are {most}" if most else "", alike, down=8 + down * 72 / ax.figure.dpi)
     return ax

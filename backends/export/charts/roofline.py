@@ -21,11 +21,11 @@ from .frame import (
     Labels,
     axes,
     head,
+    lay_out,
     line,
     notes,
     plain,
     setting,
-    settle,
     swatch,
     unit,
 )
@@ -36,7 +36,7 @@ SHAPES = ("s", "o", "^", "D")
 NEAR = 17.0  # points between marks that are named together
 
 
-class Op(NamedTuple):
+class RooflinePoint(NamedTuple):
     """Ops of a step that are alike: FLOPs a byte, FLOP/s reached, and their share of the step."""
 
     name: str
@@ -55,7 +55,7 @@ def steps(name: str, data: Workload | Report) -> Mapping[str, Report]:
     return found
 
 
-def ops(step: Report) -> tuple[list[Op], dict[str, float]]:
+def ops(step: Report) -> tuple[list[RooflinePoint], dict[str, float]]:
     """The ops of a step that do FLOPs, and the shares of those that do none."""
     merged: dict[tuple[Any, ...], list[float]] = {}
     idle: dict[str, float] = {}
@@ -68,7 +68,9 @@ def ops(step: Report) -> tuple[list[Op], dict[str, float]]:
             known[0] += share
         else:
             idle[name] = idle.get(name, 0.0) + share
-    return [Op(n, x, y, share, bound, ideal) for (n, x, y, bound), (share, ideal) in merged.items()], idle
+    return [
+        RooflinePoint(n, x, y, share, bound, ideal) for (n, x, y, bound), (share, ideal) in merged.items()
+    ], idle
 
 
 def roofs(steps: Iterable[Report]) -> tuple[float, dict[str, float]]:
@@ -107,11 +109,11 @@ def roofline(data: Workload | Report, ax: Any = None) -> Any:
     ax.set_ylabel("FLOP/s reached by a rank", fontsize=TEXT)
     both = ": prefill against decode" if {"prefill", "decode"} <= of.keys() else ""
     lines = (*settings(of), setting(first.program, first.plan.model))
-    head(ax, f"Roofline of {wording.subject(data)}{both}", *lines)
+    head(ax, f"Roofline of {wording.model_on_devices(data)}{both}", *lines)
     present = dict.fromkeys(op.bound for op in every)
     handles = [swatch(f"{LETTERS[b]}  {b}", b) for b in LETTERS if b in present]
     handles += [line(p, marker=shapes[p], linestyle="", markerfacecolor="white", color=INK) for p in of]
-    notes(ax, handles, "area: share of its step", *_left_out(of, each))
+    notes(ax, handles, "area: share of its step", *_without_roofline(of, each))
     _named(ax, each, memory, peaks)
     return ax
 
@@ -119,12 +121,12 @@ def roofline(data: Workload | Report, ax: Any = None) -> Any:
 def settings(of: Mapping[str, Report]) -> list[str]:
     """What each step is, and how long it takes."""
     return [
-        f"{phase} {units.time(float(step.time_s))}{wording.within(step.error)}: {wording.step_title(step)}"
-        for phase, step in of.items()
+        f"{phase} {units.time(float(s.time_s))}{wording.error_band(s.error)}: {wording.step_title(s)}"
+        for phase, s in of.items()
     ]
 
 
-def _limits(ax: Any, every: Sequence[Op], memory: float, peaks: Mapping[str, float]) -> None:
+def _limits(ax: Any, every: Sequence[RooflinePoint], memory: float, peaks: Mapping[str, float]) -> None:
     """Scales that hold all marks and the ridge, and the roofs."""
     top = max(peaks.values(), default=max(op.flops_per_s for op in every))
     low = min(op.intensity for op in every) / 2.5
@@ -145,7 +147,7 @@ def _limits(ax: Any, every: Sequence[Op], memory: float, peaks: Mapping[str, flo
             ax.axvline(best / memory, color=MUTED, linewidth=0.8, linestyle=(0, (1, 3)), zorder=0)
 
 
-def _marks(ax: Any, found: Sequence[Op], shape: str, phase: str) -> None:
+def _marks(ax: Any, found: Sequence[RooflinePoint], shape: str, phase: str) -> None:
     """Marks of one phase, the largest behind; each has the letter of its bound."""
     for op in sorted(found, key=lambda op: -op.share):
         paint = PAINT[op.bound]
@@ -177,7 +179,9 @@ def area(share: float) -> float:
     return max(LEAST, WHOLE * share)
 
 
-def _left_out(of: Mapping[str, Report], each: Mapping[str, tuple[list[Op], dict[str, float]]]) -> list[str]:
+def _without_roofline(
+    of: Mapping[str, Report], each: Mapping[str, tuple[list[RooflinePoint], dict[str, float]]]
+) -> list[str]:
     """What has no place on a roofline: ops without FLOPs, and the engine."""
     idle = dict.fromkeys(name for _, names in each.values() for name in names)
     shares = (f"{units.percent(sum(names.values()))} of {phase}" for phase, (_, names) in each.items())
@@ -188,12 +192,12 @@ def _left_out(of: Mapping[str, Report], each: Mapping[str, tuple[list[Op], dict[
 
 def _named(
     ax: Any,
-    each: Mapping[str, tuple[list[Op], dict[str, float]]],
+    each: Mapping[str, tuple[list[RooflinePoint], dict[str, float]]],
     memory: float,
     peaks: Mapping[str, float],
 ) -> None:
     """Names of what matters, and of roofs, where they lie over nothing else."""
-    settle(ax)
+    lay_out(ax)
     labels = Labels(ax)
     for found, _ in each.values():
         for op in found:
@@ -209,13 +213,13 @@ def _named(
             ridge = max(peaks.values()) / memory
             labels.foot(ridge, f"ridge {units.digits(ridge)} FLOP/byte")
     for phase, (found, _) in each.items():
-        for group in _together(ax, [op for op in found if op.share >= NAMED]):
+        for group in _merge_labels(ax, [op for op in found if op.share >= NAMED]):
             labels.place(_label(group, phase))
 
 
-def _together(ax: Any, found: Sequence[Op]) -> list[list[Op]]:
+def _merge_labels(ax: Any, found: Sequence[RooflinePoint]) -> list[list[RooflinePoint]]:
     """Ops that lie so close that one label names them, the largest first."""
-    groups: list[list[Op]] = []
+    groups: list[list[RooflinePoint]] = []
     scale = 72 / ax.figure.dpi
     place = {op: ax.transData.transform((op.intensity, op.flops_per_s)) * scale for op in found}
     for op in sorted(found, key=lambda op: -op.share):
@@ -229,7 +233,7 @@ def _together(ax: Any, found: Sequence[Op]) -> list[list[Op]]:
     return groups
 
 
-def _label(group: Sequence[Op], phase: str) -> Label:
+def _label(group: Sequence[RooflinePoint], phase: str) -> Label:
     """Names, and beneath them shares; of one alone how near to its roof it is."""
     names = ", ".join(dict.fromkeys(op.name for op in group[:3])) + (" …" if len(group) > 3 else "")
     shares = ", ".join(units.percent(op.share) for op in group[:3])

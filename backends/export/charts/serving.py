@@ -14,17 +14,31 @@ from llmir.backends.export import units, wording
 from llmir.backends.export.dot.labels import MUTED
 from llmir.backends.export.serving import LATENCIES
 from llmir.backends.simulate.replications import Replications
-from llmir.backends.simulate.result import SimulatedReplicas, Simulation
+from llmir.backends.simulate.result import ReplicaSimulation, Simulation
 from llmir.base.arguments import choice
 from llmir.base.errors import InputError
 from llmir.base.values import Array
 
-from .frame import CHOSEN, LIMIT, MARKS, TEXT, axes, hatched, head, line, notes, plain, said, setting, unit
+from .frame import (
+    CHOSEN,
+    LIMIT,
+    MARKS,
+    TEXT,
+    annotate,
+    axes,
+    hatch_region,
+    head,
+    line,
+    notes,
+    plain,
+    setting,
+    unit,
+)
 
 BINS = 300  # of time, over which a line is a mean
 
 
-class Course(NamedTuple):
+class LoadTimeline(NamedTuple):
     """Means over pieces of time: requests that run, requests that wait, and the share of blocks in use."""
 
     edges_s: Array
@@ -33,11 +47,11 @@ class Course(NamedTuple):
     blocks: Array
 
 
-def course(run: Simulation) -> Course:
+def load_timeline(run: Simulation) -> LoadTimeline:
     """Of all replicas together; what is idle has nothing that runs or waits."""
     if not len(run.load) or not run.events["steps"].size:
         raise InputError("plot_serving: this simulation has no steps")
-    replicas: Sequence[Simulation] = run.replicas if isinstance(run, SimulatedReplicas) else (run,)
+    replicas: Sequence[Simulation] = run.replicas if isinstance(run, ReplicaSimulation) else (run,)
     begin = float(run.arrival_s.min())
     end = float((run.events["start_s"] + run.events["time_s"]).max())
     edges = np.linspace(begin, max(end, begin + 1e-9), BINS + 1)
@@ -51,7 +65,7 @@ def course(run: Simulation) -> Course:
         waiting += _means(edges, starts, ends, of["waiting"])
         until = np.append(ends[1:], ends[-1])
         blocks += _means(edges, ends, np.maximum(until, ends), of["blocks"])
-    return Course(edges - begin, running, waiting, blocks / (len(replicas) * run.capacity.blocks))
+    return LoadTimeline(edges - begin, running, waiting, blocks / (len(replicas) * run.capacity.blocks))
 
 
 def _means(edges: Array, starts: Array, ends: Array, values: Array) -> Array:
@@ -64,7 +78,7 @@ def _means(edges: Array, starts: Array, ends: Array, values: Array) -> Array:
 
 def serving(run: Simulation, ax: Any = None) -> Any:
     """`llmir.plot_serving`."""
-    found = course(run)
+    found = load_timeline(run)
     ax = axes("plot_serving", ax, 4.8)
     right = ax.twinx()
     runs, waits, full = MARKS[0], MARKS[1], MARKS[2]
@@ -92,11 +106,11 @@ def serving(run: Simulation, ax: Any = None) -> Any:
     )
     state = "" if run.overloaded is None else ", overloaded" if run.overloaded else ", stable"
     lengths = f"prompt {load.prompt.mean():,.0f}, generate {load.generate.mean():,.0f} on average"
-    copies = f"{len(run.replicas)} replicas · " if isinstance(run, SimulatedReplicas) else ""
+    copies = f"{len(run.replicas)} replicas · " if isinstance(run, ReplicaSimulation) else ""
     model = run.job.prefill.plan.model
     head(
         ax,
-        f"Serving over time: {wording.subject(run.job)}",
+        f"Serving over time: {wording.model_on_devices(run.job)}",
         f"{copies}{comes}{state} · {lengths} · policy of {run.policy.name} · "
         + setting(run.job.program, model, run.job.prefill.error),
     )
@@ -111,7 +125,7 @@ def serving(run: Simulation, ax: Any = None) -> Any:
     return ax
 
 
-def _piece(found: Course) -> str:
+def _piece(found: LoadTimeline) -> str:
     return units.time(float(found.edges_s[1] - found.edges_s[0]))
 
 
@@ -121,7 +135,7 @@ ROOM = 1.1  # of the rates that are in sight, beyond the last
 Runs = Sequence[Simulation | Replications]
 
 
-class Curve(NamedTuple):
+class PercentileCurve(NamedTuple):
     """A percentile at each rate, and the half of the interval that holds its mean; 0 of a single run."""
 
     rate: Array
@@ -129,7 +143,7 @@ class Curve(NamedTuple):
     half: Array
 
 
-def curves(of: str, runs: Runs, times: float = 1) -> dict[str, Curve]:
+def curves(of: str, runs: Runs, times: float = 1) -> dict[str, PercentileCurve]:
     """Each percentile of a latency over the rates of some runs, or of so many servers like theirs."""
     rates = times * np.array([rate_of(run) for run in runs])
     order = np.argsort(rates, kind="stable")
@@ -137,7 +151,7 @@ def curves(of: str, runs: Runs, times: float = 1) -> dict[str, Curve]:
     for stat in STYLES:
         pairs = [_figure(run, of, stat) for run in runs]
         mean, half = np.array(pairs, dtype=float).T
-        found[stat] = Curve(rates[order], mean[order], half[order])
+        found[stat] = PercentileCurve(rates[order], mean[order], half[order])
     return found
 
 
@@ -168,7 +182,7 @@ def largest(runs: Runs) -> float:
     return float(np.mean([one.largest_rate for one in each]))
 
 
-class Asked(NamedTuple):
+class ChartTarget(NamedTuple):
     """What is marked: a rate, a limit that runs do not say; and of how many servers rates are."""
 
     rate: float | None = None
@@ -176,7 +190,7 @@ class Asked(NamedTuple):
     servers: int = 1
 
 
-def latencies(data: Iterable[Simulation | Replications], ax: Any, of: str, asked: Asked) -> Any:
+def latencies(data: Iterable[Simulation | Replications], ax: Any, of: str, asked: ChartTarget) -> Any:
     """`llmir.plot_latencies`."""
     runs = list(data)
     if not runs:
@@ -191,7 +205,7 @@ def latencies(data: Iterable[Simulation | Replications], ax: Any, of: str, asked
     requests = f"{len(one.load):,} requests a run, prompt {one.load.prompt.mean():,.0f}, "
     requests += f"generate {one.load.generate.mean():,.0f} on average"
     about = (requests, f"policy of {one.policy.name}", setting(one.job.program, one.job.prefill.plan.model))
-    head(ax, f"{title(of)} against rate: {wording.subject(one.job)}", " · ".join(about))
+    head(ax, f"{title(of)} against rate: {wording.model_on_devices(one.job)}", " · ".join(about))
     shaded = any(curve.half.any() for curve in found.values())
     notes(ax, handles(), words, "shaded: holds the mean in 95% of cases" if shaded else "")
     return ax
@@ -210,7 +224,7 @@ def handles() -> list[Any]:
     ]
 
 
-def draw(ax: Any, of: str, runs: Runs, asked: Asked) -> str:
+def draw(ax: Any, of: str, runs: Runs, asked: ChartTarget) -> str:
     """Lines, limits and the region of overload, which words explain if it is in sight."""
     found, one = curves(of, runs, asked.servers), _one(runs[0])
     stable = asked.servers * largest(runs)
@@ -229,16 +243,16 @@ def draw(ax: Any, of: str, runs: Runs, asked: Asked) -> str:
     ax.set_ylabel(title(of), fontsize=TEXT)
     ax.set_xlabel("requests/s", fontsize=TEXT)
     if stable < right:
-        hatched(ax, stable, right)
+        hatch_region(ax, stable, right)
         ax.axvline(stable, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
     ax.set_xlim(0, right)
     if limit:
         ax.axhline(limit, color=LIMIT, linewidth=1.3, linestyle="--")
-        said(ax, (0, limit), f"limit {units.time(limit)}", (4, 3), color=LIMIT)
+        annotate(ax, (0, limit), f"limit {units.time(limit)}", (4, 3), color=LIMIT)
     if asked.rate:
         ax.axvline(asked.rate, color=CHOSEN, linewidth=1.1, linestyle=":")
         words = f"asked: {units.digits(asked.rate)}"
-        said(ax, (asked.rate, ax.get_ylim()[1]), words, (-4, -4), color=CHOSEN, ha="right", va="top")
+        annotate(ax, (asked.rate, ax.get_ylim()[1]), words, (-4, -4), color=CHOSEN, ha="right", va="top")
     return (
         f"hatched: overloaded, above {units.digits(stable)} requests/s the queue grows"
         if stable < right
@@ -250,7 +264,7 @@ def _one(run: Simulation | Replications) -> Simulation:
     return run.runs[0] if isinstance(run, Replications) else run
 
 
-def height(found: dict[str, Curve], stable: float, limit: float | None) -> float:
+def height(found: dict[str, PercentileCurve], stable: float, limit: float | None) -> float:
     """Seconds on which what is stable can be read, whatever queues do beyond."""
     every = [c.seconds[np.isfinite(c.seconds)] for c in found.values()]
     calm = [c.seconds[(c.rate <= stable) & np.isfinite(c.seconds)] for c in found.values()]
@@ -259,7 +273,7 @@ def height(found: dict[str, Curve], stable: float, limit: float | None) -> float
     return max(top * 1.25, 1.15 * limit if limit and limit < 8 * top else 0.0) or 1.0
 
 
-def furthest(found: dict[str, Curve], stable: float, asked: float | None) -> float:
+def furthest(found: dict[str, PercentileCurve], stable: float, asked: float | None) -> float:
     """The rate at which a picture ends: a little beyond the last, or what is stable."""
     last = float(max(*found["p99"].rate.tolist(), asked or 0.0))
     return ROOM * (max(stable, last) if stable < 1.6 * last else last)

@@ -25,14 +25,14 @@ BY = ("block", "kind")
 Shares = Mapping[str, float]  # by row; they add up to 1
 
 
-class Column(NamedTuple):
+class ShareColumn(NamedTuple):
     """Shares of one figure by phase, a row each, and what they are shares of."""
 
     total: Mapping[str, float]
     shares: Mapping[str, Shares]
 
 
-class Time(NamedTuple):
+class TimeColumn(NamedTuple):
     """Seconds by row and bound, of which each is a share of `whole_s`; `hidden_s` are launches of a graph."""
 
     whole_s: float
@@ -84,17 +84,17 @@ def work(step: Report, by: str, amount: Callable[[OpCost], float]) -> dict[str, 
     return found
 
 
-def column(of: Mapping[str, Mapping[str, float]]) -> Column:
+def column(of: Mapping[str, Mapping[str, float]]) -> ShareColumn:
     """Shares of amounts by phase and row."""
     total = {phase: float(sum(rows.values())) for phase, rows in of.items()}
     known = {phase: rows for phase, rows in of.items() if total[phase]}
     shares = {
         phase: {row: float(n) / total[phase] for row, n in rows.items()} for phase, rows in known.items()
     }
-    return Column(total, shares)
+    return ShareColumn(total, shares)
 
 
-def times(step: Report, by: str) -> Time:
+def times(step: Report, by: str) -> TimeColumn:
     """Where the time of a step is: of all that adds seconds, before launches are hidden."""
     found: dict[str, dict[str, float]] = {}
     hidden = 0.0
@@ -106,7 +106,7 @@ def times(step: Report, by: str) -> Time:
         hidden -= min(seconds, 0.0)
     whole = sum(sum(bounds.values()) for bounds in found.values())
     shares = {row: {b: s / whole for b, s in bounds.items()} for row, bounds in found.items()}
-    return Time(whole, hidden, shares)
+    return TimeColumn(whole, hidden, shares)
 
 
 PITCH = 1.42  # from column to column, where a bar of all is 1 wide
@@ -116,15 +116,15 @@ ROOM = 0.085  # of a bar that holds a letter
 LAST = ("overhead of the engine", "bubble")
 
 
-class Table(NamedTuple):
+class ShareTable(NamedTuple):
     """All that is drawn: columns of amounts, seconds by phase, and the rows that any of them has."""
 
-    columns: Mapping[str, Column]
-    seconds: Mapping[str, Time]
+    columns: Mapping[str, ShareColumn]
+    seconds: Mapping[str, TimeColumn]
     rows: list[str]
 
 
-def table(program: Program, of: Mapping[str, Report], by: str) -> Table:
+def table(program: Program, of: Mapping[str, Report], by: str) -> ShareTable:
     """The shares of each column, by block or kind."""
     columns = {
         "parameters": column({"": parameters(program, by)}),
@@ -134,7 +134,7 @@ def table(program: Program, of: Mapping[str, Report], by: str) -> Table:
         ),
     }
     seconds = {phase: times(step, by) for phase, step in of.items()}
-    return Table(columns, seconds, _rows(columns, seconds))
+    return ShareTable(columns, seconds, _rows(columns, seconds))
 
 
 def height(program: Program, of: Mapping[str, Report], by: str) -> float:
@@ -170,14 +170,14 @@ def distributions(data: Workload | Report, ax: Any = None, by: str = "block") ->
     ax.spines[:].set_visible(False)
     ax.axhline(-0.5, color="#D5DAE3", linewidth=1)
     first = next(iter(of.values()))
-    where = wording.subject(data)
+    where = wording.model_on_devices(data)
     lines = (*settings(of), setting(program, first.plan.model))
     head(ax, f"Where parameters, FLOPs, bytes and time of {where} are", *lines)
     notes(ax, _handles(of, seconds), _words(of, seconds), down=6)
     return ax
 
 
-def _rows(columns: Mapping[str, Column], seconds: Mapping[str, Time]) -> list[str]:
+def _rows(columns: Mapping[str, ShareColumn], seconds: Mapping[str, TimeColumn]) -> list[str]:
     """All rows, those that have most of anything first; the engine's and bubbles last."""
     most: dict[str, float] = {}
     every = [shares for each in columns.values() for shares in each.shares.values()]
@@ -197,7 +197,7 @@ def _head(ax: Any, number: int, title: str, total: str) -> None:
     ax.text(number * PITCH, -0.66, total, fontsize=SMALL, color=MUTED, va="center")
 
 
-def _total(title: str, each: Column) -> str:
+def _total(title: str, each: ShareColumn) -> str:
     said = {"parameters": units.count, "FLOPs": units.flops, "bytes moved": units.bytes}[title]
     return " → ".join(map(said, each.total.values()))
 
@@ -247,7 +247,7 @@ def _share(ax: Any, x: float, y: float, share: float, letters: str = "") -> None
         )
 
 
-def _stacked(ax: Any, rows: list[str], time: Time, offset: float, phase: str) -> None:
+def _stacked(ax: Any, rows: list[str], time: TimeColumn, offset: float, phase: str) -> None:
     """The time of a phase: each row cut by what bounds it, with a letter in each piece or behind it."""
     left = [3 * PITCH] * len(rows)
     behind = [""] * len(rows)
@@ -277,7 +277,7 @@ def _stacked(ax: Any, rows: list[str], time: Time, offset: float, phase: str) ->
         _share(ax, left[i], i + offset, time.rows.get(row, 0.0), behind[i])
 
 
-def _handles(of: Mapping[str, Report], seconds: Mapping[str, Time]) -> list[Any]:
+def _handles(of: Mapping[str, Report], seconds: Mapping[str, TimeColumn]) -> list[Any]:
     from matplotlib.patches import Patch
 
     words = ("above", "below") if len(of) == 2 else tuple(f"{n + 1}" for n in range(len(of)))
@@ -290,7 +290,7 @@ def _handles(of: Mapping[str, Report], seconds: Mapping[str, Time]) -> list[Any]
     return found + [swatch(f"{LETTERS[bound]}  {bound}", bound) for bound in LETTERS if bound in present]
 
 
-def _words(of: Mapping[str, Report], seconds: Mapping[str, Time]) -> str:
+def _words(of: Mapping[str, Report], seconds: Mapping[str, TimeColumn]) -> str:
     """What shares are of."""
     hidden = [
         f"of {phase} {units.time(time.hidden_s)} of launches, which a graph hides, are not in the shares"

@@ -27,7 +27,7 @@ LEGEND: dict[str, Any] = {"fontsize": 8, "framealpha": 0.85, "edgecolor": "none"
 
 
 @dataclass(frozen=True, eq=False)
-class Times:
+class ValidationTimes:
     """Measured and predicted seconds of rows, by their numbers, each of a series."""
 
     series: Sequence[str]
@@ -54,7 +54,9 @@ def check(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def draw(folder: Path, name: str, title: str, times: Times, *, each: bool = False) -> Iterator[Path]:
+def draw(
+    folder: Path, name: str, title: str, times: ValidationTimes, *, each: bool = False
+) -> Iterator[Path]:
     """PNG files of some rows, whose names begin alike; of `each` row too. The files written."""
     from matplotlib.figure import Figure
 
@@ -84,7 +86,7 @@ def _seconds(axis: Any, times: Array) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _points(axes: Any, times: Times, y: Array) -> None:
+def _points(axes: Any, times: ValidationTimes, y: Array) -> None:
     """`y` over the measured times; series beyond the colours are `others`."""
     largest = [name for name, _ in Counter(times.series).most_common(len(COLOURS))]
     shown = np.array([name if name in largest else "others" for name in times.series], dtype=object)
@@ -98,7 +100,7 @@ def _points(axes: Any, times: Times, y: Array) -> None:
             axes.scatter(times.measured[at], y[at], s=size, alpha=0.55, linewidths=0, label=label, **style)
 
 
-def _scatter(axes: Any, times: Times) -> None:
+def _scatter(axes: Any, times: ValidationTimes) -> None:
     """Predicted over measured, both logarithmic, with the diagonal and a factor of two."""
     _points(axes, times, times.predicted)
     ends = np.array([times.measured.min(), times.measured.max()])
@@ -112,7 +114,7 @@ def _scatter(axes: Any, times: Times) -> None:
     axes.legend(markerscale=1.5, **LEGEND)
 
 
-def _by_size(axes: Any, times: Times) -> None:
+def _by_size(axes: Any, times: ValidationTimes) -> None:
     """The error over the measured time, with the median of each half decade."""
     error = times.error
     _points(axes, times, error)
@@ -127,7 +129,7 @@ def _by_size(axes: Any, times: Times) -> None:
     axes.legend(markerscale=1.5, **LEGEND)
 
 
-def _one_by_one(axes: Any, times: Times) -> None:
+def _one_by_one(axes: Any, times: ValidationTimes) -> None:
     """Measured and predicted time of each row in order."""
     at, measured, predicted = times.rows[:MOST], times.measured[:MOST], times.predicted[:MOST]
     axes.vlines(at, predicted, measured, color="#CCCCCC", linewidth=0.8)

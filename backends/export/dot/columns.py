@@ -32,9 +32,9 @@ from .labels import (
     PAINT,
     PLAIN,
     Area,
+    BoundColors,
     Canvas,
     Frame,
-    Paint,
     Point,
     Tile,
     across,
@@ -59,7 +59,7 @@ from .labels import (
     width,
     wrapped,
 )
-from .outline import Box, Inlet, Link, Outline, Section, Stage, pattern
+from .outline import Box, DataEdge, Inlet, LayerSection, StageOutline, StepOutline, pattern
 
 PITCH, MARGIN = 8.0, 7.0  # between lanes; between the column and the first of them
 _PORT = 9.0  # how far from a tile's edge wires enter and leave it
@@ -184,7 +184,9 @@ def side_by_side(
     return widest, top
 
 
-def head(canvas: Canvas, job: Report | Workload, outlines: Iterable[Outline], limit: float, key: str) -> None:
+def head(
+    canvas: Canvas, job: Report | Workload, outlines: Iterable[StepOutline], limit: float, key: str
+) -> None:
     """The title block above what is drawn, wrapped to `limit` points: model, device, totals, legend."""
     times, memory, fits = _facts(job)
     present = {str(b.cost.bound) for o in outlines for b in o.boxes}
@@ -216,7 +218,7 @@ def block(
     canvas.tile(tile, tile.wide / 2 - 8, tile.high + 4)
 
 
-BARE = Paint("transparent", "transparent", "", "filled")
+BARE = BoundColors("transparent", "transparent", "", "filled")
 
 
 def band(
@@ -239,11 +241,11 @@ def band(
     lines = [first, *(one(high, font(line, size, bold=True), inner) for line in more)]
     for text in below:
         lines += [one(LINE - 2, font(line, 9, MUTED), inner) for line in lines_of(text.split(" "), 9, inner)]
-    tile = tile_of(id, lines, inner, Paint(fill, fill, INK, "filled"), said or title)
+    tile = tile_of(id, lines, inner, BoundColors(fill, fill, INK, "filled"), said or title)
     return replace(tile, rows=tile.rows[1:-1], high=tile.high - 10)
 
 
-def panel_head(outline: Outline, id: str, inner: float, note: str = "") -> Tile:
+def panel_head(outline: StepOutline, id: str, inner: float, note: str = "") -> Tile:
     """The head of one step's panel: what the step is, and its total."""
     report = outline.report
     name, what = step_words(report)
@@ -252,7 +254,7 @@ def panel_head(outline: Outline, id: str, inner: float, note: str = "") -> Tile:
     return band(id, f"{name} · {time}", "", said, inner, 14, "#ffffff")
 
 
-def panel_lines(outline: Outline) -> list[str]:
+def panel_lines(outline: StepOutline) -> list[str]:
     """How many stages and micro-batches there are, if several, and what shares are of if not of the step."""
     lines = [f"{name} of {value}" for name, value in wording.pipeline_lines(outline.report)[:1]]
     if len(outline.report.stages) > 1:
@@ -283,7 +285,7 @@ def step_words(report: Report) -> tuple[str, str]:
 def where(job: Report | Workload) -> str:
     """The devices, the split and the types of a picture's title."""
     words = [word.upper() for word in job.program.parallelism.words("=")]
-    words += precision.words(job.program)
+    words += precision.precision_text(job.program)
     return wording.devices(job.program, job.device) + (f" ({', '.join(words)})" if words else "")
 
 
@@ -297,7 +299,7 @@ def _facts(job: Report | Workload) -> tuple[str, str, bool]:
         fits, times = peak <= capacity, [f"step {units.time(float(job.time_s))}"]
     step = job.prefill if isinstance(job, Workload) else job
     if step.cost_model != "ideal":
-        times.append(wording.short_basis(step))
+        times.append(wording.basis_text(step))
     memory = f"peak memory {units.bytes(peak)} of {units.bytes(capacity)}{'' if fits else ': does not fit'}"
     return " · ".join(times), memory, fits
 
@@ -384,18 +386,18 @@ FULL = (
 _GAP = {False: 15.0, True: 19.0}  # between tiles; in `full` edges have words
 
 
-def draw_column(job: Report | Workload, panels: Sequence[Outline], *, full: bool = False) -> Canvas:
+def draw_column(job: Report | Workload, panels: Sequence[StepOutline], *, full: bool = False) -> Canvas:
     """The picture."""
     inner = max(inner_width(o, full=full) for o in panels)
     return draw_columns(
-        job, panels, partial(Column, full=full), inner, FULL if full else COLUMN_KEY, _GAP[full]
+        job, panels, partial(OpColumn, full=full), inner, FULL if full else COLUMN_KEY, _GAP[full]
     )
 
 
 def draw_columns(
     job: Report | Workload,
-    panels: Sequence[Outline],
-    column: Callable[[Outline, str, float, float], Column],
+    panels: Sequence[StepOutline],
+    column: Callable[[StepOutline, str, float, float], OpColumn],
     inner: float,
     key: str,
     gap: float,
@@ -406,8 +408,12 @@ def draw_columns(
 
     def panel(number: int, x: float, y: float) -> tuple[float, float]:
         made = column(panels[number], f"p{number}_", inner, capacity)
-        if isinstance(job, Workload) and panels[number].report is job.prefill and wording.reads(job) > 1:
-            made.note = f"the largest of {wording.reads(job):,} steps that read prompts"
+        if (
+            isinstance(job, Workload)
+            and panels[number].report is job.prefill
+            and wording.prefill_steps(job) > 1
+        ):
+            made.note = f"the largest of {wording.prefill_steps(job):,} steps that read prompts"
         frame = made.frame(f"panel{number}")
         wires = [*made.wires()]
         lanes = lanes_of(frame, wires)
@@ -424,10 +430,10 @@ def draw_columns(
 
 
 @dataclass(eq=False)
-class Column:
+class OpColumn:
     """The tiles of a step, and the wires between them. `homes` says which tile stands for a box or inlet."""
 
-    outline: Outline
+    outline: StepOutline
     ids: str
     inner: float
     capacity: float
@@ -436,7 +442,9 @@ class Column:
     homes: dict[str, str] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)  # of tiles, downwards
     stages: dict[str, int] = field(default_factory=dict)  # of each tile
-    first: dict[tuple[object, ...], Stage] = field(default_factory=dict)  # where a layer is written out
+    first: dict[tuple[object, ...], StageOutline] = field(
+        default_factory=dict
+    )  # where a layer is written out
     crossings: dict[tuple[int, int], str] = field(default_factory=dict)
     made: dict[int, Tile] = field(default_factory=dict)  # of ops, by the identity of their cost
     parts: dict[str, str] = field(default_factory=dict)  # names of tiles that stand for several ops
@@ -465,7 +473,7 @@ class Column:
         self.order = {tile.id: i for i, tile in enumerate(found.tiles)}
         return found
 
-    def _stage(self, stage: Stage) -> Iterator[Tile | Frame]:
+    def _stage(self, stage: StageOutline) -> Iterator[Tile | Frame]:
         for period, run in groupby(stage.sections, lambda section: section.period):
             sections = list(run)
             items = [item for section in sections for item in self._section(section, stage)]
@@ -484,7 +492,7 @@ class Column:
             id = f"{self.ids}memory_{stage.numbers[0]}"
             yield memory_tile(self.outline, id, self.inner, self.capacity, stage.numbers[0])
 
-    def _section(self, section: Section, stage: Stage) -> Iterator[Tile | Frame]:
+    def _section(self, section: LayerSection, stage: StageOutline) -> Iterator[Tile | Frame]:
         inlets = self._entering.get(section.id, [])
         if not section.prefix:
             for inlet in inlets:
@@ -526,7 +534,7 @@ class Column:
         self.homes[tile.id] = tile.id
         return tile
 
-    def _again(self, section: Section, stage: Stage, inlets: Iterable[str]) -> Tile:
+    def _again(self, section: LayerSection, stage: StageOutline, inlets: Iterable[str]) -> Tile:
         """What a later stage does as an earlier one, which is written out there."""
         id = f"{section.id}_again"
         self.homes |= dict.fromkeys([*(b.id for b in section.boxes), *inlets], id)
@@ -540,7 +548,7 @@ class Column:
         lines = [two(18.0, *first, self.inner, second), two(13.0, *below, self.inner, second)]
         return tile_of(id, lines, self.inner, paint, f"{title}: as in {stage_name(stage)}")
 
-    def _section_head(self, section: Section) -> Tile:
+    def _section_head(self, section: LayerSection) -> Tile:
         share = units.percent(self.outline.share(section.total_s))
         each, whole = units.time(section.total_s / section.times), units.time(section.total_s)
         count = section.count.replace(" ", "\N{NO-BREAK SPACE}")
@@ -554,7 +562,7 @@ class Column:
         figure = f"{each} · {units.percent(self.outline.share(sum(b.total_s for b in boxes)))}"
         return band(f"{boxes[0].id}_group", name or "other", figure, [], self.inner, 11, GROUP["fillcolor"])
 
-    def _stage_head(self, stage: Stage) -> Tile:
+    def _stage_head(self, stage: StageOutline) -> Tile:
         report, first = self.outline.report, stage.numbers[0]
         ranks = report.program.devices // len(report.stages)
         start, end = first * ranks, (stage.numbers[-1] + 1) * ranks - 1
@@ -599,7 +607,7 @@ class Column:
 
     def wires(self) -> Iterator[Wire]:
         """Dataflow between tiles, each pair once."""
-        found: dict[tuple[str, str], list[Link]] = {}
+        found: dict[tuple[str, str], list[DataEdge]] = {}
         for link in self.outline.links:
             tail, ahead = self.homes[link.tail], self.homes[link.head]
             if tail != ahead:
@@ -616,11 +624,11 @@ class Column:
             residual = residual and self.order[ahead] - self.order[tail] > 1
             yield Wire(tail, ahead, said(), self._words(links) if self.full else "", dashed=residual)
 
-    def _said(self, links: Sequence[Link]) -> str:
+    def _said(self, links: Sequence[DataEdge]) -> str:
         values = dict.fromkeys(v for link in links for v in link.values)
         return "\n".join(f"{name}: {shape_words(self.outline, type)}" for name, type in values)
 
-    def _words(self, links: Sequence[Link]) -> str:
+    def _words(self, links: Sequence[DataEdge]) -> str:
         types = [type for link in links for _, type in link.values]
         more = f" (+{len(types) - 1})" if len(types) > 1 else ""
         return shape_words(self.outline, types[0]).replace(" × ", "×") + more if types else ""
@@ -641,13 +649,13 @@ _WIDE = float(_NAME + _BAR + _TIME)
 
 def draw_overview(job: Report | Workload, panels: Sequence[Any]) -> Canvas:
     """The picture."""
-    return draw_columns(job, panels, Parts, _WIDE, OVERVIEW_KEY, gap=16.0)
+    return draw_columns(job, panels, OverviewColumn, _WIDE, OVERVIEW_KEY, gap=16.0)
 
 
-class Parts(Column):
+class OverviewColumn(OpColumn):
     """A step with a tile for each part of a layer, and for each run of ops around the layers."""
 
-    def _section(self, section: Section, stage: Stage) -> Iterator[Tile | Frame]:
+    def _section(self, section: LayerSection, stage: StageOutline) -> Iterator[Tile | Frame]:
         if not section.prefix:
             for name, run in groupby(section.boxes, lambda b: b.group):
                 boxes = tuple(run)

@@ -7,7 +7,15 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from llmir.backends.compare.diff import Change, Pair, Part, StepDiff, WorkloadDiff, folded, key
+from llmir.backends.compare.diff import (
+    Change,
+    FigurePair,
+    OpTotal,
+    StepDiff,
+    WorkloadDiff,
+    fold_changes,
+    op_key,
+)
 from llmir.backends.export import diff as diffview
 from llmir.backends.export import units, wording
 from llmir.base.dataclass import dataclass
@@ -20,8 +28,8 @@ from .labels import (
     PAINT,
     PLAIN,
     Area,
+    BoundColors,
     Canvas,
-    Paint,
     Tile,
     across,
     bar,
@@ -42,7 +50,7 @@ KEY = (
     "Left before, right after, in the order of the second; times of all runs together, bars on one scale. "
     "Grey and dashed: replaced. On edges: what that saved (-) or lost (+), in time and in bytes moved."
 )
-REPLACED = Paint("#f3f4f6", "#9aa3af", "#4b5563", "rounded,filled,dashed")
+REPLACED = BoundColors("#f3f4f6", "#9aa3af", "#4b5563", "rounded,filled,dashed")
 LEFT, MIDDLE, RIGHT = 238.0, 158.0, 248.0  # points of text in the tiles, and between them
 _SAVED, _LOST = "#157347", "#b91c1c"
 _GAP, _STACK = 12.0, 3.0
@@ -50,7 +58,7 @@ _ACROSS = LEFT + RIGHT + MIDDLE + 4 * INSET
 
 
 @dataclass(frozen=True, eq=False)
-class Item:
+class DiffItem:
     """A change, or an op that is as before, with the bodies that have it alike."""
 
     bodies: tuple[str, ...]
@@ -61,7 +69,7 @@ class Item:
 def draw(diff: StepDiff | WorkloadDiff, phase: str) -> Canvas:
     """The picture."""
     steps = _steps(diff, phase)
-    title = " → ".join(dict.fromkeys(wording.subject(s) for s in (diff.before, diff.after)))
+    title = " → ".join(dict.fromkeys(wording.model_on_devices(s) for s in (diff.before, diff.after)))
     title += "" if "→" in title else ": before → after"
     canvas = new_canvas(title)
     y = 0.0
@@ -69,7 +77,9 @@ def draw(diff: StepDiff | WorkloadDiff, phase: str) -> Canvas:
         y = _Panel(canvas, step, f"d{number}_").draw(name, y) - _GAP
     if isinstance(diff, WorkloadDiff):
         _answers(canvas, diff, y)
-        said = [(10.0, f"{name}: {words}" if name else words, INK) for name, words in diffview.head(diff)]
+        said = [
+            (10.0, f"{name}: {words}" if name else words, INK) for name, words in diffview.head_lines(diff)
+        ]
     else:
         said = [(10.0, wording.plain(words), INK) for words in diff.basis.words()]
     bounds = {str(p.bound) for _, s in steps for c in s.changes for p in c.after}
@@ -87,14 +97,16 @@ def _steps(diff: StepDiff | WorkloadDiff, phase: str) -> list[tuple[str, StepDif
     known = dict(diff.phases)
     if phase != "both" and phase not in known:
         raise InputError(f"phase: this difference has no {phase} step; draw its {' or '.join(known)}")
-    return [(diffview.titled(diff, n, s), s) for n, s in known.items() if phase in (n, "both")]
+    return [(diffview.phase_title(diff, n, s), s) for n, s in known.items() if phase in (n, "both")]
 
 
-def items_of(step: StepDiff) -> list[Item]:
+def items_of(step: StepDiff) -> list[DiffItem]:
     """All changes and what is as before, in the order of the second program."""
     at = _order(step)
-    changed = [Item(of, change) for of, change in folded(step.changes)]
-    alike = [Item(of, change, True) for of, change in folded([Change((p,), (p,)) for p in step.same])]
+    changed = [DiffItem(of, change) for of, change in fold_changes(step.changes)]
+    alike = [
+        DiffItem(of, change, True) for of, change in fold_changes([Change((p,), (p,)) for p in step.same])
+    ]
     return sorted((*changed, *alike), key=lambda item: at(item.change))
 
 
@@ -103,7 +115,7 @@ def _order(step: StepDiff) -> Any:
     orders: list[dict[str, int]] = []
     for report in (step.before, step.after):
         names = (
-            key(op.name.removeprefix(report.program.prefix(report.program.entries[op.stage])), "").path
+            op_key(op.name.removeprefix(report.program.prefix(report.program.entries[op.stage])), "").path
             for op in report.work
         )
         orders.append({name: i for i, name in enumerate(dict.fromkeys(names))})
@@ -157,10 +169,10 @@ class _Panel:
         self.count += 1
         return f"{self.ids}{what}{self.count}"
 
-    def _time(self, part: Part) -> float:
+    def _time(self, part: OpTotal) -> float:
         return float(part.time_s)
 
-    def _body(self, into: Any, bodies: tuple[str, ...], items: Sequence[Item], top: float) -> float:
+    def _body(self, into: Any, bodies: tuple[str, ...], items: Sequence[DiffItem], top: float) -> float:
         """The items of some bodies in their frame."""
         if not bodies[0]:
             return self._items(into, items, top)
@@ -178,7 +190,7 @@ class _Panel:
             self.canvas.frame(inner, Area(self._middle - half, top, self._middle + half, y - 8), SECTION)
         return y - 8
 
-    def _items(self, into: Any, items: Sequence[Item], top: float) -> float:
+    def _items(self, into: Any, items: Sequence[DiffItem], top: float) -> float:
         y = top
         for same, run in groupby(items, lambda item: item.same):
             if same:
@@ -201,7 +213,7 @@ class _Panel:
         first, *more = (font(line, 9, MUTED) for line in words)
         rows = [two(14.0, first, font(time, 10, MUTED, bold=True), inner, second)]
         rows += [one(12.0, line, inner) for line in more]
-        paint = Paint("#ffffff", "#b6c2d2", MUTED, "rounded,filled,dotted")
+        paint = BoundColors("#ffffff", "#b6c2d2", MUTED, "rounded,filled,dotted")
         return tile_of(self._id("same"), rows, inner, paint, f"as before, {time}")
 
     def _change(self, into: Any, change: Change, top: float) -> float:
@@ -211,7 +223,7 @@ class _Panel:
         new = [self._tile(p, RIGHT, None) for p in change.after]
         if not old or not new:
             word = "gone" if old else "new"
-            empty = Paint("#ffffff", "#b6c2d2", MUTED, "rounded,filled,dotted")
+            empty = BoundColors("#ffffff", "#b6c2d2", MUTED, "rounded,filled,dotted")
             inner = RIGHT if old else LEFT
             tile = tile_of(self._id("none"), [one(14.0, font(word, 10, MUTED), inner)], inner, empty, word)
             old, new = (old or [tile]), (new or [tile])
@@ -269,7 +281,7 @@ class _Panel:
     def _signed(self, seconds: float) -> str:
         return f"+{units.time(seconds)}" if seconds > 0 else units.time(float(seconds))
 
-    def _tile(self, part: Part, inner: float, paint: Paint | None) -> Tile:
+    def _tile(self, part: OpTotal, inner: float, paint: BoundColors | None) -> Tile:
         """An op: its name and time, then its bound and bar; a replaced one on a line of its own."""
         time, of = units.time(self._time(part)), PAINT[str(part.bound)]
         drawn = paint or of
@@ -294,7 +306,9 @@ class _Panel:
     def _sum(self) -> Tile:
         """The savings on the edges, which add up to the difference of the totals."""
         step, pair = self.step, self.step.total("time_s")
-        deltas = sorted((c.figure("time_s").delta for _, c in folded(step.changes)), key=lambda d: -abs(d))
+        deltas = sorted(
+            (c.figure("time_s").delta for _, c in fold_changes(step.changes)), key=lambda d: -abs(d)
+        )
         terms = [self._signed(float(d)) for d in deltas if d]
         said = (
             " ".join([*terms, "=", self._signed(float(pair.delta or 0))])
@@ -302,7 +316,7 @@ class _Panel:
             else "nothing changes in time"
         )
         inner = _ACROSS - 2 * INSET
-        moved = Pair(
+        moved = FigurePair(
             *(sum(getattr(r, n) for n in ("read_bytes", "write_bytes")) for r in (step.before, step.after))
         )
         over = (
@@ -314,7 +328,7 @@ class _Panel:
             f"time {over} {_arrow(pair, units.time)} ({_share(pair)}): the edges add up",
             said,
             f"read and written {_arrow(moved, units.bytes)} ({_share(moved)})",
-            diffview.memory(step),
+            diffview.memory_rows(step),
         ]
         rows = []
         for i, text in enumerate(texts):
@@ -324,11 +338,11 @@ class _Panel:
         return tile_of(self._id("sum"), rows, inner, PLAIN, "\n".join(texts))
 
 
-def _arrow(pair: Pair, unit: Any) -> str:
+def _arrow(pair: FigurePair, unit: Any) -> str:
     return " → ".join(dict.fromkeys("–" if v is None else unit(v) for v in pair))
 
 
-def _share(pair: Pair) -> str:
+def _share(pair: FigurePair) -> str:
     """How much of the figure before it grew."""
     found = diffview.share(pair)
     return "as before" if found == "=" else found
@@ -338,7 +352,7 @@ def _answers(canvas: Canvas, diff: WorkloadDiff, top: float) -> None:
     """What a user sees of both, in a strip."""
     inner = (_ACROSS - 2 * INSET) / 3
     cell = partial(_answer, inner=inner)
-    answers = [row for row in diffview.answers(diff) if row[1] != "–" or row[2] != "–"]
+    answers = [row for row in diffview.answer_rows(diff) if row[1] != "–" or row[2] != "–"]
     rows = []
     for start in range(0, len(answers), 3):
         shown = answers[start : start + 3]

@@ -21,19 +21,19 @@ from itertools import pairwise
 from math import ceil
 from typing import Any, NamedTuple
 
-from llmir.backends.compare.diff import Part
+from llmir.backends.compare.diff import OpTotal
 from llmir.backends.export import units, wording
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.tensor import Tensor
 
-from .outline import Box, Inlet, Outline, Stage
+from .outline import Box, Inlet, StageOutline, StepOutline
 
 FONT = "Helvetica,Arial,sans-serif"
 INK, MUTED, FAINT = "#0f172a", "#64748b", "#e2e8f0"
 
 
 @dataclass(frozen=True)
-class Paint:
+class BoundColors:
     """The colours of a bound: fill, saturated border and bar, and text; and how its boxes are drawn."""
 
     fill: str
@@ -41,19 +41,19 @@ class Paint:
     ink: str
     style: str = "rounded,filled"
 
-    def tinted(self, other: Paint) -> Paint:
+    def tinted(self, other: BoundColors) -> BoundColors:
         """With the border of another."""
-        return Paint(self.fill, other.line, other.ink, self.style)
+        return BoundColors(self.fill, other.line, other.ink, self.style)
 
 
 PAINT = {
-    "memory": Paint("#e8f0fb", "#2f6db5", "#1c4a86"),
-    "compute": Paint("#fdece3", "#d1602c", "#9a3b12"),
-    "network": Paint("#f1e9fa", "#7a4bb0", "#5a2d8c"),
-    "overhead": Paint("#f3f4f6", "#9aa3af", "#4b5563"),
-    "bubble": Paint("#ffffff", "#9aa3af", "#4b5563", "rounded,filled,dashed"),
+    "memory": BoundColors("#e8f0fb", "#2f6db5", "#1c4a86"),
+    "compute": BoundColors("#fdece3", "#d1602c", "#9a3b12"),
+    "network": BoundColors("#f1e9fa", "#7a4bb0", "#5a2d8c"),
+    "overhead": BoundColors("#f3f4f6", "#9aa3af", "#4b5563"),
+    "bubble": BoundColors("#ffffff", "#9aa3af", "#4b5563", "rounded,filled,dashed"),
 }
-PLAIN = Paint("#ffffff", "#94a3b8", INK)
+PLAIN = BoundColors("#ffffff", "#94a3b8", INK)
 
 # Advance widths of DejaVu Sans, the widest of the usual sans-serif fonts, in thousandths of the size.
 _WIDTHS = {
@@ -88,7 +88,7 @@ def fit(text: str, size: float, limit: float, *, bold: bool = False) -> str:
     return f"{text}…"
 
 
-def escape(text: str) -> str:
+def escape_xml(text: str) -> str:
     """Text as an XML document may hold it, on one line."""
     line = " ".join(text.split())
     return html.escape(_shown(line)).replace("\\", "\\\\")  # a single `\N` would become the node's name
@@ -96,7 +96,7 @@ def escape(text: str) -> str:
 
 def font(text: str, size: float, color: str = INK, *, bold: bool = False) -> str:
     """A run of text."""
-    text = escape(text) or "&#160;"  # dot takes no empty run
+    text = escape_xml(text) or "&#160;"  # dot takes no empty run
     inner = f"<B>{text}</B>" if bold else text
     return f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{inner}</FONT>'
 
@@ -191,7 +191,7 @@ class Tile:
     rows: tuple[str, ...]
     wide: float
     high: float
-    paint: Paint
+    paint: BoundColors
     tip: str = ""
     inset: float = 0.0  # between its right edge and the end of text that is aligned there
 
@@ -256,26 +256,26 @@ class Canvas:
             color=tile.paint.line,
             fillcolor=tile.paint.fill,
             style=tile.paint.style,
-            tooltip=_said(tile.tip),
+            tooltip=_tooltip(tile.tip),
         )
         return at
 
     def frame(self, into: Any, at: Area, style: Mapping[str, str], tip: str = "") -> None:
         """Say that `into`, a subgraph, is a frame there."""
         bb = f"{at.left:.1f},{at.bottom:.1f},{at.right:.1f},{at.top:.1f}"
-        into.attr(bb=bb, label="", tooltip=_said(tip), **style)
+        into.attr(bb=bb, label="", tooltip=_tooltip(tip), **style)
 
     def wire(self, tail: str, head: str, corners: Sequence[Point], tip: str = "", **style: str) -> None:
         """Draw an edge along corners; its arrow is at the last."""
         bare = style.get("arrowhead") == "none"
-        self.graph.edge(tail, head, pos=spline(corners, bare=bare), tooltip=_said(tip), **style)
+        self.graph.edge(tail, head, pos=spline(corners, bare=bare), tooltip=_tooltip(tip), **style)
 
     def words(self, id: str, content: str, wide: float, high: float, middle: float, top: float) -> None:
         """Text alone."""
         self.tile(Tile(id, (content,), wide, high, _BARE), middle, top)
 
 
-def _said(tip: str) -> str:
+def _tooltip(tip: str) -> str:
     """A tooltip: always text, never markup; a blank one hides that of the frame around."""
     import graphviz
 
@@ -283,7 +283,7 @@ def _said(tip: str) -> str:
     return text
 
 
-_BARE = Paint("transparent", "transparent", "", "filled")
+_BARE = BoundColors("transparent", "transparent", "", "filled")
 
 
 def stack(
@@ -352,7 +352,7 @@ _GAP, _NARROWEST, _WIDEST = 14.0, 240.0, 272.0
 INSET = 13
 
 
-def op_tile(outline: Outline, box: Box, inner: float, *, full: bool = False) -> Tile:
+def op_tile(outline: StepOutline, box: Box, inner: float, *, full: bool = False) -> Tile:
     """A tile with text `inner` points wide; `full` says its weights and caches too."""
     time, percent = units.time(float(box.cost.time_s)), units.percent(outline.share(box.total_s))
     paint = PAINT[str(box.cost.bound)]
@@ -369,7 +369,7 @@ def op_tile(outline: Outline, box: Box, inner: float, *, full: bool = False) -> 
         *(one(12, font(line, _SMALL, _DETAIL), inner) for line in details(box)),
         *(
             one(12, font(line, _SMALL, _DETAIL), inner)
-            for line in (_held(outline, box, inner) if full else ())
+            for line in (_storage_lines(outline, box, inner) if full else ())
         ),
     ]
     return tile_of(box.id, lines, inner, paint, tip(outline, box))
@@ -378,7 +378,7 @@ def op_tile(outline: Outline, box: Box, inner: float, *, full: bool = False) -> 
 Line = tuple[float, str]  # of a tile: its height, and its cells in two columns
 
 
-def tile_of(id: str, lines: Sequence[Line], inner: float, paint: Paint, said: str = "") -> Tile:
+def tile_of(id: str, lines: Sequence[Line], inner: float, paint: BoundColors, said: str = "") -> Tile:
     """A tile of lines over `inner` points."""
     rows = []
     for high, cells in lines:
@@ -405,7 +405,7 @@ def across(high: float, content: str, attributes: str = "") -> Line:
     return high, f'<TD COLSPAN="2" {attributes}>{content}</TD>'
 
 
-def inlet_tile(outline: Outline, inlet: Inlet) -> Tile:
+def inlet_tile(outline: StepOutline, inlet: Inlet) -> Tile:
     """A pill that says the name, shape, type and bytes of a value."""
     name, *more = wrapped(inlet.name, 10, _WIDEST - 10, _WIDEST - 10, bold=True)
     shape = shape_words(outline, inlet.type)
@@ -419,7 +419,7 @@ def inlet_tile(outline: Outline, inlet: Inlet) -> Tile:
     return tile_of(inlet.id, lines, wide, PLAIN, f"{inlet.name}: {shape}")
 
 
-def shape_words(outline: Outline, type: Tensor) -> str:
+def shape_words(outline: StepOutline, type: Tensor) -> str:
     """What a rank has of a value: `8 × 1 × 4096 bf16, 65.5 kB`."""
     if type not in outline.shapes:
         at, mine = outline.report.at, type.local(outline.report.program.mesh)
@@ -428,7 +428,7 @@ def shape_words(outline: Outline, type: Tensor) -> str:
     return outline.shapes[type]
 
 
-def inner_width(outline: Outline, *, full: bool = False) -> float:
+def inner_width(outline: StepOutline, *, full: bool = False) -> float:
     """Points that the text of the widest box takes, within reason; with words on edges, all that there is."""
     needed = [_WIDEST if full else _NARROWEST]
     for box in outline.boxes:
@@ -458,7 +458,7 @@ def details(box: Box) -> list[str]:
     return [" · ".join(words) or nothing, *([box.note] if box.note else [])]
 
 
-def _held(outline: Outline, box: Box, inner: float) -> list[str]:
+def _storage_lines(outline: StepOutline, box: Box, inner: float) -> list[str]:
     """A line for each weight and cache, two where it is long."""
     found = []
     for held in box.held:
@@ -470,13 +470,13 @@ def _held(outline: Outline, box: Box, inner: float) -> list[str]:
     return found
 
 
-def tip(outline: Outline, box: Box) -> str:
+def tip(outline: StepOutline, box: Box) -> str:
     """What a pointer over an op says below its path: its equation, and its figures with their basis."""
     cost = box.cost
     often = f" × {box.times} = {units.time(box.total_s)}" if box.times > 1 else ""
     share = f"{units.percent(outline.share(box.total_s))} of the step"
     lines = [f"{box.op.opcode}: {box.equation}"] if box.op else []
-    lines.append(f"{units.time(float(cost.time_s))}{wording.within(cost.error)}{often}, {share}")
+    lines.append(f"{units.time(float(cost.time_s))}{wording.error_band(cost.error)}{often}, {share}")
     if box.op:
         lines.append(f"bound: {cost.bound} · ideal {units.time(float(cost.ideal_time_s))}")
         lines.append(f"{units.flops(float(cost.flops))} · {units.intensity(float(cost.intensity))}")
@@ -489,7 +489,7 @@ def tip(outline: Outline, box: Box) -> str:
     return "\n".join([*lines, *([box.note] if box.note else [])])
 
 
-def tip_of(part: Part) -> str:
+def tip_of(part: OpTotal) -> str:
     """What a pointer over an op of a difference says; figures are of all its runs."""
     lines = [
         f"{part.name} ({part.opcode}) × {part.repeat}",
@@ -502,22 +502,22 @@ def tip_of(part: Part) -> str:
     return "\n".join([*lines, f"basis: {part.basis}"])
 
 
-_DARK = Paint("#ffffff", "#475569", INK)
+_DARK = BoundColors("#ffffff", "#475569", INK)
 _SHARE = 0.3  # of a line, for its bar
 
 
-class Term(NamedTuple):
+class SumTerm(NamedTuple):
     """A summand: its words, its value, and its colours."""
 
     words: str
     value: float
-    paint: Paint
+    paint: BoundColors
 
 
 def sum_tile(
     id: str,
     title: str,
-    terms: Sequence[Term],
+    terms: Sequence[SumTerm],
     whole: float,
     unit: Callable[[float], str],
     inner: float,
@@ -557,7 +557,7 @@ def _bar(start: float, value: float, whole: float, long: int, color: str) -> str
     return table([cells])
 
 
-def step_terms(outline: Outline) -> list[Term]:
+def step_terms(outline: StepOutline) -> list[SumTerm]:
     """What the step's time is the sum of: layers, other ops and overhead, or the stages on its way."""
     report = outline.report
     if len(report.stages) > 1:
@@ -566,46 +566,48 @@ def step_terms(outline: Outline) -> list[Term]:
         slowest = max(range(len(times)), key=times.__getitem__)
         if more := report.program.micro_batches - 1:
             words = f"{more} × stage {slowest}, slowest"
-            found.append(Term(words, more * times[slowest], PAINT["memory"]))
+            found.append(SumTerm(words, more * times[slowest], PAINT["memory"]))
         return found
     found, rest = [], 0.0
     for section in outline.sections:
         if section.prefix:
             most = max(section.boxes, key=lambda b: b.total_s)
             found.append(
-                Term(f"{section.title} {section.count}", section.total_s, PAINT[str(most.cost.bound)])
+                SumTerm(f"{section.title} {section.count}", section.total_s, PAINT[str(most.cost.bound)])
             )
         else:
             rest += section.total_s
     only = outline.sections[0].boxes if len(outline.sections) == 1 and not found else ()
     if only:
-        found = [Term(b.name, b.total_s, PAINT[str(b.cost.bound)]) for b in only[:12]]
+        found = [SumTerm(b.name, b.total_s, PAINT[str(b.cost.bound)]) for b in only[:12]]
         rest = sum(b.total_s for b in only[12:])
     if rest:
-        found.append(Term("other ops", rest, _DARK))
+        found.append(SumTerm("other ops", rest, _DARK))
     overheads = [b for stage in outline.stages for b in stage.overheads]
-    return [*found, *(Term(b.name, b.total_s, PAINT["overhead"]) for b in overheads)]
+    return [*found, *(SumTerm(b.name, b.total_s, PAINT["overhead"]) for b in overheads)]
 
 
-def _stage_term(outline: Outline, stage: Stage) -> Term:
+def _stage_term(outline: StepOutline, stage: StageOutline) -> SumTerm:
     each = float(outline.report.stages[stage.numbers[0]].time_s)
     most = max(stage.boxes, key=lambda b: b.total_s if b.op else 0.0)
     count = len(stage.numbers)
-    return Term(stage_name(stage), count * each, PAINT[str(most.cost.bound)])
+    return SumTerm(stage_name(stage), count * each, PAINT[str(most.cost.bound)])
 
 
-def stage_name(stage: Stage) -> str:
+def stage_name(stage: StageOutline) -> str:
     """`stage 0`, or `stages 1–2`."""
     first, last = stage.numbers[0], stage.numbers[-1]
     return f"stage {first}" if first == last else f"stages {first}–{last}"
 
 
-def step_tile(outline: Outline, id: str, inner: float) -> Tile:
+def step_tile(outline: StepOutline, id: str, inner: float) -> Tile:
     """The step's time as a sum."""
     report = outline.report
     time = float(report.time_s)
     terms = step_terms(outline)
-    title = f"step {units.time(time)}{wording.within(report.error)} = {'sum' if len(terms) > 1 else 'all'} of"
+    title = (
+        f"step {units.time(time)}{wording.error_band(report.error)} = {'sum' if len(terms) > 1 else 'all'} of"
+    )
     below = ["first micro-batch, then the others"] if len(report.stages) > 1 else []
     below += [f"{name} {value}" for name, value in wording.pipeline_lines(report)[1:]]
     return sum_tile(
@@ -613,7 +615,9 @@ def step_tile(outline: Outline, id: str, inner: float) -> Tile:
     )
 
 
-def memory_tile(outline: Outline, id: str, inner: float, capacity: float, stage: int | None = None) -> Tile:
+def memory_tile(
+    outline: StepOutline, id: str, inner: float, capacity: float, stage: int | None = None
+) -> Tile:
     """What a rank holds at the fullest moment, of one stage, or of the fullest."""
     rows = outline.report.stages
     row = rows[stage] if stage is not None else max(rows, key=lambda r: float(r.peak_memory_bytes))
@@ -624,7 +628,7 @@ def memory_tile(outline: Outline, id: str, inner: float, capacity: float, stage:
         ("KV cache", float(row.kv_cache_bytes)),
         ("activations", transient),
     )
-    terms = [Term(words, value, _DARK) for words, value in held if value]
+    terms = [SumTerm(words, value, _DARK) for words, value in held if value]
     over = "" if peak <= capacity else ": does not fit"
     title = f"memory {units.bytes(peak)} of {units.bytes(capacity)}{over}"
     return sum_tile(id, title, terms, max(capacity, peak), units.bytes, inner)

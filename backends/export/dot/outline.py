@@ -96,7 +96,7 @@ def scopes(program: Program, *, unrolled: bool) -> list[Scope]:
 
 
 @dataclass(frozen=True)
-class Held:
+class OpTensor:
     """A weight or cache that an op reads or writes: its role, its name and what a rank has of it."""
 
     role: str
@@ -117,7 +117,7 @@ class Box:
     op: Op | None = None
     results: tuple[Tensor, ...] = ()
     equation: str = ""
-    held: tuple[Held, ...] = ()
+    held: tuple[OpTensor, ...] = ()
 
     @property
     def name(self) -> str:
@@ -141,7 +141,7 @@ class Box:
 
 
 @dataclass(frozen=True, eq=False)
-class Section:
+class LayerSection:
     """Ops in schedule order that lie in one layer, or (`prefix` empty) around the layers.
 
     `folded` are the full paths of the layers that it stands for, those of the `stages` alike among them;
@@ -213,9 +213,9 @@ class Section:
         return {name: tuple(b for b in self.boxes if b.group == name) for name in names}
 
 
-def gathered(sections: Sequence[Section]) -> Iterator[Section]:
+def unique_bodies(sections: Sequence[LayerSection]) -> Iterator[LayerSection]:
     """Each body once, where some lie in several places of a pattern; as they are where none does."""
-    found: dict[object, list[Section]] = {}
+    found: dict[object, list[LayerSection]] = {}
     for section in sections:
         ops = (b.likeness[:-1] for b in section.boxes)  # but how often the step runs each
         found.setdefault((section.body, *ops) if section.body else section, []).append(section)
@@ -232,7 +232,7 @@ def gathered(sections: Sequence[Section]) -> Iterator[Section]:
         yield replace(first, boxes=boxes, folded=folded, places=places if first.body else 1)
 
 
-def grouped(boxes: Iterable[Box]) -> tuple[Box, ...]:
+def group_norms(boxes: Iterable[Box]) -> tuple[Box, ...]:
     """The boxes with each norm put to the part of the layer that it prepares."""
     found: list[Box] = []
     following = ""
@@ -243,10 +243,10 @@ def grouped(boxes: Iterable[Box]) -> tuple[Box, ...]:
     return tuple(reversed(found))
 
 
-def folded(sections: Iterable[Section]) -> Iterator[Section]:
+def fold_sections(sections: Iterable[LayerSection]) -> Iterator[LayerSection]:
     """Runs of equal layers as one section each."""
 
-    def likeness(section: Section) -> object:
+    def likeness(section: LayerSection) -> object:
         stem = re.sub(r"(^|\.)\d+$", r"\1", section.prefix)
         return (stem, *(b.likeness for b in section.boxes))
 
@@ -257,12 +257,12 @@ def folded(sections: Iterable[Section]) -> Iterator[Section]:
         yield replace(first, boxes=boxes, folded=(*first.folded, *(p for s in others for p in s.folded)))
 
 
-def over_stages(
-    stages: Iterable[tuple[Section, ...]],
-) -> Iterator[tuple[tuple[int, ...], tuple[Section, ...]]]:
+def fold_stages(
+    stages: Iterable[tuple[LayerSection, ...]],
+) -> Iterator[tuple[tuple[int, ...], tuple[LayerSection, ...]]]:
     """Pipeline stages in a row that do alike, as one: their numbers, and the sections of the first."""
 
-    def likeness(numbered: tuple[int, tuple[Section, ...]]) -> object:
+    def likeness(numbered: tuple[int, tuple[LayerSection, ...]]) -> object:
         return [(s.likeness, *(b.times for b in s.boxes)) for s in numbered[1]]
 
     for _, run in groupby(enumerate(stages), likeness):
@@ -301,7 +301,7 @@ class Inlet:
 
 
 @dataclass(frozen=True)
-class Link:
+class DataEdge:
     """Dataflow from one box or inlet to another: `values` by name, each as the program has it.
 
     `like` says that the head's result has the type of one of them.
@@ -314,12 +314,12 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class StageOutline:
     """Pipeline stages that do alike, by their numbers, the layers of the first, and what each does."""
 
     numbers: tuple[int, ...]
     layers: str
-    sections: tuple[Section, ...]
+    sections: tuple[LayerSection, ...]
     overheads: tuple[Box, ...]
 
     @property
@@ -330,13 +330,13 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
+class StepOutline:
     """All that is drawn of one step."""
 
     report: Report
-    stages: tuple[Stage, ...]
+    stages: tuple[StageOutline, ...]
     inlets: tuple[Inlet, ...]
-    links: tuple[Link, ...]
+    links: tuple[DataEdge, ...]
 
     @cached_property
     def shapes(self) -> dict[Tensor, str]:
@@ -344,7 +344,7 @@ class Outline:
         return {}
 
     @cached_property
-    def sections(self) -> tuple[Section, ...]:
+    def sections(self) -> tuple[LayerSection, ...]:
         """Those of all stages."""
         return tuple(section for stage in self.stages for section in stage.sections)
 
@@ -375,7 +375,7 @@ class Outline:
         flow.add_edges_from((x.tail, x.head) for x in self.links)
         return {name: i for i, name in enumerate(nx.dag_longest_path(flow))}
 
-    def role(self, link: Link) -> str:
+    def role(self, link: DataEdge) -> str:
         """`spine`, `residual` (jumps over ops of the spine to be merged unchanged in kind), or `side`."""
         gap = self.spine.get(link.head, -1) - self.spine.get(link.tail, len(self.spine))
         if gap == 1:
@@ -398,13 +398,13 @@ def pattern(program: Program) -> str:
     return "" if alike or len(program.entries) > 1 else words(program.entries[0])
 
 
-def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
+def outline(report: Report, ids: str, *, unrolled: bool = False) -> StepOutline:
     """The outline of a step; node names begin with `ids`. Equal layers are folded, or all `unrolled`."""
     program = report.program
     costs = {op.name: op for op in report.work}
     entries = scopes(program, unrolled=unrolled)
     places: list[tuple[Scope, Node]] = []
-    stages: list[tuple[Section, ...]] = []
+    stages: list[tuple[LayerSection, ...]] = []
     for entry in entries:
         boxes = []
         for scope, node in entry.ops():
@@ -414,14 +414,14 @@ def outline(report: Report, ids: str, *, unrolled: bool = False) -> Outline:
             _section(path, tuple(run), program)
             for path, run in groupby(boxes, lambda b: b.path.rpartition(".")[0])
         )
-        stages.append(tuple(runs) if unrolled else tuple(gathered(list(folded(runs)))))
-    alike = (((i,), sections) for i, sections in enumerate(stages)) if unrolled else over_stages(stages)
+        stages.append(tuple(runs) if unrolled else tuple(unique_bodies(list(fold_sections(runs)))))
+    alike = (((i,), sections) for i, sections in enumerate(stages)) if unrolled else fold_stages(stages)
     found = tuple(
-        Stage(numbers, _layers(program, numbers), sections, tuple(_overheads(report, numbers, ids)))
+        StageOutline(numbers, _layers(program, numbers), sections, tuple(_overheads(report, numbers, ids)))
         for numbers, sections in alike
     )
     inlets, links = _links(tuple(s for stage in found for s in stage.sections), places, ids)
-    return Outline(report, found, inlets, links)
+    return StepOutline(report, found, inlets, links)
 
 
 def _layers(program: Program, numbers: tuple[int, ...]) -> str:
@@ -449,16 +449,16 @@ def _box(name: str, scope: Scope, node: Node, cost: OpCost, unrolled: bool) -> B
         node.op,
         node.results,
         str(node.op.equation(types)),
-        tuple(_held(scope, node)),
+        tuple(_stored_operands(scope, node)),
     )
 
 
-def _held(scope: Scope, node: Node) -> Iterator[Held]:
+def _stored_operands(scope: Scope, node: Node) -> Iterator[OpTensor]:
     """The weights and caches among the operands of an op."""
     for value in dict.fromkeys(node.operands):
         op = scope.graph[value.node].op
         if op.source and op.role != "activation":
-            yield Held(op.role, value.node, scope.graph.type(value).local(scope.program.mesh))
+            yield OpTensor(op.role, value.node, scope.graph.type(value).local(scope.program.mesh))
 
 
 def _overheads(report: Report, numbers: tuple[int, ...], ids: str) -> Iterator[Box]:
@@ -488,12 +488,12 @@ def _note(report: Report, row: OpCost) -> str:
     return " · ".join(parts)
 
 
-def _section(path: str, boxes: tuple[Box, ...], program: Program) -> Section:
+def _section(path: str, boxes: tuple[Box, ...], program: Program) -> LayerSection:
     stage, _, inside = path.partition(".")
     prefix = path if len(program.entries) == 1 or stage not in program.entries else inside
     nest, body = _nest(program, path) if prefix else ((), "")
-    own = grouped(boxes) if prefix else boxes
-    return Section(prefix, own, (path,), program.micro_batches, nest=nest, body=body)
+    own = group_norms(boxes) if prefix else boxes
+    return LayerSection(prefix, own, (path,), program.micro_batches, nest=nest, body=body)
 
 
 def _nest(program: Program, path: str) -> tuple[tuple[int, ...], str]:
@@ -512,7 +512,7 @@ def _nest(program: Program, path: str) -> tuple[tuple[int, ...], str]:
 
 
 @dataclass(frozen=True)
-class _Use:
+class _Operand:
     """An operand of a drawn op: the path of its producer, and what the op's graph calls it."""
 
     head: Box
@@ -522,29 +522,29 @@ class _Use:
     type: Tensor
 
 
-def _uses(places: Iterable[tuple[Scope, Node]], drawn: dict[str, Box]) -> Iterator[_Use]:
+def _uses(places: Iterable[tuple[Scope, Node]], drawn: dict[str, Box]) -> Iterator[_Operand]:
     """All operands but weights and caches, without those of layers that are folded away."""
     for scope, node in places:
         path = scope.path + node.name
         if drawn[path].path == path:
             for value in node.operands:
                 if origin := scope.origin(value):
-                    yield _Use(drawn[path], *origin, str(value)[1:], scope.graph.type(value))
+                    yield _Operand(drawn[path], *origin, str(value)[1:], scope.graph.type(value))
 
 
 def _links(
-    sections: tuple[Section, ...], places: list[tuple[Scope, Node]], ids: str
-) -> tuple[tuple[Inlet, ...], tuple[Link, ...]]:
+    sections: tuple[LayerSection, ...], places: list[tuple[Scope, Node]], ids: str
+) -> tuple[tuple[Inlet, ...], tuple[DataEdge, ...]]:
     """Dataflow; what enters a layer, or the program, from outside goes through an inlet."""
     drawn = {f"{p}.{b.name}" if p else b.path: b for s in sections for b in s.boxes for p in s.folded}
     home = {b.id: s for s in sections for b in s.boxes}
     inlets: dict[tuple[str, str], Inlet] = {}
-    links: dict[tuple[str, str], Link] = {}
+    links: dict[tuple[str, str], DataEdge] = {}
 
-    def link(tail: str, head: str, use: _Use, like: bool) -> None:
-        known = links.get((tail, head)) or Link(tail, head)
+    def link(tail: str, head: str, use: _Operand, like: bool) -> None:
+        known = links.get((tail, head)) or DataEdge(tail, head)
         values = tuple(dict.fromkeys((*known.values, (use.value, use.type))))
-        links[tail, head] = Link(tail, head, values, known.like or like)
+        links[tail, head] = DataEdge(tail, head, values, known.like or like)
 
     before = {below.id: above for above, below in pairwise(sections)}
     for use in _uses(places, drawn):

@@ -17,15 +17,15 @@ from llmir.backends.request.workload import Workload
 from llmir.backends.step.report import Report
 from llmir.base.arguments import choice
 from llmir.base.errors import InputError, OutputError
-from llmir.base.formats import exported, exporter, format_of, suffixes
+from llmir.base.formats import export, exporter, format_of, suffixes
 from llmir.base.names import plain
 
 from . import columns, diff
 from .labels import Canvas, Tile, anchors
-from .outline import Outline, outline
+from .outline import StepOutline, outline
 
 PHASES = ("encode", "prefill", "decode", "draft", "both")
-LEVELS: dict[str, Callable[[Report | Workload, Sequence[Outline]], Canvas]] = {
+LEVELS: dict[str, Callable[[Report | Workload, Sequence[StepOutline]], Canvas]] = {
     "overview": columns.draw_overview,
     "layer": columns.draw_column,
     "full": partial(columns.draw_column, full=True),
@@ -53,7 +53,7 @@ def draw(job: Job, path: str | os.PathLike[str], *, level: str = "layer", phase:
         shown = f"{plain(str(target), limit=1000)}: suffix {target.suffix!r}"
         raise InputError(f"{shown} is not one of {', '.join(suffixes(of, picture=True))}")
     try:
-        picture = exported(job, kind, level=level, phase=phase)
+        picture = export(job, kind, level=level, phase=phase)
     except NoDotError as missing:
         text = target.with_suffix(".dot")
         write(text, source(job, level=level, phase=phase))
@@ -95,7 +95,7 @@ def source(job: Job, *, level: str = "layer", phase: str = "both") -> str:
 def svg(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
     """A picture that scales."""
     canvas = _canvas(job, level, phase)
-    return anchored(titled(_render(canvas.graph, "svg")), canvas.tiles)
+    return anchored(tooltips(_render(canvas.graph, "svg")), canvas.tiles)
 
 
 @exporter("pdf", ".pdf", of=Report, picture=True)
@@ -125,7 +125,7 @@ _GROUP = re.compile(
 )
 
 
-def titled(svg: bytes) -> bytes:
+def tooltips(svg: bytes) -> bytes:
     """An SVG in which the title of each thing, which browsers show, is its tooltip and not its name.
 
     The name is its id.

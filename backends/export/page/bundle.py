@@ -19,10 +19,10 @@ from typing import Any
 from llmir.base.errors import InputError
 
 from .functions import Listing
-from .setups import Setup, Tables, choices, document
+from .setups import Setup, SetupTables, choices, document
 
 # What every set-up of a served page says, so that any two can be told apart.
-_USUAL = {"tp": 1, **dict.fromkeys(("weights", "activations", "kv", "engine", "cost"))}
+_DEFAULT_CHOICES = {"tp": 1, **dict.fromkeys(("weights", "activations", "kv", "engine", "cost"))}
 
 
 def answer(setup: Setup, asked: str) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def answer(setup: Setup, asked: str) -> dict[str, Any]:
     if setup.why or setup.program is None:
         raise InputError(setup.why)
     listing = Listing()
-    tables = Tables(listing)
+    tables = SetupTables(listing)
     values = {name: value for name, value in setup.values.items() if value is not None}
-    own = tables.setup(setup) | {"choices": answered_choices(setup), "values": values}
+    own = tables.setup(setup) | {"choices": setup_key(setup), "values": values}
     return {
         "model": setup.program.name,
         "asked": asked,
@@ -47,12 +47,12 @@ def answer(setup: Setup, asked: str) -> dict[str, Any]:
     }
 
 
-def answered_choices(setup: Setup) -> dict[str, str]:
+def setup_key(setup: Setup) -> dict[str, str]:
     """What tells a set-up apart from any other of any model."""
     assert setup.program is not None
     assert setup.model is not None
     names = {str(setup.values["hw"]): setup.model.device.name}
-    said = Setup({**_USUAL, **setup.values}, setup.program, setup.model)
+    said = Setup({**_DEFAULT_CHOICES, **setup.values}, setup.program, setup.model)
     return {"model": setup.program.name, **choices(said, names)}
 
 
@@ -71,32 +71,32 @@ def page(setups: Sequence[Setup], start: Mapping[str, int], version: str, max_si
     if len(setups) > MOST:
         raise InputError(f"{len(setups):,} set-ups; a page has {MOST} at most, leave some values out")
     told, functions = document(setups, start, version)
-    made, _ = _whole(_read("index.html"), told, "main", functions.source, _read("style.css"))
+    made, _ = _whole(_read_asset("index.html"), told, "main", functions.source, _read_asset("style.css"))
     return _sized(made, max_size, f"ask for fewer set-ups than {len(setups)}" if len(setups) > 1 else "")
 
 
-def results(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
+def result_page(told: Mapping[str, Any], max_size: int, fewer: str) -> str:
     """The page of a result, in the same shell: `told` has its views (`llmir.backends.export.page.document`).
 
     InputError where it has more bytes than `max_size`; `fewer` says what to ask for then.
     """
-    before, main, _ = _read("index.html").partition("<main")
-    _, end, after = _read("index.html").partition("</main>")
+    before, main, _ = _read_asset("index.html").partition("<main")
+    _, end, after = _read_asset("index.html").partition("</main>")
     shell = f'{before}{main} id="main" hidden>{end}{after}'
-    made, _ = _whole(shell, told, "results", "", _read("style.css") + _read("results.css"))
+    made, _ = _whole(shell, told, "results", "", _read_asset("style.css") + _read_asset("results.css"))
     return _sized(made, max_size, fewer)
 
 
-def served(setup: Setup, asked: str, start: Mapping[str, int], version: str) -> tuple[str, str]:
+def server_page(setup: Setup, asked: str, start: Mapping[str, int], version: str) -> tuple[str, str]:
     """The page of a model that was `asked` for by name, which asks its own server for others; and its policy.
 
     It runs no code but its own: set-ups come as data.
     """
     told, functions = document([setup], start, version)
-    told["setups"][0]["choices"] = answered_choices(setup)
+    told["setups"][0]["choices"] = setup_key(setup)
     told |= {"asked": asked, "sent": "set-ups come from the server that it is from"}
-    style = _read("style.css") + _read("served.css")
-    return _whole(_read("index.html"), told, "served", functions.source, style, "connect-src 'self'; ")
+    style = _read_asset("style.css") + _read_asset("served.css")
+    return _whole(_read_asset("index.html"), told, "served", functions.source, style, "connect-src 'self'; ")
 
 
 def _whole(
@@ -106,7 +106,7 @@ def _whole(
 
     It has what the page is told, the module that begins it, functions, and how it looks.
     """
-    script, opening = _script(entry), _read("open.js")
+    script, opening = _script(entry), _read_asset("open.js")
     scripts = " ".join(map(_hash, (opening, code, script)))
     policy = (
         f"default-src 'none'; script-src {scripts}; style-src {_hash(style)}; img-src data:; {more}"
@@ -144,12 +144,12 @@ def _packed(text: str) -> str:
 @lru_cache(maxsize=1)
 def _notices() -> str:
     """The licences of what others wrote, as a comment."""
-    found = re.findall(r"/\*!(.*?)\*/", _read(_BUNDLED), re.DOTALL)
+    found = re.findall(r"/\*!(.*?)\*/", _read_asset(_BUNDLED), re.DOTALL)
     return "".join(f"\n{notice.strip()}\n" for notice in found).replace("--", "- -")
 
 
 @lru_cache(maxsize=32)
-def _read(name: str) -> str:
+def _read_asset(name: str) -> str:
     folder = files(__package__)
     return (folder if name.endswith(".html") else folder.joinpath(_MADE)).joinpath(name).read_text("utf-8")
 
@@ -157,4 +157,4 @@ def _read(name: str) -> str:
 @lru_cache(maxsize=3)
 def _script(entry: str) -> str:
     """A module and those that it needs as one script, as files take no imports, after d3's part."""
-    return re.sub(r"/\*!.*?\*/\n", "", _read(_BUNDLED), flags=re.DOTALL) + _read(f"{entry}.js")
+    return re.sub(r"/\*!.*?\*/\n", "", _read_asset(_BUNDLED), flags=re.DOTALL) + _read_asset(f"{entry}.js")

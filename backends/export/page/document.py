@@ -11,48 +11,50 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmir.backends.export import wording
-from llmir.base.formats import exported
+from llmir.base.formats import export
 from llmir.base.version import __version__
 
-Told = dict[str, Any]
+Document = dict[str, Any]
 
 
-def value(given: Any) -> Any:
+def json_value(given: Any) -> Any:
     """As JSON has it: what is no number, or without end, is nothing."""
     plain = given.item() if hasattr(given, "item") else given
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-def figure(title: str, kind: str, given: Any, beside: str = "") -> Told:
+def figure(title: str, kind: str, given: Any, beside: str = "") -> Document:
     """A card of the strip."""
-    return {"title": title, "kind": kind, "value": value(given), "beside": beside}
+    return {"title": title, "kind": kind, "value": json_value(given), "beside": beside}
 
 
-def column(key: str, title: str, kind: str = "text", more: str = "", *, prose: bool = False) -> Told:
+def column(key: str, title: str, kind: str = "text", more: str = "", *, prose: bool = False) -> Document:
     """A column of a table: `key` heads it in CSV, `more` is said beside the pointer."""
     return {"key": key, "title": title, "kind": kind, "more": more or None, "prose": prose}
 
 
 def sheet(
-    title: str, columns: Sequence[Told], rows: Iterable[Sequence[Any]], *, file: str, **more: Any
-) -> Told:
+    title: str, columns: Sequence[Document], rows: Iterable[Sequence[Any]], *, file: str, **more: Any
+) -> Document:
     """A table. `choosable` rows are chosen in charts too; `wrong` has columns that miss a limit, by row."""
-    cells = [[value(cell) for cell in row] for row in rows]
+    cells = [[json_value(cell) for cell in row] for row in rows]
     told = {"kind": "sheet", "title": title, "columns": list(columns), "rows": cells, "file": file}
     return {**told, "look": "wide", "choosable": False, "wrong": {}, "note": "", **more}
 
 
-def axis(title: str, kind: str, key: str = "", **more: Any) -> Told:
+def axis(title: str, kind: str, key: str = "", **more: Any) -> Document:
     """An axis of a chart; `log` says whether it is one of powers, else the chart decides."""
     return {"title": title, "kind": kind, "key": key or None, **more}
 
 
 def point(x: Any, y: Any, row: int | None = None, words: str = "", letter: str = "") -> list[Any]:
     """A mark: what it says, and which row of tables it stands for."""
-    return [value(x), value(y), row, wording.plain(words) if words else "", letter]
+    return [json_value(x), json_value(y), row, wording.plain(words) if words else "", letter]
 
 
-def marks(title: str, x: Told, y: Told, series: Sequence[Told], *, file: str, **more: Any) -> Told:
+def marks(
+    title: str, x: Document, y: Document, series: Sequence[Document], *, file: str, **more: Any
+) -> Document:
     """A chart of lines and marks; `limits` are drawn across it, with what lies beyond."""
     told = {"kind": "marks", "title": title, "x": x, "y": y, "series": list(series), "file": file}
     return {**told, "look": "", "limits": [], "note": "", **more}
@@ -61,8 +63,8 @@ def marks(title: str, x: Told, y: Told, series: Sequence[Told], *, file: str, **
 def document(
     model: str,
     chips: Iterable[tuple[str, str]],
-    figures: Iterable[Told],
-    views: Iterable[Told],
+    figures: Iterable[Document],
+    views: Iterable[Document],
     *,
     answer: str = "",
     lines: Iterable[str] = (),
@@ -117,9 +119,9 @@ pre { overflow-x: auto }
 """
 
 
-def written(thing: object, format: str, **options: Any) -> str | bytes:
+def write_page(thing: object, format: str, **options: Any) -> str | bytes:
     """`thing` in a format, HTML as a whole page."""
-    made = exported(thing, format, **options)
+    made = export(thing, format, **options)
     return page(made) if format == "html" and isinstance(made, str) else made
 
 

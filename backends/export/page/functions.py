@@ -14,8 +14,8 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
-from llmir.backends.tape.languages import JAVASCRIPT, called
-from llmir.backends.tape.outline import names, outside
+from llmir.backends.tape.languages import JAVASCRIPT, called_functions
+from llmir.backends.tape.outline import external_names, is_external
 from llmir.backends.tape.record import Constant, Function, Tape
 
 _NAME, _TOLD, _MADE = "f", "r", "d"
@@ -25,7 +25,7 @@ globalThis.llmirFunctions = ([{}]) => {{
 AFTER = "return {{ {} }};\n}};\n"
 
 
-class Uses:
+class FunctionUses:
     """Functions, and what they ask for: `told` are the names of what the outside tells, in their order."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Uses:
         """What of the outside these ask for, by name."""
         found: set[str] = set()
         for function in functions:
-            for each in (function, *called([function])):
+            for each in (function, *called_functions([function])):
                 found |= self._used(each)
         return [name for name in self.told if name in found]
 
@@ -45,11 +45,13 @@ class Uses:
             nodes = function.tape.nodes
             operands = {n for number in function.live for n in nodes[number].of} | set(function.outputs)
             values = (nodes[n].of[0] for n in operands if nodes[n].function == "constant")
-            self._uses[function] = frozenset(chain.from_iterable(map(names, filter(outside, values))))
+            self._uses[function] = frozenset(
+                chain.from_iterable(map(external_names, filter(is_external, values)))
+            )
         return self._uses[function]
 
 
-class Functions(Uses):
+class Functions(FunctionUses):
     """Those that were added, by name: `f0`, `f1` and so on, of which equal sources have one."""
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ class Functions(Uses):
 
     def add(self, function: Function) -> str:
         """The name of a function that gives all its outputs in an array."""
-        for inner in called([function]):
+        for inner in called_functions([function]):
             self._name(inner, alone=True)
         name = self._name(function, alone=False)
         self._asked[name] = None
@@ -77,7 +79,7 @@ class Functions(Uses):
         return self._known[function]
 
     def _constant(self, value: Constant) -> str:
-        return self._variable(value.tape, value.number) if outside(value) else JAVASCRIPT.constant(value)
+        return self._variable(value.tape, value.number) if is_external(value) else JAVASCRIPT.constant(value)
 
     def _variable(self, tape: Tape, number: int) -> str:
         if (tape, number) not in self._variables:
@@ -102,7 +104,7 @@ class Functions(Uses):
         return "".join([before, *functions, AFTER.format(", ".join(self._asked))])
 
 
-class Listing(Uses):
+class Listing(FunctionUses):
     """Functions that were added, by name, of which equal ones have one list.
 
     A list is how many inputs there are, constants, what is done, and where the outputs stand. Values are
@@ -122,7 +124,7 @@ class Listing(Uses):
 
     def add(self, function: Function) -> str:
         """The name of a function that gives all its outputs."""
-        for inner in called([function]):
+        for inner in called_functions([function]):
             self._number(inner)
         return str(self._number(function))
 
@@ -148,14 +150,14 @@ class Listing(Uses):
         return [len(function.inputs), constants, done, [places[n] for n in function.outputs]]
 
     def _constant(self, value: Constant) -> Any:
-        return [self._place(value.tape, value.number)] if outside(value) else _said(value)
+        return [self._place(value.tape, value.number)] if is_external(value) else _constant_text(value)
 
     def _place(self, tape: Tape, number: int) -> int:
         """Where a value of the outside stands among them."""
         if (tape, number) not in self._places:
             function, of = tape.nodes[number]
             if function == "constant":
-                made: Any = _said(of[0])
+                made: Any = _constant_text(of[0])
             elif function == "symbol":
                 self.told.setdefault(of[0], of[0])
                 made = {"told": list(self.told).index(of[0])}
@@ -175,6 +177,6 @@ class Listing(Uses):
         return {"words": list(self._words), "outside": self._outside, "lists": lists}
 
 
-def _said(value: Constant) -> Any:
+def _constant_text(value: Constant) -> Any:
     """A constant as JSON has numbers; infinity, which it does not have, as JavaScript spells it."""
     return value if isfinite(value) else str(value).replace("inf", "Infinity")

@@ -12,12 +12,12 @@ import numpy as np
 
 from llmir.backends.export import plan as words
 from llmir.backends.export import units
-from llmir.backends.export.charts.front import BEATEN, Points, of_plans
+from llmir.backends.export.charts.front import BEATEN, FrontPoints, of_plans
 from llmir.backends.export.charts.serving import Runs, curves, furthest, height, largest, title
-from llmir.backends.export.plan import contradiction, hour
-from llmir.backends.search.plan import Candidate, Plans, PooledCandidate
+from llmir.backends.export.plan import hourly_misses, hourly_sections
+from llmir.backends.search.plan import Candidate, Plans, PoolCandidate
 
-from .document import Told, axis, column, document, figure, marks, point, sheet
+from .document import Document, axis, column, document, figure, marks, point, sheet
 
 
 def by_rate(
@@ -30,13 +30,13 @@ def by_rate(
     servers: int = 1,
     said: str = "",
     choosable: bool = False,
-) -> Told:
+) -> Document:
     """Percentiles of a latency over the rates of some runs of `servers` like theirs, with the limit.
 
     `asked` is a rate that is marked, and `said` stands below with what overload is.
     """
     found, stable = curves(of, runs, servers), servers * largest(runs)
-    series: list[Told] = []
+    series: list[Document] = []
     for shape, (stat, curve) in zip((0, 2, 1), found.items(), strict=True):
         half = curve.half.any()
         points = []
@@ -76,22 +76,22 @@ def plans(found: Plans) -> Mapping[str, Any]:
     curves, missed = _latencies(found), [] if found.best else words.misses(found)
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
-    first = [words.basis(found), *words.served(found), *words.energy(found)]
-    first += [*hour(found), *contradiction(found)]
+    first = [words.basis(found), *words.traffic_lines(found), *words.energy(found)]
+    first += [*hourly_sections(found), *hourly_misses(found)]
     return document(
         model,
-        _asked(found),
+        _objective(found),
         _figures(found),
         views,
         answer=words.answer(found),
         lines=[*first, *words.goals(found), *missed],
         basis=words.counts(found),
-        notes=[*words.assumed(found), *found.notes],
+        notes=[*words.assumptions(found), *found.notes],
         about=about,
     )
 
 
-def _asked(found: Plans) -> Iterator[tuple[str, str]]:
+def _objective(found: Plans) -> Iterator[tuple[str, str]]:
     of = found.traffic
     yield "requests/s", units.digits(of.rate)
     yield "prompt", str(of.prompt)
@@ -104,7 +104,7 @@ def _asked(found: Plans) -> Iterator[tuple[str, str]]:
     yield "decides", "cost" if found.priced else "GPUs"
 
 
-def _figures(found: Plans) -> list[Told]:
+def _figures(found: Plans) -> list[Document]:
     best = found.best
     if best is None:
         return []
@@ -121,10 +121,10 @@ def _figures(found: Plans) -> list[Told]:
     ]
 
 
-def _front(found: Plans, about: list[str], look: str) -> Told:
+def _front(found: Plans, about: list[str], look: str) -> Document:
     """Closed forms by device, and the plans of the table by their numbers."""
-    series: list[Told] = []
-    devices = [(shape, each, _Named(found, each)) for shape, each in enumerate(of_plans(found))]
+    series: list[Document] = []
+    devices = [(shape, each, _ClosedFormNames(found, each)) for shape, each in enumerate(of_plans(found))]
     for shape, each, named in devices:
         off = np.flatnonzero(~each.front)
         some = off[:: -(-off.size // BEATEN) or 1]
@@ -170,10 +170,10 @@ def _rates(each: Candidate) -> tuple[float, float]:
     return each.tokens_per_s_user, each.tokens_per_s_device
 
 
-class _Named:
+class _ClosedFormNames:
     """The closed forms of one device, in words."""
 
-    def __init__(self, found: Plans, of: Points) -> None:
+    def __init__(self, found: Plans, of: FrontPoints) -> None:
         devices = np.array([s.device.name for s in found.structures], dtype=object)[found.points.structure]
         self.found, self.of, self.numbers = found, of, np.flatnonzero(devices == of.device)
         self.fronts = np.flatnonzero(of.front)
@@ -202,14 +202,14 @@ class _Named:
         return f"{users} tokens/s a user, {gpus} a GPU"
 
 
-def _latencies(found: Plans) -> list[Told]:
+def _latencies(found: Plans) -> list[Document]:
     """TTFT and TPOT of the first plan against the rate; not of pools."""
-    from llmir.backends.export.charts.files import simulated
+    from llmir.backends.export.charts.files import plan_rates
 
     best = found.best
-    if best is None or isinstance(best, PooledCandidate):
+    if best is None or isinstance(best, PoolCandidate):
         return []
-    runs = tuple(simulated(best, found.largest_rate or 0.0))
+    runs = tuple(plan_rates(best, found.largest_rate or 0.0))
     limits = {"ttft": found.traffic.ttft, "tpot": found.traffic.tpot}
     return [
         by_rate(
@@ -225,7 +225,7 @@ def _latencies(found: Plans) -> list[Told]:
     ]
 
 
-def _table(found: Plans, whys: list[str]) -> Told:
+def _table(found: Plans, whys: list[str]) -> Document:
     """The plans that were simulated, with percentiles."""
     columns = [
         column("plan", "plan"),
@@ -259,7 +259,7 @@ def _missed(found: Plans, each: Candidate) -> Iterator[int]:
             yield 4 + len(_STATS) * i + _STATS.index(limit.of)
 
 
-def _refused(found: Plans) -> list[Told]:
+def _refused(found: Plans) -> list[Document]:
     if not found.refused:
         return []
     columns = [column("split", "split"), column("why", "why it cannot be", prose=True)]

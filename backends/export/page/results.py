@@ -10,7 +10,7 @@ from llmir.backends.cost.models import model as usual
 from llmir.backends.request.workload import Workload
 from llmir.backends.search.plan import Plans
 from llmir.backends.search.sweep import Sweep
-from llmir.backends.simulate.replications import Rates, Replications
+from llmir.backends.simulate.replications import RateSeries, Replications
 from llmir.backends.simulate.result import Simulation
 from llmir.backends.step.report import Report
 from llmir.base.arguments import integer
@@ -51,9 +51,9 @@ def workload(job: Workload, *, max_size: int | None = None) -> str:
 
 
 def _written(told: Mapping[str, Any], max_size: int | None, fewer: str) -> str:
-    from .bundle import results
+    from .bundle import result_page
 
-    return results(told, largest(max_size), fewer)
+    return result_page(told, largest(max_size), fewer)
 
 
 @exporter("page", ".html", of=Plans)
@@ -64,8 +64,8 @@ def plans(found: Plans, *, max_size: int | None = None) -> str:
     return _written(plans(found), max_size, "ask for fewer devices, types, --chunk or --batch")
 
 
-@exporter("page", ".html", of=Rates)
-def rates(found: Rates, *, max_size: int | None = None) -> str:
+@exporter("page", ".html", of=RateSeries)
+def rates(found: RateSeries, *, max_size: int | None = None) -> str:
     """Latencies against the rate with limits and overload, and a table of the rates."""
     from .serving import rates
 

@@ -10,11 +10,11 @@ import numpy as np
 from llmir.backends.export import serving as several
 from llmir.backends.export import serving as words
 from llmir.backends.export import units, wording
-from llmir.backends.export.charts.serving import course
-from llmir.backends.simulate.replications import RATES, Rates, Replications
-from llmir.backends.simulate.result import Simulation, Spread
+from llmir.backends.export.charts.serving import load_timeline
+from llmir.backends.simulate.replications import RATES, RateSeries, Replications
+from llmir.backends.simulate.result import LatencySpread, Simulation
 
-from .document import Told, axis, column, document, figure, marks, point, sheet
+from .document import Document, axis, column, document, figure, marks, point, sheet
 from .plans import by_rate
 
 _SHOWN = ("ttft", "tpot")
@@ -27,9 +27,9 @@ def _limits(run: Simulation) -> dict[str, float | None]:
     return {"ttft": run.max_ttft_s, "tpot": run.max_tpot_s}
 
 
-def rates(found: Rates) -> Mapping[str, Any]:
+def rates(found: RateSeries) -> Mapping[str, Any]:
     """All that the page of several rates is told."""
-    one, lines = several.first(found.runs[0]), list(several.rows(found))
+    one, lines = several.first_run(found.runs[0]), list(several.rows(found))
     limits = _limits(one)
     charts = [
         by_rate(f"{of.upper()} against rate", of, found.runs, limit=limits[of], choosable=True)
@@ -37,7 +37,7 @@ def rates(found: Rates) -> Mapping[str, Any]:
         if one.latencies.get(of)
     ]
     names = sorted((name for name, of in one.latencies.items() if of), key=lambda name: name not in _SHOWN)
-    stats = [f"{name}_{stat}_s" for name in names for stat in Spread._fields]
+    stats = [f"{name}_{stat}_s" for name in names for stat in LatencySpread._fields]
     columns = [
         column("rate", "requests/s", "digits"),
         column("overloaded", "overloaded", "percent" if isinstance(found.runs[0], Replications) else "yes"),
@@ -87,11 +87,11 @@ def simulation(run: Simulation) -> Mapping[str, Any]:
         charts += _over_time(run)
     columns = [
         column("figure", "latency"),
-        *(column(f"{stat}_s", stat, "time") for stat in Spread._fields),
+        *(column(f"{stat}_s", stat, "time") for stat in LatencySpread._fields),
     ]
     rows = [(words.LATENCIES[name].strip(), *of) for name, of in run.latencies.items() if of]
     what = [column("what", "what"), column("said", "how much", prose=True)]
-    did = sheet("What the server did", what, words.served(run), file="did")
+    did = sheet("What the server did", what, words.server_lines(run), file="did")
     spreads = {of: run.latencies.get(of) for of in _SHOWN}
     times = [
         figure(f"{of.upper()}, p99", "time", spread.p99, _limited(limits[of]))
@@ -113,8 +113,8 @@ def simulation(run: Simulation) -> Mapping[str, Any]:
 def _document(
     run: Simulation,
     asked: Sequence[tuple[str, str]],
-    figures: Sequence[Told],
-    views: Sequence[Told],
+    figures: Sequence[Document],
+    views: Sequence[Document],
     notes: Sequence[str],
     basis: str = "",
     about: Sequence[str] = (),
@@ -131,7 +131,7 @@ def _document(
         views,
         answer=answer.removeprefix("load: "),
         lines=lines,
-        basis=f"simulated, {wording.short_basis(run.job.prefill)}{basis}",
+        basis=f"simulated, {wording.basis_text(run.job.prefill)}{basis}",
         notes=notes,
         about=about,
     )
@@ -141,7 +141,7 @@ def _limited(limit: float | None) -> str:
     return f"limit {units.time(limit)}" if limit else ""
 
 
-def _within(run: Simulation, of: str, limit: float | None) -> Told:
+def _within(run: Simulation, of: str, limit: float | None) -> Document:
     """Which share of requests had a latency within how long."""
     seconds, spread = getattr(run, f"{of}_s")[run.warm_up :], run.latencies[of]
     times = np.quantile(seconds[np.isfinite(seconds)], _SHARES).tolist()
@@ -166,13 +166,13 @@ def _within(run: Simulation, of: str, limit: float | None) -> Told:
     )
 
 
-def _over_time(run: Simulation) -> Iterator[Told]:
+def _over_time(run: Simulation) -> Iterator[Document]:
     """What runs and what waits, and the blocks in use."""
-    found = course(run)
+    found = load_timeline(run)
     middle = ((found.edges_s[1:] + found.edges_s[:-1]) / 2).tolist()
     each = units.time(float(found.edges_s[1] - found.edges_s[0]))
 
-    def line(name: str, shape: int, values: Any) -> Told:
+    def line(name: str, shape: int, values: Any) -> Document:
         points = [point(x, y) for x, y in zip(middle, values.tolist(), strict=True)]
         return {"name": name, "shape": shape, "line": True, "bare": True, "points": points}
 
@@ -188,7 +188,7 @@ def _over_time(run: Simulation) -> Iterator[Told]:
 def replications(found: Replications) -> Mapping[str, Any]:
     """All that the page of replications is told."""
     columns = [column("figure", "latency")]
-    for stat in Spread._fields:
+    for stat in LatencySpread._fields:
         columns += [column(f"{stat}_s", stat, "time"), column(f"{stat}_half_s", "±", "time")]
     rows = [
         (words.LATENCIES[name].strip(), *(x for interval in of.values() for x in interval))

@@ -16,32 +16,32 @@ from typing import Any
 
 import networkx as nx
 
-from llmir.backends.cost.op_time import Model, Price
-from llmir.backends.cost.registry import whose
+from llmir.backends.cost.op_time import DeviceCostModel, OpTime
+from llmir.backends.cost.registry import model_source
 from llmir.backends.cost.roofline import limits
 from llmir.backends.cost.transfer import DIE, peak_key, rates
 from llmir.backends.export.dot.labels import stage_name
-from llmir.backends.export.dot.outline import Outline, Section, outline
-from llmir.backends.request.portable import Phase, RequestCode
+from llmir.backends.export.dot.outline import LayerSection, StepOutline, outline
+from llmir.backends.request.portable import PhaseFunctions, PortableRequests
 from llmir.backends.step.facts import precision
 from llmir.backends.step.report import Report
-from llmir.backends.work.network import Exchange
+from llmir.backends.work.network import NetworkLimit
 from llmir.backends.work.rows import AMOUNTS, BOUNDS, ROOFLINE, Row
 from llmir.base.errors import InputError, LlmirError
 from llmir.hw.device import Device
 from llmir.ir.core.program import Instance, Program
 
-from .functions import Functions, Listing, Uses
+from .functions import Functions, FunctionUses, Listing
 
 
-class Graphs:
+class GraphLayouts:
     """Those that were added; programs of the same ops have one, as its layout depends on no number."""
 
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}
         self.all: list[Any] = []
 
-    def add(self, phase: Phase) -> int:
+    def add(self, phase: PhaseFunctions) -> int:
         """The number of a phase's graph."""
         plan = phase.plan
         program = plan.program
@@ -53,12 +53,12 @@ class Graphs:
             report = Report(program, plan.model.device, **at, model=plan.model, phase=phase.name)
             self._known[key] = len(self.all)
             self.all.append(
-                _drawn(outline(report, ""), {op.fixed["name"]: i for i, op in enumerate(phase.ops)})
+                _drawn_sections(outline(report, ""), {op.fixed["name"]: i for i, op in enumerate(phase.ops)})
             )
         return self._known[key]
 
 
-def _drawn(of: Outline, rows: dict[str, int]) -> dict[str, Any]:
+def _drawn_sections(of: StepOutline, rows: dict[str, int]) -> dict[str, Any]:
     """Sections with their ops, each by the rows that it stands for, and links between boxes by place."""
     several = len(of.report.stages) > 1
     stages = {
@@ -81,14 +81,14 @@ def _drawn(of: Outline, rows: dict[str, int]) -> dict[str, Any]:
             and link.head in places
             and places[link.tail][0] == places[link.head][0] == number
         )
-        for rank, boxes in enumerate(layered(own)):
+        for rank, boxes in enumerate(layer_boxes(own)):
             for column, box in enumerate(boxes):
                 found[number]["ops"][box] |= {"rank": rank, "column": column, "columns": len(boxes)}
         found[number]["links"] = [list(edge) for edge in own.edges]
     return {"sections": found}
 
 
-def layered(flow: nx.DiGraph) -> list[list[int]]:
+def layer_boxes(flow: nx.DiGraph) -> list[list[int]]:
     """The boxes in rows from top to bottom, each from left to right.
 
     A box is one row below the last of those that lead to it. Rows are ordered as Graphviz's `dot` does where
@@ -111,18 +111,18 @@ def _across(flow: nx.DiGraph) -> dict[int, float]:
         return {}
 
 
-def _title(section: Section) -> str:
+def _title(section: LayerSection) -> str:
     if section.prefix:
         return section.title
     blocks = list(dict.fromkeys(box.group for box in section.boxes))
     return " and ".join(blocks[:2]) + (" …" if len(blocks) > 2 else "")
 
 
-def _count(section: Section) -> int:
+def _count(section: LayerSection) -> int:
     return section.times // section.micro_batches if section.prefix else 1
 
 
-def _ops(section: Section, rows: dict[str, int]) -> list[dict[str, Any]]:
+def _ops(section: LayerSection, rows: dict[str, int]) -> list[dict[str, Any]]:
     paths = [f"{path}." if path else "" for path in section.folded] or [""]
     found = []
     for box in section.boxes:
@@ -132,7 +132,7 @@ def _ops(section: Section, rows: dict[str, int]) -> list[dict[str, Any]]:
     return found
 
 
-def described(phase: Phase) -> list[dict[str, Any]]:
+def describe_rows(phase: PhaseFunctions) -> list[dict[str, Any]]:
     """A description of each row, in order."""
     plan = phase.plan
     nodes = {at.path: at for at in plan.program.instances() if at.node.op.runs}
@@ -142,7 +142,7 @@ def described(phase: Phase) -> list[dict[str, Any]]:
     ]
 
 
-def _op(row: Row, at: Instance, price: Price, mesh: Any) -> dict[str, Any]:
+def _op(row: Row, at: Instance, price: OpTime, mesh: Any) -> dict[str, Any]:
     types = at.graph.operand_types(at.node)
     rule = at.node.op.equation(types)
     operands = tuple(t.local(mesh) for t in types)
@@ -179,11 +179,11 @@ def _limits(device: Device, row: Row) -> list[dict[str, Any]]:
             "source": device.source(limit.constant) if device.sources else "not stated",
         }
         for limit in limits(device, row)
-        if not isinstance(limit, Exchange)
+        if not isinstance(limit, NetworkLimit)
     ]
 
 
-def _origin(price: Price) -> str:
+def _origin(price: OpTime) -> str:
     """What a kernel was fitted to; nothing of the roofline."""
     fit = getattr(getattr(price, "own", price), "fit", None)
     if fit is None:
@@ -213,7 +213,7 @@ class Setup:
 
     values: Mapping[str, Any]
     program: Program | None = None
-    model: Model | None = None
+    model: DeviceCostModel | None = None
     why: str = ""
     passes: str | None = ""
 
@@ -235,11 +235,11 @@ def _choice(axis: str, value: Any, names: Mapping[str, str]) -> str:
     return "as it is" if value is None else str(value)
 
 
-class Tables:
+class SetupTables:
     """What a page is told of set-ups; equal tables of several are one, and `functions` holds their code."""
 
     def __init__(self, functions: Functions | Listing) -> None:
-        self.functions, self.graphs = functions, Graphs()
+        self.functions, self.graphs = functions, GraphLayouts()
         self._tables: dict[str, int] = {}
         self.tables: list[Any] = []
 
@@ -247,7 +247,7 @@ class Tables:
         """One of them: its functions by name, tables by number, and facts."""
         assert setup.program is not None
         assert setup.model is not None
-        code = RequestCode(setup.program, setup.model)
+        code = PortableRequests(setup.program, setup.model)
         program, model, job = setup.program, code.model, code.job
         device = model.device
         phases = {name: self._phase(phase, code) for name, phase in code.phases.items()}
@@ -258,7 +258,7 @@ class Tables:
             "devices": program.devices,
             "capacity": device.capacity_bytes,
             "cost": model.name,
-            "whose": whose(model),
+            "whose": model_source(model),
             "engine": str(model.runs) if model.runs else None,
             "precision": {k: v for k, v in precision(program).items() if v},
             "parts": program.micro_batches,
@@ -281,7 +281,7 @@ class Tables:
             "phases": phases,
         }
 
-    def _phase(self, phase: Phase, code: RequestCode) -> dict[str, Any]:
+    def _phase(self, phase: PhaseFunctions, code: PortableRequests) -> dict[str, Any]:
         add = self.functions.add
         fixed = "name", "stage", "repeat"
         rows = [[*(op.fixed[key] for key in fixed), *op[1:]] for op in phase.ops]
@@ -294,7 +294,7 @@ class Tables:
             "counts": phase.counts,
             "rows": self._table(rows),
             "bases": [self._table([[list(base) for base in one] for one in of]) for of in bases],
-            "described": self._table(described(phase)),
+            "described": self._table(describe_rows(phase)),
             "graph": self.graphs.add(phase),
         }
 
@@ -306,7 +306,7 @@ class Tables:
         return self._tables[key]
 
 
-def _roofs(code: RequestCode) -> dict[str, Any]:
+def _roofs(code: PortableRequests) -> dict[str, Any]:
     """The device's rates: of memory, and of products in the types that are in use."""
     device = code.model.device
     peaks: dict[str, tuple[float, str]] = {}
@@ -325,7 +325,7 @@ def _roofs(code: RequestCode) -> dict[str, Any]:
     }
 
 
-def _rates(code: RequestCode, functions: Uses) -> list[dict[str, Any]]:
+def _rates(code: PortableRequests, functions: FunctionUses) -> list[dict[str, Any]]:
     """Those that its functions ask for; a link is the fastest as long as it has more than the `least`."""
     device = code.model.device
     used = functions.uses(chain.from_iterable(phase.functions for phase in code.phases.values()))
@@ -343,7 +343,7 @@ def document(
 ) -> tuple[dict[str, Any], Functions]:
     """All that the page is told, and the functions it calls. `start` is where its sliders stand."""
     functions = Functions()
-    tables = Tables(functions)
+    tables = SetupTables(functions)
     names = {str(s.values["hw"]): s.model.device.name for s in setups if s.model and "hw" in s.values}
     made: list[dict[str, Any]] = []
     for setup in setups:

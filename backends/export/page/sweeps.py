@@ -8,7 +8,7 @@ from typing import Any
 
 from llmir.backends.search.sweep import POINTS, SHARES, Sweep
 
-from .document import Told, column, document, sheet, value
+from .document import Document, column, document, json_value, sheet
 
 _TITLES = {
     "hw": "device",
@@ -47,7 +47,7 @@ def sweep(found: Sweep) -> Mapping[str, Any]:
     first = ["time_s", *_RATES]
     keys = [*axes, *first, *(name for name in known if name not in first)]
     columns = [_column(key) for key in keys]
-    cells = [[value(row[key]) for key in keys] for row in rows]
+    cells = [[json_value(row[key]) for key in keys] for row in rows]
     about = [", ".join(f"{key} {row[key]}" for key in axes) or found.model for row in rows]
     views = [_chart(found, axes, columns), sheet("Rows", columns, cells, file="rows", choosable=True)]
     return document(
@@ -78,7 +78,7 @@ def _with_rates(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **dict(zip(_RATES, (tokens, tokens / row["devices"], row["new"] / time), strict=True))}
 
 
-def _column(key: str) -> Told:
+def _column(key: str) -> Document:
     return column(key, _title(key), _kind(key), prose=key == "refused")
 
 
@@ -100,7 +100,7 @@ def _kind(key: str) -> str:
     return "whole" if key in whole else "text"
 
 
-def _chart(found: Sweep, axes: list[str], columns: list[Told]) -> Told:
+def _chart(found: Sweep, axes: list[str], columns: list[Document]) -> Document:
     """The front where structures differ and batches do, else tokens/s, or the time, along what varies."""
     structure = [name for name in axes if name not in POINTS]
     along = next((name for name in ("batch", "context", "new", *axes) if name in axes), "batch")

@@ -9,9 +9,9 @@ from llmir.backends.export import timeline as kineto
 from llmir.backends.export import units, wording
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.evaluate import BUBBLE, OVERHEAD
-from llmir.backends.step.report import Report, Slice
+from llmir.backends.step.report import Report, TimeSlice
 
-from .document import Told, column, document, sheet, value
+from .document import Document, column, document, json_value, sheet
 
 _PLACE = ("stage", "rank", "micro_batch")
 _KEYS = ("op", "fact", "path", *_PLACE, "start_s", "end_s", "live_bytes")
@@ -30,7 +30,7 @@ def timeline(job: Report | Workload, phase: str = "both") -> Mapping[str, Any]:
         ("device", f"{program.devices:,} × {job.device.name}" if program.devices > 1 else job.device.name),
         *((("split", " ".join(split)),) if (split := program.parallelism.words()) else ()),
     ]
-    times = (f"{units.time(float(step.time_s))}{wording.within(step.error)}" for step in steps)
+    times = (f"{units.time(float(step.time_s))}{wording.error_band(step.error)}" for step in steps)
     answer = "; ".join(f"{wording.step_title(step)}: {time}" for step, time in zip(steps, times, strict=True))
     how = "predicted, not recorded; slices of a stream neither overlap nor leave gaps"
     basis = f"times: {wording.cost_model(steps[0])}; {how}"
@@ -62,25 +62,25 @@ def _sums(step: Report, several: bool) -> Iterator[str]:
         yield f"{', '.join(name)} = {' + '.join(said)}"
 
 
-def _works(s: Slice) -> bool:
+def _works(s: TimeSlice) -> bool:
     return s.bound not in (BUBBLE, OVERHEAD) or s.kind != OVERHEAD
 
 
-def _engine(s: Slice) -> bool:
+def _engine(s: TimeSlice) -> bool:
     return s.kind == OVERHEAD and s.bound != BUBBLE
 
 
-def _at(s: Slice) -> tuple[int, int]:
+def _at(s: TimeSlice) -> tuple[int, int]:
     return s.stage, s.micro_batch
 
 
-def _strip(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> Told:
+def _strip(title: str, step: Report, slices: tuple[TimeSlice, ...], number: int) -> Document:
     """A strip; what is enlarged at first is a layer in the middle of the first stage."""
-    ops, told, rows = _Numbers(), _Numbers(), []
+    ops, told, rows = _FirstSeenNumbers(), _FirstSeenNumbers(), []
     for s in slices:
-        fact = told.number(tuple(value(getattr(s, name)) for name in _FACTS))
+        fact = told.number(tuple(json_value(getattr(s, name)) for name in _FACTS))
         places = [getattr(s, name) for name in _PLACE]
-        times = (float(s.start_s), float(s.end_s), value(s.live_bytes))
+        times = (float(s.start_s), float(s.end_s), json_value(s.live_bytes))
         rows.append([ops.number(s.op), fact, s.path, *places, *times])
     start, end = _layer(slices)
     depth, program = step.plan.depth, step.program
@@ -91,7 +91,7 @@ def _strip(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> 
             "name": f"stage {stage}" if depth > 1 else "step",
             "ranks": f"{ranks:,} GPU{'s' if ranks > 1 else ''}",
             "below": _below(step, stage),
-            "sends": value(sum(s.comm_bytes for s in slices if _at(s) == (stage, 0) and s.op in sends)),
+            "sends": json_value(sum(s.comm_bytes for s in slices if _at(s) == (stage, 0) and s.op in sends)),
         }
         for stage in range(depth)
     ]
@@ -115,7 +115,7 @@ def _strip(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> 
     }
 
 
-class _Numbers:
+class _FirstSeenNumbers:
     """Things by the number of their first appearance."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ def _below(step: Report, stage: int) -> str:
     return f"below them: weights {weights} + caches {caches}"
 
 
-def _layer(slices: Iterable[Slice]) -> tuple[float, float]:
+def _layer(slices: Iterable[TimeSlice]) -> tuple[float, float]:
     """From where to where the middle layer of the first stage runs; all of it where there are no layers."""
     own = [s for s in slices if s.stage == 0 and s.micro_batch == 0 and s.bound != BUBBLE]
     spans: dict[str, tuple[float, float]] = {}
@@ -146,9 +146,9 @@ def _layer(slices: Iterable[Slice]) -> tuple[float, float]:
     return float(start), float(end)
 
 
-def _table(title: str, step: Report, slices: tuple[Slice, ...], number: int) -> Told:
+def _table(title: str, step: Report, slices: tuple[TimeSlice, ...], number: int) -> Document:
     """Runs of each op together, over all stages and micro-batches."""
-    found: dict[str, list[Slice]] = {}
+    found: dict[str, list[TimeSlice]] = {}
     for s in slices:
         found.setdefault(s.op, []).append(s)
     columns = [

@@ -18,30 +18,38 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.calibrated import stand_in, within
-from llmir.backends.cost.roofline import Ideal
-from llmir.backends.cost.transfer import nearest, own
-from llmir.backends.kernels.base import KERNELS, Call, Kernel, Shape, calls, parameters, stacked
-from llmir.backends.kernels.collective import across
-from llmir.backends.silicon.rows import Array, Errors, Machines, Table, errors, group_folds, named
-from llmir.backends.silicon.tables.table import Kernels, Points
-from llmir.backends.silicon.validate.bounds import bound
+from llmir.backends.cost.calibrated import collective_within, substitute
+from llmir.backends.cost.roofline import IdealModel
+from llmir.backends.cost.transfer import device_family, nearest_fit
+from llmir.backends.kernels.base import KERNELS, Call, Kernel, Shape, kernel_calls, parameters, stack_shapes
+from llmir.backends.kernels.collective import internode_calls
+from llmir.backends.silicon.rows import (
+    Array,
+    DeviceLookup,
+    ErrorStatistics,
+    Table,
+    error_statistics,
+    group_folds,
+    kernel_source,
+)
+from llmir.backends.silicon.tables.table import KernelTable, TablePoints
+from llmir.backends.silicon.validate.bounds import lower_bound
 from llmir.backends.tape import numpy, python
 from llmir.backends.tape.record import Function, Tape
-from llmir.backends.work.network import boxed
+from llmir.backends.work.network import one_node
 from llmir.backends.work.rows import Row, rows
 from llmir.base.array_namespace import ARRAYS, SCALARS
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError, InputError
 from llmir.base.names import plain, spans
-from llmir.hw.calibration import Fitted
+from llmir.hw.calibration import KernelParameters
 from llmir.hw.device import Device
 
-from .fit import fit
+from .fit import fit_kernels
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
+class RowTimeTerm:
     """One call of many rows: the family that prices it, its shape, the roofline, and the rows."""
 
     family: str
@@ -53,26 +61,26 @@ class Term:
         """As a report has them."""
         return np.maximum(self.call.of(kernel, device, self.call.shape, ARRAYS), self.least)
 
-    def take(self, place: Array) -> Term:
+    def take(self, place: Array) -> RowTimeTerm:
         """Of some rows: `place` has the new number of each, below 0 for those that are left out."""
         at = place[self.rows] >= 0
         call = replace(self.call, shape=self.call.shape.take(at))
-        return Term(self.family, call, self.least[at], place[self.rows[at]])
+        return RowTimeTerm(self.family, call, self.least[at], place[self.rows[at]])
 
 
-Timed = Callable[[Term, Kernel, Device], Array]
+Timed = Callable[[RowTimeTerm, Kernel, Device], Array]
 
 
 @dataclass(frozen=True, eq=False)
-class Clock:
+class RowTimes:
     """What `count` rows take on a device, by kernels of each family, and `known` seconds beside them."""
 
     device: Device
-    terms: tuple[Term, ...]
+    terms: tuple[RowTimeTerm, ...]
     count: int
     known: Array | float = 0.0
 
-    def seconds(self, kernels: Mapping[str, Kernel], of: Timed = Term.seconds) -> Array:
+    def seconds(self, kernels: Mapping[str, Kernel], of: Timed = RowTimeTerm.seconds) -> Array:
         """The calls of each row, added up; of a family without a kernel the roofline.
 
         `of` says what a term takes.
@@ -84,51 +92,51 @@ class Clock:
             total += np.bincount(term.rows, seconds, self.count)  # a row may make a call twice
         return total
 
-    def take(self, some: Array) -> Clock:
+    def take(self, some: Array) -> RowTimes:
         """Of some rows."""
         place = np.full(self.count, -1)
         place[some] = np.arange(len(some))
         kept = (t.take(place) for t in self.terms)
         known = self.known[some] if isinstance(self.known, np.ndarray) else self.known
-        return Clock(self.device, tuple(t for t in kept if len(t.rows)), len(some), known)
+        return RowTimes(self.device, tuple(t for t in kept if len(t.rows)), len(some), known)
 
-    def holding(self, kernels: Mapping[str, Kernel], families: Sequence[str]) -> Clock:
+    def holding(self, kernels: Mapping[str, Kernel], families: Sequence[str]) -> RowTimes:
         """With the calls of all but these families by kernels that no longer change."""
         rest = tuple(term for term in self.terms if term.family not in families)
         terms = tuple(term for term in self.terms if term.family in families)
         return replace(self, terms=terms, known=replace(self, terms=rest).seconds(kernels))
 
 
-def clock(points: Sequence[Points], device: Device) -> Clock:
+def row_times(points: Sequence[TablePoints], device: Device) -> RowTimes:
     """The calls of all rows of these points, one after another; those alike as one."""
-    made: dict[Any, list[Term]] = {}
+    made: dict[Any, list[RowTimeTerm]] = {}
     count = 0
     for group in points:
         many = len(group.rows)
         numbers = np.arange(count, count := count + many)
         for row, call in _calls(group, device):
-            least = np.broadcast_to(Ideal(device).price(row).time(group.at) if row else 0.0, many)
+            least = np.broadcast_to(IdealModel(device).price(row).time(group.at) if row else 0.0, many)
             whole = replace(call, shape=call.shape.spread(many))
             words = tuple(v for v in vars(whole.shape).values() if isinstance(v, str))
-            family = own(call.families[0], device)
+            family = device_family(call.families[0], device)
             key = family, call.part, type(call.shape), words
-            made.setdefault(key, []).append(Term(family, whole, least, numbers))
+            made.setdefault(key, []).append(RowTimeTerm(family, whole, least, numbers))
     harness = [np.broadcast_to(group.harness, len(group.rows)) for group in points]
-    return Clock(device, tuple(map(_joined, made.values())), count, np.concatenate(harness))
+    return RowTimes(device, tuple(map(_joined, made.values())), count, np.concatenate(harness))
 
 
-def _joined(terms: Sequence[Term]) -> Term:
-    call = replace(terms[0].call, shape=stacked([term.call.shape for term in terms]))
+def _joined(terms: Sequence[RowTimeTerm]) -> RowTimeTerm:
+    call = replace(terms[0].call, shape=stack_shapes([term.call.shape for term in terms]))
     least, numbers = (np.concatenate([getattr(t, name) for t in terms]) for name in ("least", "rows"))
-    return Term(terms[0].family, call, least, numbers)
+    return RowTimeTerm(terms[0].family, call, least, numbers)
 
 
-def families_of(points: Points, device: Device) -> tuple[str, ...]:
+def row_families(points: TablePoints, device: Device) -> tuple[str, ...]:
     """The families that price the rows, in the order of the ops."""
-    return tuple(dict.fromkeys(own(call.families[0], device) for _, call in _calls(points, device)))
+    return tuple(dict.fromkeys(device_family(call.families[0], device) for _, call in _calls(points, device)))
 
 
-def _calls(points: Points, device: Device) -> Iterator[tuple[Row | None, Call]]:
+def _calls(points: TablePoints, device: Device) -> Iterator[tuple[Row | None, Call]]:
     """Each timed op with its call, in numbers: of the first kernel that takes all shapes, or a stand-in.
 
     What crosses nodes makes one inside, which has no row, and then that of the network, in a ring.
@@ -136,10 +144,10 @@ def _calls(points: Points, device: Device) -> Iterator[tuple[Row | None, Call]]:
     for row in rows(points.program):
         if row.name in points.untimed:
             continue
-        bound = (replace(call, shape=call.at(points.at)) for call in (*calls(row), stand_in(row)))
+        bound = (replace(call, shape=call.at(points.at)) for call in (*kernel_calls(row), substitute(row)))
         call = next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
-        if over := across(row, device):
-            yield None, within(call, boxed(device, row.work.ranks)[1])
+        if over := internode_calls(row, device):
+            yield None, collective_within(call, one_node(device, row.work.ranks)[1])
             call = replace(over[0], shape=over[0].at(points.at))
         yield row, call
 
@@ -149,10 +157,10 @@ MANY = 1 << 12  # rows from which code is quicker than the kernel
 Run = Callable[..., Array]
 
 
-class Compiled:
+class CompiledRowTimes:
     """Seconds of the rows of a clock, by any kernels of the families that are fitted."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: RowTimes) -> None:
         self.clock = clock
         self._known: dict[tuple[Any, ...], Run] = {}  # by term, family and choices of the kernel
 
@@ -160,7 +168,7 @@ class Compiled:
         """What `Clock.seconds` says."""
         return self.clock.seconds(kernels, self.term)
 
-    def term(self, term: Term, kernel: Kernel, device: Device) -> Array:
+    def term(self, term: RowTimeTerm, kernel: Kernel, device: Device) -> Array:
         """What `Term.seconds` says."""
         if len(term.rows) < MANY:
             return term.seconds(kernel, device)
@@ -168,13 +176,13 @@ class Compiled:
         key = id(term), type(kernel), *chosen.values()
         if key not in self._known:
             try:
-                self._known[key] = compiled(term, type(kernel), chosen, device)
+                self._known[key] = compile_term(term, type(kernel), chosen, device)
             except TypeError:  # ranks choose the link that they are joined by
                 self._known[key] = partial(term.seconds, device=device)
         return self._known[key](kernel)
 
 
-def compiled(term: Term, kind: type[Kernel], chosen: Mapping[str, float], device: Device) -> Run:
+def compile_term(term: RowTimeTerm, kind: type[Kernel], chosen: Mapping[str, float], device: Device) -> Run:
     """Seconds of a term as a function of a kernel of that class whose choices are these."""
     tape, columns = Tape(SCALARS), {"least": term.least}
     names = [p.name for p in parameters(kind) if p.name not in chosen]
@@ -216,7 +224,7 @@ def _symbols(tape: Tape, shape: Any, columns: dict[str, Array], prefix: str = "x
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class CalibrationCase:
     """Rows of one device and engine that kernels of `families` price, beside others that the clock holds.
 
     Of an engine's several kernels for one thing, that with most rows is `main` and bears the engine's name
@@ -230,7 +238,7 @@ class Case:
     origin: str
     seconds: Array
     groups: Sequence[object]
-    clock: Clock
+    clock: RowTimes
     ideal: Array
     hot: int
 
@@ -248,7 +256,7 @@ class Case:
         """Seconds of all rows by these kernels."""
         return self.clock.seconds(kernels)
 
-    def take(self, some: Array) -> Case:
+    def take(self, some: Array) -> CalibrationCase:
         """Some of the rows."""
         groups = [self.groups[i] for i in some]
         clock, ideal = self.clock.take(some), self.ideal[some]
@@ -260,8 +268,8 @@ class Case:
         kinds = {family: KERNELS[family] for family in self.families}
         of = max(kinds.values(), key=lambda kind: (kind.starts, kind.loss))
         prior = min(kind.prior for kind in kinds.values())
-        time = Compiled(self.clock)
-        return fit(kinds, time, self.seconds, starts=of.starts, prior=prior, loss=of.loss)
+        time = CompiledRowTimes(self.clock)
+        return fit_kernels(kinds, time, self.seconds, starts=of.starts, prior=prior, loss=of.loss)
 
     @cached_property
     def folds(self) -> tuple[tuple[Array, Mapping[str, Kernel]], ...]:
@@ -269,12 +277,12 @@ class Case:
         return tuple((judged, self.take(seen).kernels) for seen, judged in group_folds(self.groups))
 
     @cached_property
-    def errors(self) -> Errors:
+    def errors(self) -> ErrorStatistics:
         """Errors of each row by a fit that saw none of its group."""
         found = np.empty(len(self.seconds))
         for judged, kernels in self.folds:
             found[judged] = self.take(judged).predicted(kernels)
-        return errors(found, self.seconds)
+        return error_statistics(found, self.seconds)
 
     def spread(self, family: str) -> dict[str, tuple[float, float, float]]:
         """Each parameter of a family: as fitted to all rows, and the least and most that a fold found."""
@@ -284,9 +292,9 @@ class Case:
         return {name: (float(own[name]), min(of), max(of)) for name, of in every.items()}
 
     @property
-    def ideal_errors(self) -> Errors:
+    def ideal_errors(self) -> ErrorStatistics:
         """Errors of the roofline."""
-        return errors(self.ideal, self.seconds)
+        return error_statistics(self.ideal, self.seconds)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -303,27 +311,29 @@ class Case:
         }
 
     @property
-    def fitted(self) -> dict[str, Fitted]:
+    def fitted(self) -> dict[str, KernelParameters]:
         """What a calibration says of each family; one fitted with others has their error."""
         rows, error = len(self.seconds), self.errors.mape
         values = {family: {n: float(v) for n, v in vars(k).items()} for family, k in self.kernels.items()}
-        return {family: Fitted(value, self.origin, rows, error) for family, value in values.items()}
+        return {family: KernelParameters(value, self.origin, rows, error) for family, value in values.items()}
 
 
-def cases(
+def calibration_cases(
     file: str,
-    format: Kernels,
+    format: KernelTable,
     rows: Table,
-    machines: Machines,
+    machines: DeviceLookup,
     known: Callable[[Device], Device] = lambda device: device,
     tell: Callable[[str], None] = lambda problem: None,
-) -> list[Case]:
+) -> list[CalibrationCase]:
     """The cases of a table; `tell` hears of rows that are refused, or of no device, or of one group.
 
     `known` gives a device with the calibration that families of other tables are held at.
     """
-    found: list[Case] = []
-    alike: dict[tuple[str, str, tuple[str, ...]], list[Case]] = {}  # an engine's kernels for one thing
+    found: list[CalibrationCase] = []
+    alike: dict[
+        tuple[str, str, tuple[str, ...]], list[CalibrationCase]
+    ] = {}  # an engine's kernels for one thing
     by = ("gpu", "framework", "variant", *(["kernel"] if format.variants else []))
     unfit = rows.alike("unfit")
     reasons = {why: rows["line"][at].astype(int).tolist() for (why,), at in unfit.items() if why}
@@ -332,12 +342,12 @@ def cases(
         what = f"{file}: {len(at)} rows of {plain(gpu)}, {plain(framework)}"
         try:
             device = machines(gpu)
-            if not named(framework):
+            if not kernel_source(framework):
                 raise InputError("no framework is named")
         except (HardwareError, InputError) as error:
             tell(f"{what}: {error}")
             continue
-        engine = named(framework, "" if variant == "main" else variant or "".join(kernel))
+        engine = kernel_source(framework, "" if variant == "main" else variant or "".join(kernel))
         some = rows.take(at)
         for families, points in _alike(format, some, device, reasons).items():
             case = _case(format, some, device, engine, framework, families, points, known(device))
@@ -353,20 +363,20 @@ def cases(
         tell(f"{file}: {plain(why, 200)}: rows {spans(sorted(numbers), 5)}")
     for (_, framework, _), kernels in alike.items():
         first, *others = sorted(kernels, key=lambda case: (-len(case.seconds), case.engine))
-        found += [replace(first, main=True, engine=named(framework)), *others]
+        found += [replace(first, main=True, engine=kernel_source(framework)), *others]
     return found
 
 
 def _alike(
-    format: Kernels, rows: Table, device: Device, reasons: dict[str, list[int]]
-) -> dict[tuple[str, ...], list[Points]]:
+    format: KernelTable, rows: Table, device: Device, reasons: dict[str, list[int]]
+) -> dict[tuple[str, ...], list[TablePoints]]:
     """Points by the families that a fit to this table is of."""
-    found: dict[tuple[str, ...], list[Points]] = {}
+    found: dict[tuple[str, ...], list[TablePoints]] = {}
     for points in format.points(rows, device):
-        if not isinstance(points, Points):
+        if not isinstance(points, TablePoints):
             reasons.setdefault(points.reason, []).extend(rows["line"][points.rows].astype(int).tolist())
             continue
-        every = families_of(points, device)
+        every = row_families(points, device)
         every = tuple(f for f in every if KERNELS[f].separate) or every
         all_own = (tuple(f for f in every if f.startswith(first)) for first in format.fits)
         if own := next(filter(None, all_own), ()):
@@ -375,27 +385,29 @@ def _alike(
 
 
 def _case(
-    format: Kernels,
+    format: KernelTable,
     rows: Table,
     device: Device,
     engine: str,
     framework: str,
     families: tuple[str, ...],
-    points: Sequence[Points],
+    points: Sequence[TablePoints],
     known: Device,
-) -> Case:
+) -> CalibrationCase:
     """Those of the points that a fit may see."""
     at = np.concatenate([p.rows for p in points])
     measured = rows["latency_us"] * 1e-6
-    hot = np.concatenate([bound(p, device).seconds > measured[p.rows] for p in points])
-    made = clock(points, device)
+    hot = np.concatenate([lower_bound(p, device).seconds > measured[p.rows] for p in points])
+    made = row_times(points, device)
     kept = np.flatnonzero(~hot)
     terms = {term.family: term.call.families for term in made.terms if term.family not in families}
-    held = {family: b.kernel for family, names in terms.items() if (b := nearest(known, names, engine))}
+    held = {family: b.kernel for family, names in terms.items() if (b := nearest_fit(known, names, engine))}
     used = rows.take(at[kept])
     sources = ", ".join(sorted({s for s in used["source"] if s}))
     origin = f"{framework}, measured by {sources}" if sources else framework
     groups = format.left_out_together(used)
     seconds, made = measured[at[kept]], made.take(kept)
     ideal, made = made.seconds({}), made.holding(held, families)
-    return Case(device, engine, False, families, origin, seconds, groups, made, ideal, int(hot.sum()))
+    return CalibrationCase(
+        device, engine, False, families, origin, seconds, groups, made, ideal, int(hot.sum())
+    )

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.kernels.base import KERNELS, stacked
-from llmir.backends.kernels.engine_cpu import Host
-from llmir.backends.silicon.rows import Array, Errors, errors, group_folds
-from llmir.backends.silicon.validate.estimates import Pricing
-from llmir.backends.silicon.validate.requests import Layout
-from llmir.backends.silicon.validate.rows import Judged, Validation
+from llmir.backends.kernels.base import KERNELS, stack_shapes
+from llmir.backends.kernels.engine_cpu import EngineCpu
+from llmir.backends.silicon.rows import Array, ErrorStatistics, error_statistics, group_folds
+from llmir.backends.silicon.validate.estimates import CostModelChoice
+from llmir.backends.silicon.validate.requests import ModelSetup
+from llmir.backends.silicon.validate.rows import Validation, ValidationRow
 from llmir.backends.silicon.validate.run import validate
 from llmir.base.arguments import choice
 from llmir.base.dataclass import dataclass
@@ -29,10 +29,10 @@ from llmir.base.values import FrozenDict
 from llmir.hw import library
 from llmir.hw.calibration import digits
 from llmir.hw.device import Device
-from llmir.hw.engine import FOLDER, HOSTS, distance
+from llmir.hw.engine import ENGINE_CPU_FAMILIES, FOLDER, distance
 
-from .fit import fit
-from .runs import Build, Run, runs_of
+from .fit import fit_kernels
+from .runs import Build, RunMeasurement, runs_of
 
 _OF = library.load("h100-sxm")  # of a device a host asks nothing
 # A parameter e times that of the engine's range with most runs costs as much as 0.5% of every time.
@@ -43,69 +43,73 @@ NEAR = 0.005
 COMMON = 0.05
 
 
-def family(engine: str, versions: Sequence[str]) -> str:
+def engine_cpu_family(engine: str, versions: Sequence[str]) -> str:
     """The family of hosts that a range of an engine's versions has."""
     known = engine in library.engines() and versions
-    return library.engine(f"{engine}@{versions[-1]}").family if known else HOSTS[0]
+    return library.engine(f"{engine}@{versions[-1]}").family if known else ENGINE_CPU_FAMILIES[0]
 
 
-def clock(runs: Sequence[Run]) -> Callable[[Host], Array]:
+def run_times(runs: Sequence[RunMeasurement]) -> Callable[[EngineCpu], Array]:
     """Seconds of each run by the parameters of a host, in the family of the run's own engine."""
     kinds: dict[tuple[str, bool], list[int]] = {}
     for i, run in enumerate(runs):
-        kinds.setdefault((family(run.engine, run.versions), run.serial), []).append(i)
-    each = [(*kind, at, stacked([runs[i].shape for i in at])) for kind, at in kinds.items()]
+        kinds.setdefault((engine_cpu_family(run.engine, run.versions), run.serial), []).append(i)
+    each = [(*kind, at, stack_shapes([runs[i].shape for i in at])) for kind, at in kinds.items()]
 
-    def seconds(host: Host) -> Array:
+    def seconds(host: EngineCpu) -> Array:
         found = np.empty(len(runs))
         for name, serial, at, shape in each:
             own = KERNELS[name](**vars(host))
-            assert isinstance(own, Host)
+            assert isinstance(own, EngineCpu)
             found[at] = (own.serial if serial else own).seconds(_OF, shape)
         return found
 
     return seconds
 
 
-def fitted(
-    name: str, runs: Sequence[Run], near: Host | None, prior: float, weights: Array | None = None
-) -> Host:
+def fit_engine_cpu(
+    name: str,
+    runs: Sequence[RunMeasurement],
+    near: EngineCpu | None,
+    prior: float,
+    weights: Array | None = None,
+) -> EngineCpu:
     """The host of a family whose times are nearest to the runs', and whose parameters to those of `near`."""
-    times = clock(runs)
+    times = run_times(runs)
 
     def seconds(kernels: object) -> Array:
         assert isinstance(kernels, dict)
         return times(kernels["host"])
 
-    found = fit(
+    found = fit_kernels(
         {"host": KERNELS[name]},
         seconds,
         np.array([run.seconds for run in runs]),
-        starts=Host.starts,
+        starts=EngineCpu.starts,
         prior=prior,
         near={"host": near} if near else None,
         weights=weights,
     )["host"]
-    assert isinstance(found, Host)
+    assert isinstance(found, EngineCpu)
     return found
 
 
-def group(run: Run) -> tuple[str, str, str]:
+def run_group(run: RunMeasurement) -> tuple[str, str, str]:
     """What runs are off together by: the engine's release, the device and the model."""
     return run.release, run.device, run.model
 
 
 @cache
-def common(servers: tuple[Run, ...]) -> Host:
+def common_engine_cpu(servers: tuple[RunMeasurement, ...]) -> EngineCpu:
     """What servers have in common: the host of all their runs; those of a model on a device count as one."""
-    alike = [*map(group, servers)]
+    alike = [*map(run_group, servers)]
     share = {key: 1 / alike.count(key) for key in set(alike)}
     weights = np.array([share[key] for key in alike])
-    return fitted("host", servers, None, Host.prior, weights / weights.mean())
+    return fit_engine_cpu("host", servers, None, EngineCpu.prior, weights / weights.mean())
 
 
 @dataclass(frozen=True, eq=False)
-class Overheads:
+class EngineCpuFit:
     """The host of an engine in a range of versions, fitted to runs; others are those of its other ranges.
 
     Where its own runs do not tell a parameter, as those of one rank of many, it is that of `near`, the
@@ -116,29 +120,29 @@ class Overheads:
 
     engine: str
     versions: tuple[str, ...]
-    runs: Sequence[Run]
-    others: Sequence[Run] = ()
-    near: Overheads | None = None
-    servers: tuple[Run, ...] = ()
+    runs: Sequence[RunMeasurement]
+    others: Sequence[RunMeasurement] = ()
+    near: EngineCpuFit | None = None
+    servers: tuple[RunMeasurement, ...] = ()
 
     @cached_property
-    def host(self) -> Host:
+    def host(self) -> EngineCpu:
         """What was fitted to all runs."""
         return self._fit(self.runs)
 
     @property
     def family(self) -> str:
         """The family of hosts that the engine's file has."""
-        return family(self.engine, self.versions)
+        return engine_cpu_family(self.engine, self.versions)
 
-    def _fit(self, runs: Sequence[Run]) -> Host:
+    def _fit(self, runs: Sequence[RunMeasurement]) -> EngineCpu:
         near = self.near if self.near and major(self.near.versions) == major(self.versions) else None
         if near and (near.served or not self.served):
-            return fitted(self.family, runs, near.host, NEAR)
+            return fit_engine_cpu(self.family, runs, near.host, NEAR)
         if self.servers and self.served:
-            prior = COMMON / len({*map(group, runs)}) ** 0.5
-            return fitted(self.family, runs, common(self.servers), prior)
-        return fitted(self.family, runs, None, Host.prior)
+            prior = COMMON / len({*map(run_group, runs)}) ** 0.5
+            return fit_engine_cpu(self.family, runs, common_engine_cpu(self.servers), prior)
+        return fit_engine_cpu(self.family, runs, None, EngineCpu.prior)
 
     @cached_property
     def served(self) -> bool:
@@ -170,7 +174,7 @@ class Overheads:
         """Seconds of each run by a fit without any of its tp; NaN where there is one."""
         return self._without(lambda run: run.tp)
 
-    def _without(self, group: Callable[[Run], object]) -> Array:
+    def _without(self, group: Callable[[RunMeasurement], object]) -> Array:
         groups = [group(run) for run in self.runs]
         found = np.full(len(groups), np.nan)
         for left in dict.fromkeys(groups) if len(set(groups)) > 1 else ():
@@ -196,12 +200,12 @@ class Overheads:
         if not self.others:
             return None
         measured = np.array([run.seconds for run in self.others])
-        return errors(_seconds(self.host, self.others), measured).mape
+        return error_statistics(_seconds(self.host, self.others), measured).mape
 
-    def errors(self, predicted: Array, some: Any = slice(None)) -> Errors:
+    def errors(self, predicted: Array, some: Any = slice(None)) -> ErrorStatistics:
         """Of some of the runs."""
         measured = np.array([run.seconds for run in self.runs])
-        return errors(predicted[some], measured[some])
+        return error_statistics(predicted[some], measured[some])
 
     @property
     def row(self) -> dict[str, Any]:
@@ -258,22 +262,22 @@ class Overheads:
         return base + self.yaml
 
 
-def overheads(runs: Iterable[Run]) -> list[Overheads]:
+def fit_engine_cpus(runs: Iterable[RunMeasurement]) -> list[EngineCpuFit]:
     """The hosts of all engines, by range of versions, those with most runs of an engine first."""
-    apart: dict[str, dict[tuple[str, ...], list[Run]]] = {}
+    apart: dict[str, dict[tuple[str, ...], list[RunMeasurement]]] = {}
     for run in (every := list(runs)):
         apart.setdefault(run.engine, {}).setdefault(run.versions, []).append(run)
     return [host for engine, ranges in apart.items() for host in _ranges(engine, ranges, every)]
 
 
 def _ranges(
-    engine: str, ranges: Mapping[tuple[str, ...], list[Run]], every: Sequence[Run]
-) -> Iterator[Overheads]:
+    engine: str, ranges: Mapping[tuple[str, ...], list[RunMeasurement]], every: Sequence[RunMeasurement]
+) -> Iterator[EngineCpuFit]:
     servers = tuple(run for run in every if run.served and run.engine != engine)
-    near: Overheads | None = None
+    near: EngineCpuFit | None = None
     for versions, runs in sorted(ranges.items(), key=lambda item: -len(item[1])):
         others = [run for other, rest in ranges.items() if other != versions for run in rest]
-        found = Overheads(engine, versions, runs, others, near, servers)
+        found = EngineCpuFit(engine, versions, runs, others, near, servers)
         near = near or found
         yield found
 
@@ -283,8 +287,8 @@ def major(versions: tuple[str, ...]) -> str:
     return versions[0].partition(".")[0] if versions else ""
 
 
-def _seconds(host: Host, runs: Sequence[Run]) -> Array:
-    return clock(runs)(host)
+def _seconds(host: EngineCpu, runs: Sequence[RunMeasurement]) -> Array:
+    return run_times(runs)(host)
 
 
 FOLDS = ("model", "device", "version", "tp")
@@ -292,7 +296,7 @@ Key = tuple[str, ...]
 Tell = Callable[[str, int, int], None]
 
 
-def left_out(
+def held_out_rows(
     paths: Sequence[Path], build: Build, by: Sequence[str], tell: Tell = lambda *_: None, folds: int = 5
 ) -> Validation:
     """Rows of tables of whole models; those alike in `by` are priced by hosts fitted to other folds' rows.
@@ -306,18 +310,20 @@ def left_out(
     groups = [_key(by, run.model, run.device, run.release, run.tp) for run in found]
     if len(set(groups)) < 2:
         raise InputError(f"folds: {','.join(by)}: all rows are alike in them, none can be left out")
-    judged: dict[tuple[str, int, str], Judged] = {}
+    judged: dict[tuple[str, int, str], ValidationRow] = {}
     known = set(groups)
     for number, (rest, left) in enumerate(group_folds(groups, folds=folds)):
         some = {groups[i] for i in left}
 
-        def only(layout: Layout, device: Device, some: set[Key] = some, first: bool = not number) -> bool:
+        def only(layout: ModelSetup, device: Device, some: set[Key] = some, first: bool = not number) -> bool:
             key = _key(by, layout.model, device.name, layout.engine, layout.tp)
             return key in some or (first and key not in known)
 
         some_runs = [found[i] for i in rest]
-        hosts = _hosts(found, some_runs, overheads(some_runs))
-        fold = validate(paths, build, pricing=Pricing("calibrated", hosts=hosts), tell=tell, only=only)
+        hosts = _held_out_engine_cpus(found, some_runs, fit_engine_cpus(some_runs))
+        fold = validate(
+            paths, build, pricing=CostModelChoice("calibrated", hosts=hosts), tell=tell, only=only
+        )
         judged |= {(row.file, row.row, row.metric): row for row in (*fold.rows, *fold.refused)}
     rows = sorted(judged.values(), key=lambda row: (row.file, row.row))
     priced, refused = ([r for r in rows if bool(r.reason) is no] for no in (False, True))
@@ -329,25 +335,25 @@ def _key(by: Sequence[str], model: str, device: str, release: str, tp: int) -> K
     return tuple(said[name] for name in by)
 
 
-def _hosts(
-    runs: Sequence[Run], rest: Sequence[Run], fitted: Sequence[Overheads]
-) -> FrozenDict[tuple[str, str], Host]:
+def _held_out_engine_cpus(
+    runs: Sequence[RunMeasurement], rest: Sequence[RunMeasurement], fitted: Sequence[EngineCpuFit]
+) -> FrozenDict[tuple[str, str], EngineCpu]:
     """The host of each range of versions that any run is of, by hosts that were fitted to the rest."""
-    ranges: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    ranges: dict[tuple[str, tuple[str, ...]], list[RunMeasurement]] = {}
     for run in runs:
         ranges.setdefault((run.engine, run.versions), []).append(run)
-    hosts: dict[tuple[str, str], Host] = {}
+    hosts: dict[tuple[str, str], EngineCpu] = {}
     for (engine, versions), its in ranges.items():
         found = _nearest(engine, versions, fitted)
         servers = tuple(run for run in rest if run.served) if its[0].served else ()
-        host: Any = KERNELS[family(engine, versions)]
+        host: Any = KERNELS[engine_cpu_family(engine, versions)]
         if found or servers:
-            host = host(**vars(found.host if found else common(servers)))
-        hosts[engine, "–".join(dict.fromkeys(versions))] = host if isinstance(host, Host) else host()
+            host = host(**vars(found.host if found else common_engine_cpu(servers)))
+        hosts[engine, "–".join(dict.fromkeys(versions))] = host if isinstance(host, EngineCpu) else host()
     return FrozenDict(hosts)
 
 
-def _nearest(engine: str, versions: tuple[str, ...], fitted: Sequence[Overheads]) -> Overheads | None:
+def _nearest(engine: str, versions: tuple[str, ...], fitted: Sequence[EngineCpuFit]) -> EngineCpuFit | None:
     """The range itself, or the nearest of the same major version."""
     own = [host for host in fitted if host.engine == engine and major(host.versions) == major(versions)]
     if not versions or not own:

@@ -18,7 +18,7 @@ SOFT = 0.1
 Kernels = Mapping[str, Kernel]
 
 
-def fit(
+def fit_kernels(
     kinds: Mapping[str, type[Kernel]],
     time: Callable[[Kernels], Array],
     seconds: Array,

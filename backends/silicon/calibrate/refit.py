@@ -14,27 +14,27 @@ from typing import Any, TypeVar
 from llmir.backends.cost.transfer import nearness
 from llmir.backends.export import table
 from llmir.backends.kernels.base import KERNELS, parameters
-from llmir.backends.kernels.engine_cpu import Host
-from llmir.backends.silicon.rows import Machines, Table, errors
-from llmir.backends.silicon.tables.table import Kernels
+from llmir.backends.kernels.engine_cpu import EngineCpu
+from llmir.backends.silicon.rows import DeviceLookup, Table, error_statistics
+from llmir.backends.silicon.tables.table import KernelTable
 from llmir.base.errors import InputError
-from llmir.base.formats import Shown
+from llmir.base.formats import Displayable
 from llmir.base.values import FrozenDict, Immutable
-from llmir.hw.calibration import Calibration, Fitted, digits, engine_yaml, rank, to_yaml
+from llmir.hw.calibration import Calibration, KernelParameters, digits, engine_yaml, rank, to_yaml
 from llmir.hw.device import Device
 
-from .cases import Case, cases
-from .engine_cpu import Overheads
+from .cases import CalibrationCase, calibration_cases
+from .engine_cpu import EngineCpuFit
 
 T = TypeVar("T")
 
-Engines = dict[str, dict[str, Fitted]]
+Engines = dict[str, dict[str, KernelParameters]]
 YAML = (".yaml", ".yml")
 BETTER = "is nearer to shapes that it has not seen than the roofline"
-NO_HOSTS: Mapping[str, Mapping[str, Fitted]] = MappingProxyType({})
+NO_ENGINE_CPUS: Mapping[str, Mapping[str, KernelParameters]] = MappingProxyType({})
 
 
-class Refit(Immutable, Shown):
+class RefitResult(Immutable, Displayable):
     """Kernels and hosts fitted to a folder of measured times: a row for each, with its errors.
 
     `runs` has those of hosts by device and tp.
@@ -46,17 +46,17 @@ class Refit(Immutable, Shown):
     spreads: tuple[Mapping[str, Any], ...]
     hosts: tuple[Mapping[str, Any], ...]
     runs: tuple[Mapping[str, Any], ...]
-    _cases: Sequence[Case]
-    _overheads: Sequence[Overheads]
-    _machines: Machines
+    _cases: Sequence[CalibrationCase]
+    _overheads: Sequence[EngineCpuFit]
+    _machines: DeviceLookup
     _device: str | None
     _whole: bool
 
     def __init__(
         self,
-        cases: Sequence[Case],
-        hosts: Sequence[Overheads],
-        machines: Machines,
+        cases: Sequence[CalibrationCase],
+        hosts: Sequence[EngineCpuFit],
+        machines: DeviceLookup,
         *,
         device: str | None = None,
         whole: bool = False,
@@ -91,10 +91,10 @@ class Refit(Immutable, Shown):
         devices = list(dict.fromkeys(case.device for case in self._cases))
         (device,) = _alone(devices, target, "device", [d.name for d in devices])
         base = self._machines.base(device, self._device or device.name, target)
-        return {target: f"extend: {base}\n{block(self._cases)}"}
+        return {target: f"extend: {base}\n{calibration_block(self._cases)}"}
 
 
-def _spread_rows(case: Case) -> Iterator[dict[str, Any]]:
+def _spread_rows(case: CalibrationCase) -> Iterator[dict[str, Any]]:
     of = {"device": case.device.name, "engine": case.engine}
     for family in case.families:
         for name, (value, low, high) in case.spread(family).items():
@@ -107,24 +107,24 @@ def _alone(found: Sequence[T], target: str, what: str, names: Sequence[str]) -> 
     return found
 
 
-def fitted(
-    tables: Iterable[tuple[str, Kernels, Table]],
-    machines: Machines,
-    wanted: Callable[[str, Case], bool] = lambda format, case: True,
+def fit_cases(
+    tables: Iterable[tuple[str, KernelTable, Table]],
+    machines: DeviceLookup,
+    wanted: Callable[[str, CalibrationCase], bool] = lambda format, case: True,
     tell: Callable[[str], None] = lambda problem: None,
-) -> list[Case]:
+) -> list[CalibrationCase]:
     """The cases of tables, by file, that are `wanted`, one table after another; `tell` hears of the rest.
 
     Families of other tables are held at what was just fitted on the device, or else at its own.
     """
-    found: list[Case] = []
+    found: list[CalibrationCase] = []
     for file, format, rows in sorted(tables, key=lambda table: (table[1].name, table[0])):
-        some = cases(file, format, rows, machines, with_fits(found), tell)
+        some = calibration_cases(file, format, rows, machines, with_fits(found), tell)
         found += [case for case in some if wanted(format.name, case)]
     return found
 
 
-def with_fits(found: Sequence[Case]) -> Callable[[Device], Device]:
+def with_fits(found: Sequence[CalibrationCase]) -> Callable[[Device], Device]:
     """What gives a device the calibration that its cases make, or the nearest's of its vendor."""
     fitted: dict[Device, Calibration] = {}
     for device in dict.fromkeys(case.device for case in found):
@@ -142,38 +142,38 @@ def with_fits(found: Sequence[Case]) -> Callable[[Device], Device]:
     return known
 
 
-def calibration(found: Sequence[Case]) -> Engines:
+def calibration(found: Sequence[CalibrationCase]) -> Engines:
     """What cases of one device say, by engine and family."""
     engines: Engines = {}
-    for case in sorted(kept(found), key=lambda case: len(case.seconds)):
+    for case in sorted(useful_cases(found), key=lambda case: len(case.seconds)):
         engines.setdefault(case.engine, {}).update(case.fitted)
     return engines
 
 
-def kept(found: Sequence[Case]) -> list[Case]:
+def useful_cases(found: Sequence[CalibrationCase]) -> list[CalibrationCase]:
     """The cases that a calibration is made of: nearer on unseen shapes than what would be there without them.
 
     Of two versions of an engine's kernel that is the one with more rows; the roofline is what any kernel must
     beat, and the main kernel of the engine what another one must.
     """
-    best: dict[tuple[object, ...], Case] = {}
+    best: dict[tuple[object, ...], CalibrationCase] = {}
     for case in found:
         key = case.device, case.engine, case.families
         if key not in best or len(case.seconds) > len(best[key].seconds):
             best[key] = case
     mains = {(case.device, case.engine, case.families): case for case in best.values() if case.main}
 
-    def pays(case: Case) -> bool:
+    def pays(case: CalibrationCase) -> bool:
         main = mains.get((case.device, case.engine.partition("-")[0], case.families))
         others = [case.ideal_errors.mape]
         if main and main is not case:
-            others.append(errors(case.predicted(main.kernels), case.seconds).mape)
+            others.append(error_statistics(case.predicted(main.kernels), case.seconds).mape)
         return case.errors.mape < min(others)
 
     return [case for case in best.values() if pays(case)]
 
 
-def files(found: Sequence[Case], *, whole: bool) -> dict[str, str]:
+def files(found: Sequence[CalibrationCase], *, whole: bool) -> dict[str, str]:
     """`calibrations/DEVICE/ENGINE.yaml`, as `hw` has them, of bundled devices.
 
     Where these are not the `whole` of what there is to fit, they are laid over what the device has.
@@ -192,7 +192,9 @@ def files(found: Sequence[Case], *, whole: bool) -> dict[str, str]:
     return made
 
 
-def block(found: Sequence[Case], hosts: Mapping[str, Mapping[str, Fitted]] = NO_HOSTS) -> str:
+def calibration_block(
+    found: Sequence[CalibrationCase], hosts: Mapping[str, Mapping[str, KernelParameters]] = NO_ENGINE_CPUS
+) -> str:
     """The `calibration:` of these cases and hosts, by engine; first is the device's, or has most families."""
     engines = calibration(found)
     for engine, host in hosts.items():
@@ -208,13 +210,13 @@ SPREAD = "parameters, their least and most"
 ERRORS = ("mape", "median", "bias", "p90")
 
 
-@table.printed(of=Refit)
-def shown(found: Refit) -> Any:
+@table.table_of(of=RefitResult)
+def shown(found: RefitResult) -> Any:
     """Rows of kernels, and of the hosts that were fitted with them or alone."""
     kernels, hosts = found.kernels, found.hosts
     tables = [
         *([_kernels(kernels), _spread_table(found.spreads)] if kernels else []),
-        *([_hosts(hosts), _runs(found.runs)] if hosts else []),
+        *([_engine_cpu_table(hosts), _runs(found.runs)] if hosts else []),
     ]
     return table.stack(*(part for each in tables for part in (each, "")))
 
@@ -256,10 +258,10 @@ LEFT = ("mape", "median", "bias", "model_mape", "model_median", "tp_mape", "tp_m
 _HEADS = ("rows", "mean", "median", "bias", "model", "(median)", "tp", "(median)")
 
 
-def _hosts(rows: Sequence[Mapping[str, Any]]) -> Any:
+def _engine_cpu_table(rows: Sequence[Mapping[str, Any]]) -> Any:
     from rich.console import Group
 
-    known = parameters(Host)
+    known = parameters(EngineCpu)
     about = ("engine", "versions", "models")
     shown = table.columns((*about, *_HEADS, "other versions"), (about[-1], *_HEADS, "other versions"))
     fitted = table.columns((*about[:2], *(p.name for p in known)), [p.name for p in known])

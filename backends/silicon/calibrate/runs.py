@@ -11,38 +11,44 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.calibrated import Calibrated
-from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.transfer import on_own_chip
+from llmir.backends.cost.calibrated import CalibratedModel
+from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.cost.transfer import same_chip
 from llmir.backends.kernels.engine_cpu import RunShape, StepShape
 from llmir.backends.request import closed_loop
 from llmir.backends.request.closed_loop import ClosedLoop
 from llmir.backends.request.workload import LONGEST, Workload
-from llmir.backends.silicon.closed_loop import Played, playable
-from llmir.backends.silicon.rows import Machines
+from llmir.backends.silicon.closed_loop import InteractiveRun, has_simulator
+from llmir.backends.silicon.rows import DeviceLookup
 from llmir.backends.silicon.tables.table import load
-from llmir.backends.silicon.validate.estimates import IDEAL, Pricing, captured, priced_by
-from llmir.backends.silicon.validate.requests import Layout, Request, request
+from llmir.backends.silicon.validate.estimates import IDEAL, CostModelChoice, cost_model_choice, with_graphs
+from llmir.backends.silicon.validate.requests import MeasuredRequest, ModelSetup, measured_request
 from llmir.backends.simulate.step_times import Chunks
-from llmir.backends.step.evaluate import Plan, Together, late, plan, together
+from llmir.backends.step.evaluate import (
+    MixedStepEvaluator,
+    StepEvaluator,
+    collective_skew,
+    mixed_step_evaluator,
+    step_evaluator,
+)
 from llmir.backends.step.report import Report
 from llmir.backends.step.sizes import phase_of
 from llmir.base.errors import InputError, LlmirError
 from llmir.hw import library
 from llmir.hw.device import Device
 from llmir.ir.core.program import Program
-from llmir.ir.sizes.binding import Binding, Mixed
+from llmir.ir.sizes.binding import Binding, MixedBinding
 
 TABLES = "e2e*.csv"  # the tables of whole models in a folder
 JUDGED = ("static_batch_latency", "static_batch_throughput", "serving_closed_loop", "serving_max_throughput")
 
-PRICED = priced_by("calibrated")
+CALIBRATED = cost_model_choice("calibrated")
 
-Build = Callable[[Layout], Program]
+Build = Callable[[ModelSetup], Program]
 Known = Callable[[Device], Device]
 
 
-class Run(NamedTuple):
+class RunMeasurement(NamedTuple):
     """A measured figure: whose, of what, the steps that it is made of, and its time.
 
     `versions` are of the range that the engine's version lies in, none of an engine that is not bundled;
@@ -62,7 +68,7 @@ class Run(NamedTuple):
     serial: bool = False
 
 
-def runs(folder: Path, build: Build, known: Known = lambda device: device) -> list[Run]:
+def runs(folder: Path, build: Build, known: Known = lambda device: device) -> list[RunMeasurement]:
     """What hosts can be fitted to in a folder's tables of whole models; InputError if nothing can.
 
     `known` gives a device with another calibration than its own.
@@ -70,7 +76,9 @@ def runs(folder: Path, build: Build, known: Known = lambda device: device) -> li
     return runs_of(sorted(folder.glob(TABLES)), build, known)
 
 
-def runs_of(paths: Sequence[Path], build: Build, known: Known = lambda device: device) -> list[Run]:
+def runs_of(
+    paths: Sequence[Path], build: Build, known: Known = lambda device: device
+) -> list[RunMeasurement]:
     """The same of some tables."""
     build = cache(build)
     found = [run for path in paths for run in _runs(path, build, known)]
@@ -80,18 +88,18 @@ def runs_of(paths: Sequence[Path], build: Build, known: Known = lambda device: d
     return found
 
 
-def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
+def _runs(path: Path, build: Build, known: Known) -> Iterator[RunMeasurement]:
     format, t = load(path)
     if format.name != "model":
         of = f"this is one of {format.name}"
         raise InputError(f"{path.name}: engines are fitted to a table of whole models, {of}")
-    machines = Machines(path.parent)
+    machines = DeviceLookup(path.parent)
     for i in range(len(t)):
         if t["kind"][i] not in JUDGED or t["unfit"][i]:
             continue
         try:
-            asked, device = request(t, i), known(machines(t["gpu"][i]))
-            if not on_own_chip(device):  # what others' kernels leave is no host's
+            asked, device = measured_request(t, i), known(machines(t["gpu"][i]))
+            if not same_chip(device):  # what others' kernels leave is no host's
                 continue
             engine = asked.layout.engine
             name = engine.partition("@")[0]
@@ -103,43 +111,45 @@ def _runs(path: Path, build: Build, known: Known) -> Iterator[Run]:
                 shape, count = _shape(metric, asked, program, device, engine)
                 whose = name, versions, device.name, layout.model, layout.tp
                 how = asked.serving, asked.manner.ahead is False
-                yield Run(*whose, shape, count * seconds, engine, *how)
+                yield RunMeasurement(*whose, shape, count * seconds, engine, *how)
         except LlmirError:
             continue
 
 
 def _shape(
-    metric: str, asked: Request, program: Program, device: Device, engine: str
+    metric: str, asked: MeasuredRequest, program: Program, device: Device, engine: str
 ) -> tuple[RunShape, float]:
     """A run as its steps, and how many of what was measured they are.
 
     A closed loop is what it settles at with the host that is known, and so is the largest throughput.
     """
     prompt, generate = asked.prompt, asked.generate
-    model = captured(_model(device, engine), asked.manner.graphs)
+    model = with_graphs(_model(device, engine), asked.manner.graphs)
 
-    def job(by: Pricing, batch: int) -> Workload:
+    def job(by: CostModelChoice, batch: int) -> Workload:
         how = asked.chunk, asked.manner.ahead, asked.manner.utilization, asked.manner.graphs
         return by.workload(program, device, engine, (batch, prompt, generate), *how)
 
-    if asked.serving and playable(mine := job(PRICED, 1)):
-        return _played(Played(mine, asked.batch, asked.manner), metric, model), 1
+    if asked.serving and has_simulator(mine := job(CALIBRATED, 1)):
+        return _loop_figure(InteractiveRun(mine, asked.batch, asked.manner), metric, model), 1
     if asked.serving or metric == "token":
-        users = ClosedLoop(job(PRICED, 1), asked.batch or LONGEST)
+        users = ClosedLoop(job(CALIBRATED, 1), asked.batch or LONGEST)
         return _loop(users, model), users.in_flight if metric == "token" else 1
-    within = closed_loop.fitting(job(IDEAL, 1), asked.batch)
+    within = closed_loop.fitting_requests(job(IDEAL, 1), asked.batch)
     waves = asked.batch / within if metric == "e2e" else 1
 
     def steps(count: float, prompts: int, new: int, cached: int) -> StepShape:
-        return step_shape(plan(program, model), Binding(B=prompts, T=new, C=cached)).times(waves * count)
+        return step_shape(step_evaluator(program, model), Binding(B=prompts, T=new, C=cached)).times(
+            waves * count
+        )
 
     tokens = {"e2e": generate - 1, "ttft": 0, "tpot": 1}[metric]
     decode = steps(tokens, within, 1, prompt + generate // 2)
-    read = job(PRICED, within).chunks if metric in ("e2e", "ttft") else ()
+    read = job(CALIBRATED, within).chunks if metric in ("e2e", "ttft") else ()
     return RunShape(decode, _sum(steps(c.steps, c.prompts, c.new, c.middle) for c in read)), 1
 
 
-def _loop(loop: ClosedLoop, model: Model) -> RunShape:
+def _loop(loop: ClosedLoop, model: DeviceCostModel) -> RunShape:
     """From token to token in a closed loop."""
     decode, *reads = loop.state.turns
     first = _of(loop.step(decode.decoding), model)
@@ -152,7 +162,7 @@ def _loop(loop: ClosedLoop, model: Model) -> RunShape:
     return RunShape(first.times(decode.share), _sum(steps))
 
 
-def _played(loop: Played, metric: str, model: Model) -> RunShape:
+def _loop_figure(loop: InteractiveRun, metric: str, model: DeviceCostModel) -> RunShape:
     """A figure of a loop: by steps that stand for those alike, and the rest as its host has it now."""
     weights = loop.weights(metric)
     _, _, steps, decodes, kept, new, *_ = loop.events
@@ -177,16 +187,16 @@ def _played(loop: Played, metric: str, model: Model) -> RunShape:
 
 
 def _point(
-    program: Program, model: Model, decodes: int, kept: int, chunks: Chunks
-) -> tuple[Plan, Binding | Mixed]:
+    program: Program, model: DeviceCostModel, decodes: int, kept: int, chunks: Chunks
+) -> tuple[StepEvaluator, Binding | MixedBinding]:
     """The plan of a step, and the sizes that it is of: all that decode have as much cached."""
     parts = [Binding(B=decodes, T=1, C=kept / decodes)] if decodes else []
     parts += [Binding(B=n, T=new, C=cached) for (new, cached), n in Counter(chunks).items()]
     phases = [phase_of(part.symbols["T"]) for part in parts]
-    at = parts[0] if len(parts) == 1 else Mixed(parts, phases if program.splits else ())
+    at = parts[0] if len(parts) == 1 else MixedBinding(parts, phases if program.splits else ())
     both = len(set(phases)) > 1 and program.splits
     of = program.phase("prefill" if "prefill" in phases else "decode")
-    return (together if both else plan)(of, model), at
+    return (mixed_step_evaluator if both else step_evaluator)(of, model), at
 
 
 def _sum(steps: Iterable[StepShape]) -> StepShape:
@@ -197,13 +207,13 @@ def _sum(steps: Iterable[StepShape]) -> StepShape:
     return StepShape(*map(float, sums))
 
 
-def _of(report: Report, model: Model) -> StepShape:
+def _of(report: Report, model: DeviceCostModel) -> StepShape:
     """A step by the kernels of a model."""
-    both = isinstance(report.plan, Together)
-    return step_shape((together if both else plan)(report.program, model), report.at)
+    both = isinstance(report.plan, MixedStepEvaluator)
+    return step_shape((mixed_step_evaluator if both else step_evaluator)(report.program, model), report.at)
 
 
-def step_shape(made: Plan, at: Binding) -> StepShape:
+def step_shape(made: StepEvaluator, at: Binding) -> StepShape:
     """The kernels of a step, with and without the time that each waits to begin where they are in a graph."""
     hidden = float(made.captured(at))
     waits = flows = lateness = 0.0
@@ -211,13 +221,13 @@ def step_shape(made: Plan, at: Binding) -> StepShape:
     for row, price, pads in zip(made.rows, made.prices, made.pads, strict=True):
         alone, together = price.in_graph(runs if pads else at, hidden)
         waits, flows = waits + row.repeat * float(alone), flows + row.repeat * float(together)
-        lateness += row.repeat * late(row)
+        lateness += row.repeat * collective_skew(row)
     kernels = (1 - hidden) * sum(row.repeat for row in made.rows)  # a graph is launched at once
     return StepShape(waits, waits - flows, kernels, made.sequences(at), lateness)
 
 
 @cache
-def _model(device: Device, engine: str) -> Calibrated:
+def _model(device: Device, engine: str) -> CalibratedModel:
     name, own = engine.partition("@")[0], device.calibration.engines if device.calibration else {}
     runs = library.engine(engine) if name in library.engines() else None
-    return Calibrated(device, name if name in own else None, runs=runs)
+    return CalibratedModel(device, name if name in own else None, runs=runs)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from llmir.backends.cost.transfer import basis, lent, owner, relation
+from llmir.backends.cost.transfer import basis, kernel_engine, relation, transfer_kernel
 from llmir.backends.kernels.base import KERNELS
 from llmir.backends.silicon.rows import Array
 from llmir.base.dataclass import dataclass
@@ -14,7 +14,7 @@ from llmir.hw.calibration import DATED, LIBRARIES
 from llmir.hw.device import Device
 from llmir.hw.transfer import ENGINE, OTHER_SM, OTHER_VENDOR, RELATIONS, SAME_DIE, SAME_SM
 
-from .cases import Case
+from .cases import CalibrationCase
 
 # Of rows as far off as a band says; two thirds is what a mean error covers of our kernels' residuals.
 WITHIN = 2 / 3
@@ -27,13 +27,13 @@ SAME = {SAME_DIE: 7.0, SAME_SM: 14.0}
 
 
 @dataclass(frozen=True, eq=False)
-class Loan:
+class TransferCase:
     """Rows of a case by kernels of `device` and `engine`, which are `own` off at home.
 
     `off` is (predicted − measured) / measured of each row.
     """
 
-    case: Case
+    case: CalibrationCase
     relation: str
     device: Device
     engine: str
@@ -56,7 +56,7 @@ class Loan:
         return np.sqrt(np.maximum(self.off**2 - self.own**2, 0.0))
 
 
-def loans(cases: Iterable[Case], devices: Sequence[Device]) -> Iterator[Loan]:
+def transfer_cases(cases: Iterable[CalibrationCase], devices: Sequence[Device]) -> Iterator[TransferCase]:
     """Each case by the kernels of each of the devices and engines that have its families."""
     for case in cases:
         for device in devices:
@@ -64,13 +64,13 @@ def loans(cases: Iterable[Case], devices: Sequence[Device]) -> Iterator[Loan]:
                 yield loan
         calibration = case.device.calibration
         engines = {*calibration.engines} - {*LIBRARIES, *DATED} if calibration else set()
-        main = sorted(engine for engine in engines if engine == owner(engine))
+        main = sorted(engine for engine in engines if engine == kernel_engine(engine))
         for engine in main if case.engine in main else ():
             if engine != case.engine and (loan := _loan(case, case.device, engine, ENGINE)):
                 yield loan
 
 
-def _loan(case: Case, device: Device, engine: str, how: str) -> Loan | None:
+def _loan(case: CalibrationCase, device: Device, engine: str, how: str) -> TransferCase | None:
     """None where the device has none of its own; another vendor's are those of any engine."""
     how = how or relation(case.device, device)
     abroad = how == OTHER_VENDOR
@@ -79,12 +79,12 @@ def _loan(case: Case, device: Device, engine: str, how: str) -> Loan | None:
     known = [f for f in known if f.family in case.families]  # CDNA has products of its own
     if len(known) < len(fits):
         return None
-    kernels = {fit.family: lent(fit, case.device).kernel for fit in known}
+    kernels = {fit.family: transfer_kernel(fit, case.device).kernel for fit in known}
     off = case.predicted(kernels) / case.seconds - 1
-    return Loan(case, how, device, known[-1].engine, max(f.fitted.error for f in known), off)
+    return TransferCase(case, how, device, known[-1].engine, max(f.fitted.error for f in known), off)
 
 
-def bands(found: Sequence[Loan]) -> dict[str, dict[str, float]]:
+def relation_bands(found: Sequence[TransferCase]) -> dict[str, dict[str, float]]:
     """Percents by relation and group: the excess that `WITHIN` of the rows keep to, each case alike.
 
     A farther relation is never narrower. Where nothing was measured, another vendor's kernels are as far off
@@ -108,7 +108,7 @@ def bands(found: Sequence[Loan]) -> dict[str, dict[str, float]]:
     return table
 
 
-def _excess(found: Sequence[Loan], relation: str, group: str) -> float | None:
+def _excess(found: Sequence[TransferCase], relation: str, group: str) -> float | None:
     some = [loan for loan in found if loan.relation == relation and loan.group == group]
     if not some:
         return None
@@ -119,7 +119,9 @@ def _excess(found: Sequence[Loan], relation: str, group: str) -> float | None:
     return float(100 * sizes[order][np.searchsorted(reached, WITHIN)])
 
 
-def covered(found: Sequence[Loan], table: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
+def band_coverage(
+    found: Sequence[TransferCase], table: Mapping[str, Mapping[str, float]]
+) -> tuple[float, float]:
     """Shares of rows, each case alike, within the band that these percents make, and within twice that."""
     shares = []
     for loan in found:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from llmir.ir.core.dtype import spelled
+from llmir.ir.core.dtype import parse_dtype
 
-from .machine import PEAKS, Facts, Point
+from .machine import PEAKS, MachineFacts, MeasurePoint
 
 WIRE = {"all_reduce": 2}  # times (n−1)/n of its payload; 1 for all else
-Timed = Sequence[tuple[Point, float]]
+Timed = Sequence[tuple[MeasurePoint, float]]
 
 
 def device_text(
-    name: str, facts: Facts, processors: int, timed: Timed, *, gpu: bool, host: float | None = None
+    name: str, facts: MachineFacts, processors: int, timed: Timed, *, gpu: bool, host: float | None = None
 ) -> str:
     """The YAML of a device with the best rates among `timed`, which must have fp32 products.
 
@@ -22,7 +22,9 @@ def device_text(
 
     A CPU's fp32 products run on its vector lanes, and so they do on a GPU that is not asked for tf32.
     """
-    rates = {spelled(d).name: _peak(p.flops / s for p, s in timed if _product(p, d)) for d in facts.dtypes}
+    rates = {
+        parse_dtype(d).name: _peak(p.flops / s for p, s in timed if _product(p, d)) for d in facts.dtypes
+    }
     rates = {unit: rate for unit, rate in rates.items() if rate}
     fp32 = rates.pop("fp32")
     matrix = ", ".join(f"{unit}: {_up(rate / 1e12)}" for unit, rate in rates.items())
@@ -60,11 +62,11 @@ def _up(value: float) -> str:
     return f"{math.ceil(value * 10**digits) / 10**digits:.{max(digits, 0)}f}"
 
 
-def _product(point: Point, dtype: str) -> bool:
+def _product(point: MeasurePoint, dtype: str) -> bool:
     return point.file == "gemm" and point.cells["dtype"] == dtype
 
 
-def _streamed(timed: tuple[Point, float]) -> float:
+def _streamed(timed: tuple[MeasurePoint, float]) -> float:
     """Bytes/s of what is surely in no cache: weights used in turn, and large copies."""
     point, seconds = timed
     if point.file == "gemm":
@@ -72,7 +74,7 @@ def _streamed(timed: tuple[Point, float]) -> float:
     return point.bytes / seconds if point.cells.get("op") in PEAKS else 0.0
 
 
-def _sent(timed: tuple[Point, float]) -> float:
+def _sent(timed: tuple[MeasurePoint, float]) -> float:
     """Bytes/s that each rank sent."""
     point, seconds = timed
     if point.file != "collective":

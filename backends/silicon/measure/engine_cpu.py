@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.calibrated import Calibrated
-from llmir.backends.kernels.cpu import CpuHost
-from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.cost.calibrated import CalibratedModel
+from llmir.backends.kernels.cpu import CpuDeviceEngine
+from llmir.backends.kernels.engine_cpu import EngineCpu
 from llmir.backends.silicon.calibrate.runs import step_shape
-from llmir.backends.silicon.rows import Errors, errors, group_folds
-from llmir.backends.step.evaluate import plan
+from llmir.backends.silicon.rows import ErrorStatistics, error_statistics, group_folds
+from llmir.backends.step.evaluate import step_evaluator
 from llmir.base.dataclass import dataclass
 from llmir.hw.device import Device
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
 
-from .kernels import Eager
-from .machine import Point
+from .kernels import EagerMachine
+from .machine import MeasurePoint
 
 LAYERS, BATCHES, CONTEXT = (1, 2, 4, 8), (1, 4, 16), 16
 Build = Callable[[Mapping[str, Any]], Program]
@@ -43,10 +43,10 @@ def config(layers: int, dtype: str = "float32", **sizes: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Model:
+class TorchLlama:
     """transformers' Llama of a config, with random weights, on the machine's device."""
 
-    machine: Eager
+    machine: EagerMachine
     network: Any
 
     def prefill(self, batch: int, new: int) -> tuple[float, Any]:
@@ -76,7 +76,7 @@ class Model:
             return self.machine.median(call)
 
 
-def load(machine: Eager, config: Mapping[str, Any]) -> Model | None:
+def load(machine: EagerMachine, config: Mapping[str, Any]) -> TorchLlama | None:
     """The model, None without transformers."""
     with contextlib.suppress(ImportError):
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -84,11 +84,11 @@ def load(machine: Eager, config: Mapping[str, Any]) -> Model | None:
         settings = {k: v for k, v in config.items() if k not in ("architectures", "model_type", "dtype")}
         network = LlamaForCausalLM(LlamaConfig(**settings, attn_implementation="sdpa")).eval()
         dtype = getattr(machine.torch, str(config["dtype"]))
-        return Model(machine, network.to(machine.place, dtype))
+        return TorchLlama(machine, network.to(machine.place, dtype))
     return None
 
 
-def measure(machine: Eager) -> list[tuple[Point, float]]:
+def measure_steps(machine: EagerMachine) -> list[tuple[MeasurePoint, float]]:
     """Decode steps of models of 1 to 8 layers, of 1 to 16 sequences; none without transformers."""
     found = []
     for layers in LAYERS:
@@ -97,11 +97,13 @@ def measure(machine: Eager) -> list[tuple[Point, float]]:
             return []
         for batch in BATCHES:
             cells = {"layers": layers, "batch": batch, "context": CONTEXT}
-            found.append((Point("steps", cells), model.decode(batch, CONTEXT)))
+            found.append((MeasurePoint("steps", cells), model.decode(batch, CONTEXT)))
     return found
 
 
-def host(timed: Sequence[tuple[Point, float]], device: Device, build: Build) -> tuple[Host, Errors]:
+def fit_eager_cpu(
+    timed: Sequence[tuple[MeasurePoint, float]], device: Device, build: Build
+) -> tuple[EngineCpu, ErrorStatistics]:
     """The host of these steps, and its errors on numbers of layers that were left out.
 
     Time of a step = step_us + sequence_us · sequences + kernel_us · kernels, by non-negative least squares of
@@ -114,17 +116,19 @@ def host(timed: Sequence[tuple[Point, float]], device: Device, build: Build) -> 
     for seen, judged in group_folds([p["layers"] for p, _ in timed]):
         predicted[judged] = terms[judged] @ _solved(terms[seen], seconds[seen])
     _, step, sequence, kernel = _solved(terms, seconds) * 1e6
-    kind = CpuHost if device.cores else Host
+    kind = CpuDeviceEngine if device.cores else EngineCpu
     values = {"step_us": step, "sequence_us": sequence, "kernel_us": kernel}
     limits = {"step_us": 1.0, "sequence_us": 0.1, "kernel_us": 0.1}
-    hidden = 0.0 if device.cores else Host().hidden
-    return kind(hidden, **{n: max(v, limits[n]) for n, v in values.items()}), errors(predicted, seconds)
+    hidden = 0.0 if device.cores else EngineCpu().hidden
+    return kind(hidden, **{n: max(v, limits[n]) for n, v in values.items()}), error_statistics(
+        predicted, seconds
+    )
 
 
-def _terms(program: Program, device: Device, point: Point) -> tuple[float, float, float, float]:
+def _terms(program: Program, device: Device, point: MeasurePoint) -> tuple[float, float, float, float]:
     """Seconds of the kernels that the host waits for, and what each of its parameters is times."""
     at = Binding(B=point["batch"], T=1, C=point["context"])
-    step = step_shape(plan(program, Calibrated(device)), at)
+    step = step_shape(step_evaluator(program, CalibratedModel(device)), at)
     return float(step.busy) if device.cores else 0.0, 1.0, point["batch"], float(step.kernels)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw.device import Device
 
-from .machine import FRAMEWORK, LARGE, Facts, Point, turns
+from .machine import FRAMEWORK, LARGE, MachineFacts, MeasurePoint, operand_count
 
 WARM = 2  # calls that load code and fill pools
 LEAST, MOST = 5, 1000  # calls or batches of them
@@ -35,7 +35,7 @@ DRAWN = 1 << 16  # random numbers
 CACHE_BYTES = 32 * 2**20  # of a CPU that does not say
 
 
-class Eager:
+class EagerMachine:
     """This machine's first GPU (CUDA or ROCm), or its CPU with as many threads as PyTorch uses.
 
     InputError without PyTorch. `each_s` is how long a point is repeated.
@@ -79,7 +79,7 @@ class Eager:
         return int(self.torch.get_num_threads())
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> MachineFacts:
         """What the plan needs; rates by one product and one copy."""
         if self.gpu:
             about = self.torch.cuda.get_device_properties(0)
@@ -93,9 +93,9 @@ class Eager:
         flops = 2 * 1024**3 / self.median(lambda: ones[0] @ ones[1])
         large = self.torch.ones(LARGE * cache // 8, device=self.place)
         bandwidth = large.nbytes / self.median(large.clone)
-        return Facts(dtypes, flops, bandwidth, cache, memory, math.inf if self.gpu else FRESH_BYTES)
+        return MachineFacts(dtypes, flops, bandwidth, cache, memory, math.inf if self.gpu else FRESH_BYTES)
 
-    def seconds(self, point: Point) -> float | None:
+    def seconds(self, point: MeasurePoint) -> float | None:
         """The median of several calls; None where memory does not suffice or a dtype is not supported."""
         make = getattr(self, f"_{point.file}")
         try:
@@ -124,7 +124,7 @@ class Eager:
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3 / calls
 
-    def _random(self, point: Point, *shape: int, copies: int = 1) -> Any:
+    def _random(self, point: MeasurePoint, *shape: int, copies: int = 1) -> Any:
         """Random numbers, or the same in several places of the memory."""
         dtype = getattr(self.torch, str(point.cells["dtype"]))
         some = self.torch.randn(DRAWN, device=self.place).to(dtype)  # the rest repeats them
@@ -136,18 +136,18 @@ class Eager:
         turn = cycle(list(operands))
         return lambda: call(next(turn))
 
-    def _gemm(self, point: Point) -> Callable[[], object]:
+    def _gemm(self, point: MeasurePoint) -> Callable[[], object]:
         x = self._random(point, point["m"], point["k"])
         weights = self._random(point, point["n"], point["k"], copies=point["turns"])
         linear = self.torch.nn.functional.linear
         return self._in_turn(weights, lambda w: linear(x, w))
 
-    def _attention_prefill(self, point: Point) -> Callable[[], object]:
+    def _attention_prefill(self, point: MeasurePoint) -> Callable[[], object]:
         batch, heads, kv_heads, head = (point[c] for c in ("batch", "num_heads", "num_kv_heads", "head_dim"))
         q = self._random(point, batch, heads, point["q_len"], head)
         alone = point["q_len"] == 1  # then a cache is read, as cold as weights are
         cache = 2, batch, kv_heads, point["context"], head
-        copies = turns(self.facts, 2 * batch * kv_heads * point["context"] * head * point.size)
+        copies = operand_count(self.facts, 2 * batch * kv_heads * point["context"] * head * point.size)
         caches = self._random(point, *cache, copies=copies if alone else 2)
         attend = self.torch.nn.functional.scaled_dot_product_attention
         options = {"is_causal": not alone, "enable_gqa": heads != kv_heads}
@@ -155,11 +155,13 @@ class Eager:
 
     _attention_decode = _attention_prefill
 
-    def _elementwise(self, point: Point) -> Callable[[], object]:
+    def _elementwise(self, point: MeasurePoint) -> Callable[[], object]:
         """As transformers' models write them, step by step."""
         torch = self.torch
         held = 2 * point["rows"] * point["cols"] * point.size
-        pairs = self._random(point, 2, point["rows"], point["cols"], copies=turns(self.facts, held, MOST))
+        pairs = self._random(
+            point, 2, point["rows"], point["cols"], copies=operand_count(self.facts, held, MOST)
+        )
         row = self._random(point, point["cols"])
 
         def rms_norm(x: Any) -> object:
@@ -216,7 +218,7 @@ CALLS = 20
 
 def collectives(
     ranks: int, backend: str = "nccl", *, sizes: Sequence[int] = SIZES, ops: Sequence[str] = OPS
-) -> list[tuple[Point, float]]:
+) -> list[tuple[MeasurePoint, float]]:
     """Each collective of each size, among 2, 4, … and all devices, with its median seconds."""
     from torch.multiprocessing import spawn
 
@@ -226,7 +228,9 @@ def collectives(
             spawn(_rank, (many, backend, folder, tuple(sizes), tuple(ops)), nprocs=many)
             timed = json.loads((Path(folder) / "seconds.json").read_text())
         cells = {"dtype": DTYPE, "num_gpus": many}
-        found += [(Point("collective", {"op": op, **cells, "bytes": size}), s) for op, size, s in timed]
+        found += [
+            (MeasurePoint("collective", {"op": op, **cells, "bytes": size}), s) for op, size, s in timed
+        ]
     return found
 
 
@@ -282,7 +286,7 @@ BYTES = 256 * 2**20  # of a copy: no cache holds it, and a start of some µs doe
 ABOUT = f"measured by llmir calibrate --run, copies of {BYTES // 2**20} MiB of pinned memory, the slower way"
 
 
-def host_rate(machine: Eager) -> float | None:
+def copy_rate(machine: EagerMachine) -> float | None:
     """Bytes/s of copies of pinned memory, of the slower way; None of a CPU."""
     if not machine.gpu:
         return None
@@ -293,7 +297,7 @@ def host_rate(machine: Eager) -> float | None:
     return BYTES / max(map(machine.median, ways))
 
 
-def host_text(rate: float, device: Device) -> str:
+def copy_rate_text(rate: float, device: Device) -> str:
     """The lines of a file that extends a device: the rate is that of its link to the host, if it has one."""
     try:
         name = device.host_link[0]

@@ -19,7 +19,7 @@ import numpy as np
 from llmir.backends.export.files import write as write_file
 from llmir.backends.export.json import to_csv
 from llmir.base.dataclass import dataclass
-from llmir.ir.core.dtype import spelled
+from llmir.ir.core.dtype import parse_dtype
 
 # Of a row's `framework` the part before the dash is the engine's name.
 FRAMEWORK = "eager"
@@ -28,7 +28,7 @@ STREAMED = {"add": 3, "mlp_act": 3, "rms_norm": 2, "softmax": 2, "attn_rope": 2,
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasurePoint:
     """One call to time: the file that its row goes to, and the row's own cells."""
 
     file: str
@@ -37,7 +37,7 @@ class Point:
     @property
     def size(self) -> int:
         """Bytes an element."""
-        return spelled(str(self.cells["dtype"])).bits // 8
+        return parse_dtype(str(self.cells["dtype"])).bits // 8
 
     def __getitem__(self, name: str) -> int:
         return int(self.cells[name])
@@ -72,24 +72,24 @@ class Point:
         return 2 * self.size * self["batch"] * self["head_dim"] * (self["q_len"] * self["num_heads"] + cache)
 
 
-def product(dtype: str, m: int, n: int, k: int, turns: int) -> Point:
+def matmul_point(dtype: str, m: int, n: int, k: int, turns: int) -> MeasurePoint:
     """y[m,n] = x[m,k]·w[k,n], of `turns` weights one after another."""
-    return Point("gemm", {"dtype": dtype, "m": m, "n": n, "k": k, "turns": turns})
+    return MeasurePoint("gemm", {"dtype": dtype, "m": m, "n": n, "k": k, "turns": turns})
 
 
-def attention(dtype: str, batch: int, new: int, context: int, heads: tuple[int, int, int]) -> Point:
+def attention(dtype: str, batch: int, new: int, context: int, heads: tuple[int, int, int]) -> MeasurePoint:
     """Causal attention; `heads` of queries, of keys and values, and their size."""
     sizes = dict(zip(("num_heads", "num_kv_heads", "head_dim"), heads, strict=True))
     step = {"batch": batch, "q_len": new, "context": context}
     file = "attention_decode" if new == 1 else "attention_prefill"
-    return Point(file, {"dtype": dtype, "kv_dtype": dtype, **step, **sizes, "window": 0})
+    return MeasurePoint(file, {"dtype": dtype, "kv_dtype": dtype, **step, **sizes, "window": 0})
 
 
-def stream(op: str, dtype: str, rows: int, cols: int) -> Point:
+def stream(op: str, dtype: str, rows: int, cols: int) -> MeasurePoint:
     """An elementwise op or a norm."""
-    moved = STREAMED[op] * rows * cols * spelled(dtype).bits // 8
+    moved = STREAMED[op] * rows * cols * parse_dtype(dtype).bits // 8
     sizes = {"rows": rows, "cols": cols, "bytes_moved_ideal": moved}
-    return Point("elementwise", {"dtype": dtype, "op": op, **sizes})
+    return MeasurePoint("elementwise", {"dtype": dtype, "op": op, **sizes})
 
 
 # Elementwise ops that show what a memory can do, and are fitted to nothing.
@@ -99,7 +99,7 @@ PEAKS = ("copy", "read")
 class Machine(Protocol):
     """What can time a point."""
 
-    def seconds(self, point: Point) -> float | None:
+    def seconds(self, point: MeasurePoint) -> float | None:
         """The median of several calls, after some to warm up; None where the machine cannot do it."""
 
 
@@ -126,7 +126,7 @@ COLD = 2  # caches that operands used in turn fill
 
 
 @dataclass(frozen=True)
-class Facts:
+class MachineFacts:
     """What sizes are chosen by: rough FLOP/s and bytes/s, the bytes of the largest cache and of the memory.
 
     `dtypes` are those of products and attention, the first of them that of all else. Results are smaller
@@ -140,22 +140,24 @@ class Facts:
     memory_bytes: int
     fresh_bytes: float = math.inf
 
-    def seconds(self, point: Point) -> float:
+    def seconds(self, point: MeasurePoint) -> float:
         """About how long it takes."""
         return point.flops / self.flops + point.bytes / self.bandwidth
 
-    def allows(self, point: Point, longest_s: float) -> bool:
+    def allows(self, point: MeasurePoint, longest_s: float) -> bool:
         """Whether a call is short enough, its operands fit a 16th of the memory, and its result is reused."""
         fits = point.bytes <= self.memory_bytes / 16 and point.result_bytes < self.fresh_bytes
         return fits and self.seconds(point) <= longest_s
 
 
-def turns(facts: Facts, held: int, most: int = 2**31) -> int:
+def operand_count(facts: MachineFacts, held: int, most: int = 2**31) -> int:
     """How many operands of `held` bytes to use in turn, so that each has left the cache meanwhile."""
     return max(2, min(most, -(-COLD * facts.cache_bytes // held)))
 
 
-def plan(facts: Facts, budget_s: float, *, quick: bool = False, seed: int = 0) -> list[Point]:
+def measurement_plan(
+    facts: MachineFacts, budget_s: float, *, quick: bool = False, seed: int = 0
+) -> list[MeasurePoint]:
     """The points to time in so many seconds: first those that show peaks, then some of each kind at random.
 
     So stopping early leaves even gaps. A call takes a 1000th of the time at most; `quick` draws a third as
@@ -176,18 +178,18 @@ def plan(facts: Facts, budget_s: float, *, quick: bool = False, seed: int = 0) -
     return [*_bandwidth(facts), *largest, *(p for p in kept if p not in largest)]
 
 
-def _products(facts: Facts) -> Iterator[Point]:
+def _products(facts: MachineFacts) -> Iterator[MeasurePoint]:
     for dtype, (n, k), m in each(facts.dtypes, WEIGHTS, ROWS):
-        yield product(dtype, m, n, k, turns(facts, n * k * spelled(dtype).bits // 8))
+        yield matmul_point(dtype, m, n, k, operand_count(facts, n * k * parse_dtype(dtype).bits // 8))
 
 
-def _attentions(facts: Facts) -> Iterator[Point]:
+def _attentions(facts: MachineFacts) -> Iterator[MeasurePoint]:
     for dtype, heads, batch in each(facts.dtypes, HEADS, BATCHES):
         yield from (attention(dtype, batch, new, new, heads) for new in NEW)
         yield from (attention(dtype, batch, 1, cached, heads) for cached in CACHED)
 
 
-def _streams(facts: Facts) -> Iterator[Point]:
+def _streams(facts: MachineFacts) -> Iterator[MeasurePoint]:
     dtype = facts.dtypes[0]
     for op, cols, rows in each(OPS, WIDTHS, TOKENS):
         yield stream(op, dtype, rows, cols)
@@ -195,10 +197,10 @@ def _streams(facts: Facts) -> Iterator[Point]:
         yield stream("attn_rope", dtype, tokens * heads, head)
 
 
-def _bandwidth(facts: Facts) -> Iterator[Point]:
+def _bandwidth(facts: MachineFacts) -> Iterator[MeasurePoint]:
     """Copies and sums of what no cache holds."""
     for op, times in each(PEAKS, (LARGE, 2 * LARGE)):
-        rows = max(1, times * facts.cache_bytes // (1024 * spelled(facts.dtypes[0]).bits // 8))
+        rows = max(1, times * facts.cache_bytes // (1024 * parse_dtype(facts.dtypes[0]).bits // 8))
         yield stream(op, facts.dtypes[0], rows, 1024)
 
 
@@ -206,13 +208,13 @@ SOURCE = "llmir calibrate --run"
 
 
 def record(
-    points: Sequence[Point],
+    points: Sequence[MeasurePoint],
     machine: Machine,
     budget_s: float,
     *,
     clock: Callable[[], float] = time.monotonic,
-    tell: Callable[[int, Point], None] = lambda *_: None,
-) -> list[tuple[Point, float]]:
+    tell: Callable[[int, MeasurePoint], None] = lambda *_: None,
+) -> list[tuple[MeasurePoint, float]]:
     """The points with their seconds, as many as `budget_s` allows; those that cannot be done are left out."""
     end, found = clock() + budget_s, []
     for n, point in enumerate(points):
@@ -225,7 +227,7 @@ def record(
 
 
 def write(
-    folder: Path, timed: Sequence[tuple[Point, float]], gpu: str, framework: str, kernel: str = "torch"
+    folder: Path, timed: Sequence[tuple[MeasurePoint, float]], gpu: str, framework: str, kernel: str = "torch"
 ) -> list[Path]:
     """A CSV file for each kind of point, rows in order of size; the paths."""
     paths = []

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import Array, Column, Table, known
+from llmir.backends.silicon.rows import Array, Column, Table, known_sources
 from llmir.base.errors import InputError
 from llmir.base.values import FrozenDict
 from llmir.hw.device import Device
 from llmir.ir.core.program import Program
 from llmir.ir.tools.build import Builder
 
-from .table import MORE, WHOSE, Kernels, columns
+from .table import MORE, WHOSE, KernelTable, columns
 
-TYPES = known()["types"]
+TYPES = known_sources()["types"]
 HEADS = ("num_heads", "num_kv_heads", "head_dim")
 
 
@@ -39,7 +39,7 @@ def prompts(rows: Table) -> Array:
     return np.where(rows["context"] == rows["q_len"], "t", "c").astype(object)
 
 
-class Attention(Kernels):
+class AttentionTable(KernelTable):
     """New tokens of uniform sequences after those that they see; `context` counts both."""
 
     name = "attention"
@@ -78,7 +78,7 @@ class Attention(Kernels):
         }
 
 
-class Encoder(Kernels):
+class EncoderTable(KernelTable):
     """Sequences in which every token sees every other."""
 
     name = "attention_encoder"

@@ -9,7 +9,7 @@ from llmir.backends.request.workload import LONGEST
 from llmir.backends.silicon.rows import Column
 from llmir.base.values import FrozenDict
 
-from .table import Format
+from .table import TableFormat
 
 # Of measured times: the figure, by what its column may be called before the unit.
 FIGURES = {
@@ -37,7 +37,7 @@ def timed(names: Sequence[str], unit: str = "") -> list[tuple[str, str, float]]:
     return found
 
 
-class Chat(Format):
+class ChatTable(TableFormat):
     """Requests of one model, device and engine, which the table does not say."""
 
     name = "chat"

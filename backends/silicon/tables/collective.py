@@ -20,7 +20,7 @@ from llmir.ir.sizes.ragged import sent
 from llmir.ir.sizes.routing_laws import CHANCE
 from llmir.ir.tools.build import Builder
 
-from .table import MORE, WHOSE, Kernels, columns
+from .table import MORE, WHOSE, KernelTable, columns
 
 SEND = "send_recv"
 SENT_TYPES = {"fp8": "fp8_e4m3_b1x128.mmk"}  # by token and 128 values, as DeepEP casts
@@ -54,7 +54,7 @@ def noted(note: str) -> Mapping[str, float]:
     return {name: float(n) for name, n in re.findall(r"(\w+)=(\d+(?:\.\d+)?)", note) if float(n) > 0}
 
 
-class Collective(Kernels):
+class CollectiveTable(KernelTable):
     """`bytes` as nccl-tests count them, among `num_gpus`."""
 
     name = "collective"

@@ -16,7 +16,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.tools.build import Builder
 
 from .attention import TYPES
-from .table import MORE, WHOSE, Kernels, columns
+from .table import MORE, WHOSE, KernelTable, columns
 
 FP8 = "fp8_e4m3_t"
 NARROWS = ("scale_matrix", "static", "rms_norm_quant_fp8")  # their dtype may be the result's
@@ -75,7 +75,7 @@ OPS: dict[str, Build] = {
 }
 
 
-class Elementwise(Kernels):
+class ElementwiseTable(KernelTable):
     """`cols` values of each of `rows`; all heads of a token are its columns."""
 
     name = "elementwise"

@@ -9,7 +9,7 @@ from llmir.backends.request.workload import LONGEST
 from llmir.backends.silicon.rows import Column
 from llmir.base.values import FrozenDict
 
-from .table import Format
+from .table import TableFormat
 
 GIB = Column(0, 1e6, whole=False, empty=nan)
 MIB = Column(0, 1e9, whole=False)
@@ -17,13 +17,13 @@ KIND = MIB._replace(empty=nan)
 LIMIT = Column(1, LONGEST, empty=nan)
 
 
-class Memory(Format):
+class MemoryTable(TableFormat):
     """Amounts of memory, by the words in the column `by`."""
 
     by: ClassVar[str] = "engine"
 
 
-class Starts(Memory):
+class EngineStartTable(MemoryTable):
     """Starts of an engine: what it was given, and what its log says that it made of it."""
 
     name = "engine memory"
@@ -40,7 +40,7 @@ class Starts(Memory):
     more = ("source",)
 
 
-class PeakMemory(Memory):
+class PeakMemoryTable(MemoryTable):
     """Runs of a model on one GPU, and the most memory that was taken."""
 
     name = "peak memory"
@@ -57,7 +57,7 @@ class PeakMemory(Memory):
     more = ("framework", "note", "source")
 
 
-class MemorySeries(Memory):
+class MemorySeriesTable(MemoryTable):
     """The memory that was taken while a request ran, by tokens that were out or seconds that had gone."""
 
     name = "memory series"

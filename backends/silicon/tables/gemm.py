@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import Column, Table, known
+from llmir.backends.silicon.rows import Column, Table, known_sources
 from llmir.base.errors import InputError
 from llmir.base.values import FrozenDict
 from llmir.hw.device import Device
@@ -16,9 +16,9 @@ from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor, parse_tensor
 from llmir.ir.tools.build import Builder
 
-from .table import MORE, WHOSE, Kernels, columns
+from .table import MORE, WHOSE, KernelTable, columns
 
-PRODUCTS = known()["products"]
+PRODUCTS = known_sources()["products"]
 WIDE = ("bf16", "fp16", "fp32")
 TIMED = ("product", "quantize+product", "static+product")
 
@@ -34,7 +34,7 @@ def wide_type(dtype: str) -> str:
     return PRODUCTS[dtype][0] if PRODUCTS[dtype][0] in WIDE else "bf16"
 
 
-class Gemm(Kernels):
+class GemmTable(KernelTable):
     """Products, with narrow x where the table's dtype is of both sides."""
 
     name = "gemm"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.silicon.rows import Array, Column, Table, known
+from llmir.backends.silicon.rows import Array, Column, Table, known_sources
 from llmir.base.errors import InputError
 from llmir.base.values import FrozenDict
 from llmir.hw.device import Device
@@ -19,9 +19,9 @@ from llmir.ir.tools.build import Builder
 
 from .attention import prompts
 from .gemm import WIDE, tensor
-from .table import MORE, WHOSE, Kernels, columns
+from .table import MORE, WHOSE, KernelTable, columns
 
-TYPES, PRODUCTS = known()["types"], known()["products"]
+TYPES, PRODUCTS = known_sources()["types"], known_sources()["products"]
 HIDDEN, QUERY = 7168, 1536  # of DeepSeek-V3, of which whole blocks are
 LATENT, ROTARY, HEAD = 512, 64, 128  # of DeepSeek-V2 and V3, of which all rows are
 _PRODUCTS = {"mla_gen_pre": "t g u, l g u -> t g l", "mla_gen_post": "t g l, l g u -> t g u"}
@@ -111,7 +111,7 @@ def block(products: str, kv: str, form: str) -> Program:
     return Program(f"latent block {products} {kv} {form}", {"main": b.graph()})
 
 
-class Latent(Kernels):
+class LatentTable(KernelTable):
     """New tokens of uniform sequences; `context` counts those before too. Of products `batch` is tokens."""
 
     name = "mla"

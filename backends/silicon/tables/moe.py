@@ -14,11 +14,11 @@ from llmir.ir.core.graph import Value
 from llmir.ir.core.mesh import ONE_DEVICE, mesh_of
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.polynomial import Busiest, Dim, Min, Size
-from llmir.ir.sizes.routing_laws import Arrived, law
+from llmir.ir.sizes.routing_laws import LocalRouting, law
 from llmir.ir.tools.build import Builder
 
 from .gemm import PRODUCTS, tensor, wide_type
-from .table import MORE, WHOSE, Kernels, columns
+from .table import MORE, WHOSE, KernelTable, columns
 
 LAYER, BARE, GROUPED, WIDENED = "layer", "layer of narrow rows", "products", "widened"
 
@@ -46,7 +46,7 @@ LAW = Column(
 )
 
 
-class Moe(Kernels):
+class MoeTable(KernelTable):
     """`num_tokens` over all ranks, of which each holds its share of the experts, and of each a part."""
 
     name = "moe"
@@ -116,7 +116,7 @@ def layer(
     tokens: Size = Dim.symbol("t")
     by = law(routing)
     mesh = mesh_of(ep=ranks)
-    if isinstance(by, Arrived):
+    if isinstance(by, LocalRouting):
         tokens = Min.of(tokens, Busiest.of(ranks, top_k, tokens, experts, by.law))
         experts, mesh = experts // ranks, ONE_DEVICE
     over = mesh.atoms("ep")

@@ -15,7 +15,7 @@ from llmir.ir.ops.delta import GatedDelta
 from llmir.ir.ops.scan import Scan, SsdScan
 from llmir.ir.tools.build import Builder
 
-from .table import MORE, WHOSE, Kernels, columns
+from .table import MORE, WHOSE, KernelTable, columns
 
 CONVS = {"conv": 1, "conv_qkv": 3, "conv_k": 1}  # kernels of a call
 HEADS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
@@ -48,7 +48,7 @@ def linear_attention(family: str, timed: str, taps: float) -> Program:
     return Program(f"{family} {timed}", {"main": b.graph()})
 
 
-class LinearAttention(Kernels):
+class LinearAttentionTable(KernelTable):
     """`seq_len` tokens of `batch` sequences: a prompt (`phase` context), a step (generation), or a draft that
     is verified.
 

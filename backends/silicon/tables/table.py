@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from llmir.backends.cost.op_time import Model, Price
-from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, engine, facts, read
-from llmir.backends.step.evaluate import plan
+from llmir.backends.cost.op_time import DeviceCostModel, OpTime
+from llmir.backends.silicon.rows import LATENCY, Array, Column, Table, add_facts, engine_name, read_rows
+from llmir.backends.step.evaluate import step_evaluator
 from llmir.base import readers
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError, LlmirError, UnreadableError
@@ -26,11 +26,11 @@ from llmir.hw.device import Device
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
 
-FORMATS: Kind[Format] = Kind("measured table", "llmir.backends.silicon.tables")
+FORMATS: Kind[TableFormat] = Kind("measured table", "llmir.backends.silicon.tables")
 
 
 @dataclass(frozen=True)
-class Points:
+class TablePoints:
     """Rows of a table that one program prices: their numbers in it, and the values of the symbols.
 
     `harness` is what the benchmark adds to each, in seconds.
@@ -43,14 +43,14 @@ class Points:
     untimed: frozenset[str] = frozenset()
     harness: Array | float = 0.0
 
-    def prices(self, model: Model) -> tuple[Price, ...]:
+    def prices(self, model: DeviceCostModel) -> tuple[OpTime, ...]:
         """What the model makes of each op."""
-        made = plan(self.program, model)
+        made = step_evaluator(self.program, model)
         return tuple(p for row, p in zip(made.rows, made.prices, strict=True) if row.name not in self.untimed)
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RowRejection:
     """Rows of a table that no program prices, and why."""
 
     kind: str
@@ -63,7 +63,7 @@ def columns(*sizes: str, **others: Column) -> Mapping[str, Column]:
     return FrozenDict({**dict.fromkeys(sizes, Column()), **others, **LATENCY})
 
 
-class Format:
+class TableFormat:
     """A table that is known by its columns; a class registers itself under its name.
 
     `numbers` that have a meaning where they are empty, and `more` words, may be absent.
@@ -88,7 +88,7 @@ class Format:
         return {}
 
 
-class Kernels(Format, ABC):
+class KernelTable(TableFormat, ABC):
     """A table of calls of kernels, whose rows have a `latency_us`.
 
     Rows alike in the columns `key` share a program, whose `symbols` are columns. Those alike in `groups` are
@@ -134,7 +134,7 @@ class Kernels(Format, ABC):
         columns = self.finer if one and self.finer else self.groups
         return list(zip(*(rows[c] for c in columns), strict=True))
 
-    def points(self, rows: Table, device: Device) -> Iterator[Points | Refusal]:
+    def points(self, rows: Table, device: Device) -> Iterator[TablePoints | RowRejection]:
         """All rows, which are of one device."""
         rows = self.completed(rows, device)
         why = np.full(len(rows), "", dtype=object)
@@ -148,10 +148,12 @@ class Kernels(Format, ABC):
                     raise InputError(reason)
                 made = self.program(*key)
             except LlmirError as error:
-                yield Refusal(kind, at, str(error))
+                yield RowRejection(kind, at, str(error))
                 continue
             harness = rows["harness_us"][at] * 1e-6
-            yield Points(kind, made, at, Binding(**self.sizes(rows.take(at))), self.untimed(made), harness)
+            yield TablePoints(
+                kind, made, at, Binding(**self.sizes(rows.take(at))), self.untimed(made), harness
+            )
 
 
 def header(path: Path) -> list[str]:
@@ -163,10 +165,10 @@ def header(path: Path) -> list[str]:
         raise InputError(f"{path.name}: {error}") from None
 
 
-def format_of(file: str, names: Sequence[str]) -> Format:
+def format_of(file: str, names: Sequence[str]) -> TableFormat:
     """What a file's columns say that it is; InputError names those missing for what comes nearest."""
 
-    def fit(format: Format) -> tuple[bool, float, float]:
+    def fit(format: TableFormat) -> tuple[bool, float, float]:
         share = sum(c in names for c in format.needed) / len(format.needed)
         return share == 1, share * len(format.needed), share
 
@@ -179,18 +181,18 @@ def format_of(file: str, names: Sequence[str]) -> Format:
     return best
 
 
-def load(path: Path) -> tuple[Format, Table]:
+def load(path: Path) -> tuple[TableFormat, Table]:
     """A file's format and rows; columns that it may have and does not are as if empty."""
     names = header(path)
     format = format_of(path.name, names)
-    found = read(path, {**format.numbers, **format.extra(names)}, format.words, format.more)
+    found = read_rows(path, {**format.numbers, **format.extra(names)}, format.words, format.more)
     columns = dict(found.columns)
     if "framework" in columns:
-        columns["engine"] = np.array([engine(f) for f in columns["framework"]], dtype=object)
-    return format, facts(format.name, Table(columns, found.problems))
+        columns["engine"] = np.array([engine_name(f) for f in columns["framework"]], dtype=object)
+    return format, add_facts(format.name, Table(columns, found.problems))
 
 
-def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, Kernels, Table]]:
+def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, KernelTable, Table]]:
     """The tables of kernels in a folder, by file; `tell` hears of other files and of rows that make no sense.
 
     InputError where there is none.
@@ -202,7 +204,7 @@ def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, Kerne
         except InputError as error:
             tell(str(error))
             continue
-        if isinstance(format, Kernels):
+        if isinstance(format, KernelTable):
             for problem in rows.problems:
                 tell(problem)
             found.append((path.name, format, rows))

@@ -7,7 +7,7 @@ from math import nan
 from llmir.backends.silicon.rows import Column
 from llmir.base.values import FrozenDict
 
-from .table import Format
+from .table import TableFormat
 
 DEGREE = Column(0, 1e5, empty=nan)  # some tables write 0 for no such ranks
 MS = Column(1e-3, 1e9, whole=False, empty=nan)  # 1 µs to 11 days
@@ -23,7 +23,7 @@ MANNER = FrozenDict(
 )
 
 
-class Whole(Format):
+class EngineRunTable(TableFormat):
     """Runs of a model on GPUs, by an engine."""
 
     name = "model"

@@ -8,7 +8,7 @@ import numpy as np
 
 from llmir.backends.cost.roofline import limits
 from llmir.backends.silicon.rows import Array
-from llmir.backends.silicon.tables.table import Points
+from llmir.backends.silicon.tables.table import TablePoints
 from llmir.backends.work.rows import rows
 from llmir.hw.device import Device
 
@@ -22,7 +22,7 @@ MODEL = "faster than the roofline of what the table says ran"
 EXCLUDED = (RESIDENT, PARTLY, MEMORY)
 
 
-class Bound(NamedTuple):
+class LowerBound(NamedTuple):
     """A lower bound and the limits that make it: seconds, and the bytes that must move."""
 
     seconds: Array
@@ -32,7 +32,7 @@ class Bound(NamedTuple):
     moved: Array
 
 
-def bound(points: Points, device: Device) -> Bound:
+def lower_bound(points: TablePoints, device: Device) -> LowerBound:
     """The roofline of all timed ops as one kernel.
 
     What is computed between its ops needs no memory: it reads its inputs and weights and writes its outputs.
@@ -53,10 +53,10 @@ def bound(points: Points, device: Device) -> Bound:
                 of[limit.constant] = of.get(limit.constant, zero) + limit.time(at)
     compute, network = (np.max(list(of.values()), axis=0) for of in units.values())
     memory = moved / device.memory_Bps
-    return Bound(np.max([memory, compute, network], axis=0), memory, compute, network, moved)
+    return LowerBound(np.max([memory, compute, network], axis=0), memory, compute, network, moved)
 
 
-def explain(device: Device, measured: Array, least: Bound) -> list[str]:
+def bound_rules(device: Device, measured: Array, least: LowerBound) -> list[str]:
     """The rule for each row, empty where no limit is above the measurement.
 
     A timing loop that repeats one call finds its operands in L2 if they fit. Of larger ones, as many bytes

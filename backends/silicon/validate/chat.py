@@ -19,14 +19,14 @@ from llmir.hw.device import Device
 from llmir.ir.core.program import Program
 
 from .bounds import MODEL
-from .estimates import IDEAL, Pricing, of_step
-from .rows import Judged
+from .estimates import IDEAL, CostModelChoice, step_basis
+from .rows import ValidationRow
 
 FAR = 30  # times as long as predicted: units that are mistaken for others are 1000 times off
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatSetup:
     """What a log's requests ran on: each in a batch of `batch` like it; `unit` is of times without one."""
 
     program: Program
@@ -35,16 +35,18 @@ class Chat:
     batch: int = 1
     unit: str = ""
 
-    def fits(self, pricing: Pricing, prompt: int, generate: int) -> bool:
+    def fits(self, pricing: CostModelChoice, prompt: int, generate: int) -> bool:
         """Whether a batch of such requests stays within the memory that may be used."""
         return self.job(pricing, prompt, generate).fits
 
-    def job(self, pricing: Pricing, prompt: int, generate: int) -> Workload:
+    def job(self, pricing: CostModelChoice, prompt: int, generate: int) -> Workload:
         """A batch of such requests."""
         return pricing.workload(self.program, self.device, self.engine, (self.batch, prompt, generate))
 
 
-def chat(path: Path, t: Table, on: Chat, pricing: Pricing) -> tuple[list[Judged], list[str]]:
+def chat(
+    path: Path, t: Table, on: ChatSetup, pricing: CostModelChoice
+) -> tuple[list[ValidationRow], list[str]]:
     """A log's requests, by TTFT, TPOT and end to end of each, and questions that its times raise."""
     if on.unit not in ("", *UNITS):
         raise InputError(f"unit: expected {', '.join(UNITS)}, got {on.unit!r}")
@@ -56,14 +58,14 @@ def chat(path: Path, t: Table, on: Chat, pricing: Pricing) -> tuple[list[Judged]
     at = on.device.name, on.engine, on.engine, on.program.name, ""
     middle = int(np.median(prompts)) if prompts else 1
     sure = {
-        metric: of_step(pricing.step(on.program, on.device, on.engine, on.batch, *step))
+        metric: step_basis(pricing.step(on.program, on.device, on.engine, on.batch, *step))
         for metric, step in {"ttft": (middle, 0), "tpot": (1, middle), "e2e": (1, middle)}.items()
     }
     found = []
     for i, line in enumerate(t["line"]):
         if not all_fit and not on.fits(pricing, prompts[i], answers[i]):
             reason = f"does not fit on {on.program.devices} × {on.device.name}"
-            found.append(Judged(path.name, int(line), "chat", "e2e", *at, reason=reason))
+            found.append(ValidationRow(path.name, int(line), "chat", "e2e", *at, reason=reason))
             continue
         for metric, seconds in predicted.items():
             if np.isnan(seconds[i]):
@@ -72,11 +74,11 @@ def chat(path: Path, t: Table, on: Chat, pricing: Pricing) -> tuple[list[Judged]
             bound = float(least[metric][i])
             rule = MODEL if bound > was else ""
             where = path.name, int(line), "chat", metric, *at
-            found.append(Judged(*where, was, float(seconds[i]), bound, *sure[metric], rule))
+            found.append(ValidationRow(*where, was, float(seconds[i]), bound, *sure[metric], rule))
     return found, _questions(path.name, measured, predicted, least)
 
 
-def figures(t: Table, on: Chat, pricing: Pricing) -> dict[str, Array]:
+def figures(t: Table, on: ChatSetup, pricing: CostModelChoice) -> dict[str, Array]:
     """Seconds of each request, by metric; TPOT is NaN where one token is all there is.
 
     Each length is priced once, and the decode steps up to the longest request once for all.
@@ -137,7 +139,7 @@ def _questions(file: str, measured: dict[str, Array], *priced: dict[str, Array])
     return found
 
 
-def beside(path: Path, rows: Sequence[Judged]) -> list[dict[str, object]]:
+def beside(path: Path, rows: Sequence[ValidationRow]) -> list[dict[str, object]]:
     """The log's own columns, with predicted and least seconds beside them; for rows that could be priced."""
     names = (f"{which}_{m}_s" for m in ("ttft", "tpot", "e2e") for which in ("predicted", "ideal"))
     empty: dict[str, object] = dict.fromkeys((*names, "basis", "band"))

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.calibrated import Calibrated
+from llmir.backends.cost.calibrated import CalibratedModel
 from llmir.backends.cost.models import calibrated, model
-from llmir.backends.cost.op_time import Model
-from llmir.backends.cost.transfer import engines, first, owner, relation
-from llmir.backends.kernels.engine_cpu import Host
+from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.cost.transfer import first_engine, kernel_engine, kernel_sources, relation
+from llmir.backends.kernels.engine_cpu import EngineCpu
 from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.rows import Array
 from llmir.backends.step.report import Report
@@ -25,7 +25,7 @@ from llmir.base.values import FrozenDict
 from llmir.hw import library
 from llmir.hw.calibration import LIBRARIES, Calibration, rank
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import Captured, Graphs
+from llmir.hw.engine_sections import CudaGraphs, GraphSizes
 from llmir.hw.transfer import ENGINE
 from llmir.ir.core.program import Program
 
@@ -35,7 +35,7 @@ UNKNOWN = 0.36
 NONE = LIBRARIES[0]  # the one that a device without any kernels is said to have: no engine
 
 
-class Trust(NamedTuple):
+class BasisSummary(NamedTuple):
     """The basis of a time, of most of it first, and its mean relative error where that is known.
 
     `relation` is what the kernels of most of it were measured on: `calibrated` on this device, another
@@ -47,7 +47,7 @@ class Trust(NamedTuple):
     relation: str
 
 
-class Pricing(NamedTuple):
+class CostModelChoice(NamedTuple):
     """A cost model by name, of any device and engine; as if one of `WITHOUT` had not been measured.
 
     `hosts` stand for those of engines, by name and range of versions.
@@ -55,22 +55,22 @@ class Pricing(NamedTuple):
 
     name: str
     without: str = ""
-    hosts: Mapping[tuple[str, str], Host] = FrozenDict()
+    hosts: Mapping[tuple[str, str], EngineCpu] = FrozenDict()
 
-    def model(self, device: Device, engine: str) -> Model:
+    def model(self, device: Device, engine: str) -> DeviceCostModel:
         """That of the engine or of one of its kernels; of the device's first for an unknown one.
 
         The roofline where nothing like the device was measured.
         """
-        if self.name == "ideal" or first(device) is None:
+        if self.name == "ideal" or first_engine(device) is None:
             return model(device, "ideal")
         name = engine.partition("@")[0]
         device = _unmeasured(device, name, self.without) if self.without else device
-        known = (*engines(device), *library.engines())
-        found = next((e for e in (name, owner(name)) if e in known), None)
+        known = (*kernel_sources(device), *library.engines())
+        found = next((e for e in (name, kernel_engine(name)) if e in known), None)
         if not found:
             return _instead(device, name)
-        versions = found in library.engines() or owner(found) in library.engines()
+        versions = found in library.engines() or kernel_engine(found) in library.engines()
         made = model(device, self.name, engine.replace(name, found, 1) if versions else found)
         host = made.runs and self.hosts.get((made.runs.name, made.runs.range))
         return _hosted(made, host) if host else made
@@ -92,7 +92,7 @@ class Pricing(NamedTuple):
         of memory that the engine was told to take. Its graphs hold steps of up to so many decodes, if it is
         not its default.
         """
-        by = captured(self.model(device, engine), graphs)
+        by = with_graphs(self.model(device, engine), graphs)
         if ahead is False and by.host:
             by = _hosted(by, by.host.serial)
         return Workload(program, device, *sizes, memory_utilization=utilization, model=by, chunk=chunk)
@@ -105,27 +105,27 @@ class Pricing(NamedTuple):
         return Report(program, device, **at, model=self.model(device, engine))
 
 
-IDEAL = Pricing("ideal")
+IDEAL = CostModelChoice("ideal")
 
 
 @lru_cache(maxsize=256)
-def captured(made: Model, graphs: int) -> Model:
+def with_graphs(made: DeviceCostModel, graphs: int) -> DeviceCostModel:
     """The same with graphs of up to so many decodes; 0 are the engine's own."""
-    if not graphs or not isinstance(made, Calibrated) or not made.runs:
+    if not graphs or not isinstance(made, CalibratedModel) or not made.runs:
         return made
-    sections = {**made.runs.sections, "graphs": Graphs((Captured(decodes=graphs),))}
+    sections = {**made.runs.sections, "graphs": CudaGraphs((GraphSizes(decodes=graphs),))}
     return replace(made, runs=replace(made.runs, sections=sections))
 
 
 @lru_cache(maxsize=256)
-def _hosted(made: Model, host: Host) -> Model:
+def _hosted(made: DeviceCostModel, host: EngineCpu) -> DeviceCostModel:
     """The same with another host."""
-    assert isinstance(made, Calibrated)
+    assert isinstance(made, CalibratedModel)
     return replace(made, host=host)
 
 
 @lru_cache(maxsize=256)
-def _instead(device: Device, engine: str) -> Calibrated:
+def _instead(device: Device, engine: str) -> CalibratedModel:
     """The device's first engine in place of one that nobody measured, as each basis then says."""
     return replace(calibrated(device), engine=engine, host_error=UNKNOWN)
 
@@ -134,21 +134,23 @@ def _instead(device: Device, engine: str) -> Calibrated:
 def _unmeasured(device: Device, engine: str, without: str) -> Device:
     """The device without its kernels, so that it borrows a relative's, or without those of an engine."""
     own = device.calibration.engines if device.calibration and without == "engine" else {}
-    left = {name: fits for name, fits in own.items() if owner(name) != owner(engine)} or {NONE: {}}
+    left = {name: fits for name, fits in own.items() if kernel_engine(name) != kernel_engine(engine)} or {
+        NONE: {}
+    }
     return replace(device, own_calibration=Calibration(min(left, key=rank), left))
 
 
-def priced_by(cost: str, without: str | None = None) -> Pricing:
+def cost_model_choice(cost: str, without: str | None = None) -> CostModelChoice:
     """The pricing of that name; InputError for a roofline without what it does not use."""
     name = choice("cost", cost, ("calibrated", "ideal"))
     if without is None:
-        return Pricing(name)
+        return CostModelChoice(name)
     if name == "ideal":
         raise InputError(f"without {without!r}: the roofline uses no measured kernels; leave one of them out")
-    return Pricing(name, choice("without", without, WITHOUT))
+    return CostModelChoice(name, choice("without", without, WITHOUT))
 
 
-def related(device: Device, basis: Basis, engine: str = "") -> str:
+def kernel_relation(device: Device, basis: Basis, engine: str = "") -> str:
     """What the kernels behind a basis were measured on, as seen from the device, and from an engine on it.
 
     A library that engines call lends them its own kernels; another library does not call it.
@@ -161,7 +163,7 @@ def related(device: Device, basis: Basis, engine: str = "") -> str:
     return ENGINE if basis.engine and not called else basis.kind
 
 
-def trust(
+def basis_summary(
     device: Device,
     times: Sequence[Any],
     bases: Sequence[Basis],
@@ -173,7 +175,7 @@ def trust(
     relations: dict[str, float] = {}
     for time, basis in zip(times, bases, strict=True):
         shares[str(basis)] = shares.get(str(basis), 0.0) + float(np.sum(time))
-        how = related(device, basis, engine)
+        how = kernel_relation(device, basis, engine)
         relations[how] = relations.get(how, 0.0) + float(np.sum(time))
     known = [(time, error) for time, error in zip(times, errors, strict=True) if error is not None]
     whole = sum(time for time, _ in known)
@@ -183,12 +185,12 @@ def trust(
     return words, band, max(relations, key=lambda how: relations[how])
 
 
-def of_step(report: Report) -> Trust:
+def step_basis(report: Report) -> BasisSummary:
     """The same of a step at one point, or at the middle of those of a grid."""
     ops, kernels = report.ops, [*report.work] or report.ops
-    basis, *_ = trust(report.device, *_sums(ops))
-    *_, relation = trust(report.device, *_sums(kernels))
-    return Trust(basis, nan if report.error is None else float(np.mean(report.error)), relation)
+    basis, *_ = basis_summary(report.device, *_sums(ops))
+    *_, relation = basis_summary(report.device, *_sums(kernels))
+    return BasisSummary(basis, nan if report.error is None else float(np.mean(report.error)), relation)
 
 
 def _sums(ops: Sequence[Any]) -> tuple[list[Any], list[Basis], list[None]]:

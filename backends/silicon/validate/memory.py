@@ -11,17 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from llmir.backends.cost.models import model
-from llmir.backends.memory.kv_capacity import Pool, Room
+from llmir.backends.memory.kv_capacity import KvBudget, KvPool
 from llmir.backends.request.workload import Workload
-from llmir.backends.silicon.rows import Table, errors
-from llmir.backends.silicon.tables.engine_memory import Memory, PeakMemory, Starts
+from llmir.backends.silicon.rows import Table, error_statistics
+from llmir.backends.silicon.tables.engine_memory import EngineStartTable, MemoryTable, PeakMemoryTable
 from llmir.base.errors import InputError
 from llmir.hw import library
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import EngineMemory, Graphs
+from llmir.hw.engine_sections import CudaGraphs, EngineMemory
 from llmir.ir.core.program import Program
 
-from .requests import Layout, plain_model, types
+from .requests import ModelSetup, plain_model, row_types
 
 GIB = 2**30
 LENGTH = 2048  # of a request, where nothing depends on it
@@ -31,10 +31,10 @@ WIDE = {"bf16": "", "fp16": "", "fp32": "fp32"}
 TERMS = ("weights", "activations", "overhead", "kv")  # of a rank, in bytes; then the tokens of all
 
 
-Compare = Callable[[Table, int, Device, Callable[[Layout], Program]], dict[str, tuple[float, float]]]
+Compare = Callable[[Table, int, Device, Callable[[ModelSetup], Program]], dict[str, tuple[float, float]]]
 
 
-class Amount(NamedTuple):
+class MemoryAmount(NamedTuple):
     """A term of memory that was measured, in bytes or tokens, beside its prediction."""
 
     file: str
@@ -52,15 +52,15 @@ class Amount(NamedTuple):
         return self.predicted / self.measured - 1
 
 
-class Start(NamedTuple):
+class EngineStart(NamedTuple):
     """A start of an engine: its pool, and what its log says in bytes of a rank and tokens, or NaN."""
 
     engine: str
-    pool: Pool
+    pool: KvPool
     said: dict[str, float]
 
     @property
-    def room(self) -> Room:
+    def room(self) -> KvBudget:
         """That of the stage that the log speaks of: the first whose weights are near to its own."""
         rooms, weights = self.pool.rooms(), self.said["weights"]
         if math.isnan(weights):
@@ -76,7 +76,7 @@ class Start(NamedTuple):
         return dict(zip((*TERMS, "tokens"), (*terms, whole), strict=True))
 
 
-def start(t: Table, i: int, device: Device, build: Callable[[Layout], Program]) -> Start:
+def start(t: Table, i: int, device: Device, build: Callable[[ModelSetup], Program]) -> EngineStart:
     """Row `i` of a table of starts; InputError says why it cannot be held against anything."""
     quant, dtype, kv = (str(t[c][i]).strip() for c in ("quant", "dtype", "kv"))
     for column, said, known in (("quant", quant, QUANT), ("dtype", dtype, WIDE)):
@@ -91,34 +91,34 @@ def start(t: Table, i: int, device: Device, build: Callable[[Layout], Program]) 
     if rule is None:
         raise InputError(f"what engine {runs.name} does with memory is not known")
     tp, pp = (int(t[c][i]) for c in ("tp", "pp"))
-    layout = Layout(plain_model(str(t["model"][i])), tp, pp, 1, 1, weights, activations, cache)
+    layout = ModelSetup(plain_model(str(t["model"][i])), tp, pp, 1, 1, weights, activations, cache)
     limits = ("max_model_len", "max_num_seqs", "max_batched_tokens")
     longest, sequences, tokens = (None if math.isnan(t[c][i]) else int(t[c][i]) for c in limits)
     physical = replace(device, physical_bytes=round(t["gpu_total_gib"][i] * GIB))
     of = LENGTH, float(t["util"][i]), 0
-    held = Pool(build(layout), physical, rule, *of, longest, sequences, tokens)
-    pool = replace(held, graphs=runs.section(Graphs))
+    held = KvPool(build(layout), physical, rule, *of, longest, sequences, tokens)
+    pool = replace(held, graphs=runs.section(CudaGraphs))
     columns = ("weights_gib", "act_gib", "nontorch_gib", "kv_gib")
     terms = {term: float(t[c][i]) * GIB for term, c in zip(TERMS, columns, strict=True)}
-    return Start(name, pool, terms | {"tokens": float(t["tokens"][i])})
+    return EngineStart(name, pool, terms | {"tokens": float(t["tokens"][i])})
 
 
 def peak(
-    t: Table, i: int, device: Device, build: Callable[[Layout], Program]
+    t: Table, i: int, device: Device, build: Callable[[ModelSetup], Program]
 ) -> dict[str, tuple[float, float]]:
     """The most bytes that row `i` of a table of runs took, and those of all tensors in its fullest step."""
     gib, gb = t["value_gib"][i] * GIB, t["value_gb"][i] * 1e9
     if math.isnan(gib) and math.isnan(gb):
         raise InputError("no amount of memory is said")
-    weights, activations, kv = types(t, i)
-    layout = Layout(plain_model(str(t["model"][i])), int(t["tp"][i]), 1, 1, 1, weights, activations, kv)
+    weights, activations, kv = row_types(t, i)
+    layout = ModelSetup(plain_model(str(t["model"][i])), int(t["tp"][i]), 1, 1, 1, weights, activations, kv)
     batch, prompt, generate = (int(t[c][i]) for c in ("batch", "tokens_in", "tokens_out"))
     job = Workload(build(layout), device, batch, prompt, generate, model=model(device, "ideal"))
     return {str(t["metric"][i]): (float(gb if math.isnan(gib) else gib), float(job.peak_bytes(batch)))}
 
 
 def terms(
-    t: Table, i: int, device: Device, build: Callable[[Layout], Program]
+    t: Table, i: int, device: Device, build: Callable[[ModelSetup], Program]
 ) -> dict[str, tuple[float, float]]:
     """What the log of row `i` says, term by term, and what is predicted."""
     found = start(t, i, device, build)
@@ -127,10 +127,10 @@ def terms(
 
 
 # What was measured and what is predicted in a row of a table of that format, by term.
-COMPARED: dict[type[Memory], Compare] = {Starts: terms, PeakMemory: peak}
+COMPARED: dict[type[MemoryTable], Compare] = {EngineStartTable: terms, PeakMemoryTable: peak}
 
 
-class Total(NamedTuple):
+class MemoryTotal(NamedTuple):
     """Amounts of one metric and engine: how far they are off, in the mean and at worst."""
 
     metric: str
@@ -141,14 +141,14 @@ class Total(NamedTuple):
     worst: float
 
 
-def totals(amounts: Sequence[Amount]) -> list[Total]:
+def memory_totals(amounts: Sequence[MemoryAmount]) -> list[MemoryTotal]:
     """Of each metric and engine, in the order in which they come."""
-    groups: dict[tuple[str, str], list[Amount]] = {}
+    groups: dict[tuple[str, str], list[MemoryAmount]] = {}
     for amount in amounts:
         groups.setdefault((amount.metric, amount.engine), []).append(amount)
     found = []
     for (metric, engine), some in groups.items():
-        off = errors(*np.array([(a.predicted, a.measured) for a in some]).T)
+        off = error_statistics(*np.array([(a.predicted, a.measured) for a in some]).T)
         worst = max((a.error for a in some), key=abs)
-        found.append(Total(metric, engine, off.n, off.mape, off.bias, worst))
+        found.append(MemoryTotal(metric, engine, off.n, off.mape, off.bias, worst))
     return found

@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.memory.liveness import memories
+from llmir.backends.memory.liveness import stage_memories
 from llmir.backends.request.workload import Workload
 from llmir.backends.silicon.rows import Array, Table
 from llmir.base.errors import InputError
 from llmir.ir.sizes.binding import Binding
 
-from .chat import Chat
-from .estimates import Pricing
-from .memory import TERMS, Amount
+from .chat import ChatSetup
+from .estimates import CostModelChoice
+from .memory import TERMS, MemoryAmount
 
 MIB = 2**20
 MOST = 1_000_000  # tokens out in a series
 
 
-def series(file: str, t: Table, on: Chat, pricing: Pricing) -> list[Amount]:
+def series(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice) -> list[MemoryAmount]:
     """Each row's memory, and of each kind that it has, beside the prediction for as many tokens out."""
-    found: list[Amount] = []
+    found: list[MemoryAmount] = []
     at = on.device.name, on.engine, on.program.name
     for prompt, rows in t.alike("input_tokens").items():
         part = t.take(rows)
@@ -31,12 +31,12 @@ def series(file: str, t: Table, on: Chat, pricing: Pricing) -> list[Amount]:
             measured = part["memory_MiB" if metric == "memory" else f"{metric}_MiB"] * MIB
             for i in np.flatnonzero(~np.isnan(measured)):
                 found.append(
-                    Amount(file, int(part["line"][i]), metric, *at, float(measured[i]), float(bytes[i]))
+                    MemoryAmount(file, int(part["line"][i]), metric, *at, float(measured[i]), float(bytes[i]))
                 )
     return sorted(found, key=lambda amount: amount.row)
 
 
-def tokens_out(file: str, t: Table, on: Chat, pricing: Pricing, prompt: int) -> Array:
+def tokens_out(file: str, t: Table, on: ChatSetup, pricing: CostModelChoice, prompt: int) -> Array:
     """How many tokens each row has got so far: as it says, or as many as come in its seconds."""
     if not np.isnan(t["token"]).any():
         return t["token"]
@@ -54,7 +54,7 @@ def tokens_out(file: str, t: Table, on: Chat, pricing: Pricing, prompt: int) -> 
     return np.searchsorted(ends, t["time_s"], side="right").astype(float)
 
 
-def kinds(on: Chat, pricing: Pricing, prompt: int, out: Array) -> dict[str, Array]:
+def kinds(on: ChatSetup, pricing: CostModelChoice, prompt: int, out: Array) -> dict[str, Array]:
     """Bytes of a rank by kind and in all, with so many tokens out, of the stage where they are most.
 
     Before the first token is out the prompt is read; token i reads i − 1 tokens beyond the prompt. An engine
@@ -68,7 +68,7 @@ def kinds(on: Chat, pricing: Pricing, prompt: int, out: Array) -> dict[str, Arra
     sequences = on.batch // on.program.micro_batches
     reading = Binding(B=sequences, T=prompt, C=0)
     decoding = Binding(B=sequences, T=1, C=prompt + np.maximum(out, 2) - 2)
-    prefill, decode = (memories(on.program.phase(phase)) for phase in ("prefill", "decode"))
+    prefill, decode = (stage_memories(on.program.phase(phase)) for phase in ("prefill", "decode"))
     stages = []
     for one, other in zip(prefill, decode, strict=True):
         weights: Array = np.full(len(out), float(Binding()(one.weights)))

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from llmir.backends.request.workload import ALL
-from llmir.backends.silicon.closed_loop import Manner
-from llmir.backends.silicon.rows import Table, at_version, known
+from llmir.backends.silicon.closed_loop import MeasurementMethod
+from llmir.backends.silicon.rows import Table, engine_at_version, known_sources
 from llmir.base.errors import InputError
-from llmir.base.names import normalize, stored_as
+from llmir.base.names import normalize, split_format
 
 _DEGREE = re.compile(r"\b(TP|PP|EP)\b(?: *= *(\d+))?")
 KINDS = (
@@ -23,7 +23,7 @@ KINDS = (
 )
 
 
-class Layout(NamedTuple):
+class ModelSetup(NamedTuple):
     """A model over ranks and in types, of an engine: what a program is built from.
 
     Empty types are the model's own; the engine is spelled with its version where that is said: vllm@0.12.0.
@@ -42,24 +42,24 @@ class Layout(NamedTuple):
     passes: str = ""
 
 
-class Request(NamedTuple):
+class MeasuredRequest(NamedTuple):
     """What ran, and each figure that was measured, in seconds; `batch` 0 is as many as fit.
 
     `chunk` is the budget of a step that reads prompts, None for the engine's own, and `manner` that of a
     closed loop.
     """
 
-    layout: Layout
+    layout: ModelSetup
     batch: int
     prompt: int
     generate: int
     figures: Mapping[str, float]
     serving: bool = False
     chunk: int | str | None = None
-    manner: Manner = Manner()
+    manner: MeasurementMethod = MeasurementMethod()
 
 
-def request(t: Table, i: int) -> Request:
+def measured_request(t: Table, i: int) -> MeasuredRequest:
     """Row `i` of a table of whole models; InputError says why it cannot be priced."""
     kind = t["kind"][i]
     if kind not in KINDS:
@@ -83,7 +83,7 @@ def request(t: Table, i: int) -> Request:
     if not figures:
         raise InputError("nothing is measured that can be compared" if generate else "osl is empty")
     serving, chunk = kind == "serving_closed_loop", _chunk(t, i)
-    return Request(layout, batch, prompt, generate or 1, figures, serving, chunk, _manner(t, i))
+    return MeasuredRequest(layout, batch, prompt, generate or 1, figures, serving, chunk, _manner(t, i))
 
 
 def _chunk(t: Table, i: int) -> int | str | None:
@@ -99,11 +99,11 @@ def _sum(t: Table, i: int, fact: str) -> int:
     return sum(_count(t[term][i], term) if term in t.columns else _count(term, fact) for term in terms)
 
 
-def _manner(t: Table, i: int) -> Manner:
+def _manner(t: Table, i: int) -> MeasurementMethod:
     facts = "rounds", "shortest", "apart_ms", "ahead", "patience", "enough", "utilization"
     rounds, shortest, apart_ms, ahead, patience, enough, share = (float(t[fact][i]) for fact in facts)
     goes, used = None if math.isnan(ahead) else bool(ahead), None if math.isnan(share) else share
-    return Manner(
+    return MeasurementMethod(
         int(rounds), shortest, apart_ms * 1e-3, goes, int(patience), enough, used, _sum(t, i, "graphs")
     )
 
@@ -135,7 +135,7 @@ def _figures(
     return {m: float(s) for m, s in found.items() if not math.isnan(s)}
 
 
-def _layout(t: Table, i: int) -> Layout:
+def _layout(t: Table, i: int) -> ModelSetup:
     """Degrees that are not said follow from the number of GPUs where only one is missing."""
     gpus, said = t["num_gpus"][i], {name: t[name][i] for name in ("tp", "pp", "dp", "ep")}
     if ran := degrees_of(t["ran"][i]):
@@ -156,15 +156,15 @@ def _layout(t: Table, i: int) -> Layout:
     elif not math.isnan(gpus) and gpus != stated:
         raise InputError(f"num_gpus is {gpus:g}, but tp·pp·dp is {stated}")
     ep = noted.get("ep", 1) if math.isnan(experts) else int(experts) or 1
-    weights, activations, kv = types(t, i)
+    weights, activations, kv = row_types(t, i)
     over, engine = (
         (degrees["tp"], degrees["pp"], ep, degrees["dp"]),
-        at_version(t["framework"][i], t["version"][i]),
+        engine_at_version(t["framework"][i], t["version"][i]),
     )
-    return Layout(plain_model(t["model"][i]), *over, weights, activations, kv, engine, t["passes"][i])
+    return ModelSetup(plain_model(t["model"][i]), *over, weights, activations, kv, engine, t["passes"][i])
 
 
-def types(t: Table, i: int) -> tuple[str, str, str]:
+def row_types(t: Table, i: int) -> tuple[str, str, str]:
     """Of weights, activations and cache in row `i`; empty where they are the model's own."""
     stored = t["stored"][i]
     column = "weight_dtype" if stored in ("", "own") else "stored"
@@ -181,7 +181,7 @@ def _unsaid(word: str) -> bool:
 
 
 def _type(word: str, table: str, column: str) -> Any:
-    types = known()[table]
+    types = known_sources()[table]
     spelled = "" if _unsaid(word) else word.strip().lower()
     if spelled not in types:
         raise InputError(f"{column} {word!r}; known are {', '.join(k for k in types if k)}")
@@ -205,8 +205,8 @@ def plain_model(name: str) -> str:
     >>> [plain_model(m) for m in ("TheBloke/Llama-2-7B-GPTQ", "x/vicuna-7b-v1.5-awq-gemv", "Qwen/Qwen3-32B")]
     ['TheBloke/Llama-2-7B', 'x/vicuna-7b-v1.5', 'Qwen/Qwen3-32B']
     """
-    plain, _ = stored_as(name.strip())
-    return str(known()["models"].get(normalize(plain), plain))
+    plain, _ = split_format(name.strip())
+    return str(known_sources()["models"].get(normalize(plain), plain))
 
 
 def degrees_of(words: str, gpus: int = 1) -> dict[str, int]:

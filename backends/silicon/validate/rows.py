@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.silicon.rows import errors
+from llmir.backends.silicon.rows import error_statistics
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
-from llmir.base.formats import Shown
+from llmir.base.formats import Displayable
 from llmir.base.names import suggest
 from llmir.base.values import Figures
 from llmir.hw.transfer import ENGINE, RELATIONS
 
-from .memory import Amount
+from .memory import MemoryAmount
 
 LATENCY = "latency"  # what is judged of a kernel
 
 
-class Judged(NamedTuple):
+class ValidationRow(NamedTuple):
     """A measured figure, in seconds, beside its prediction; or the `reason` why it has none.
 
     `metric` is latency (of one call of a kernel), ttft, tpot, e2e (from prompt to last token, of a batch) or
@@ -94,7 +94,7 @@ class Coverage(NamedTuple):
     twice: float
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows that are alike in some keys; shares of one, `all_mape` with each refused row as 100%."""
 
     keys: dict[str, str]
@@ -112,46 +112,46 @@ KEYS = (*BY, "engine", "version", "tp", "model", "dtype", "size", "file")
 
 
 @dataclass(frozen=True)
-class Validation(Figures, Shown):
+class Validation(Figures, Displayable):
     """What was judged and what was not; `problems` are rows whose cells make no sense.
 
     `questions` are of files whose times no machine can have. `amounts` are those of memory.
     """
 
     cost_model: str
-    rows: Sequence[Judged] = ()
-    refused: Sequence[Judged] = ()
+    rows: Sequence[ValidationRow] = ()
+    refused: Sequence[ValidationRow] = ()
     problems: Sequence[str] = ()
     questions: Sequence[str] = ()
-    amounts: Sequence[Amount] = ()
+    amounts: Sequence[MemoryAmount] = ()
 
     @property
-    def measured(self) -> tuple[Judged, ...]:
+    def measured(self) -> tuple[ValidationRow, ...]:
         """The rows that have a measurement to be held against."""
         return tuple(r for r in self.rows if not math.isnan(r.measured_s))
 
     @property
-    def exceeding(self) -> tuple[Judged, ...]:
+    def exceeding(self) -> tuple[ValidationRow, ...]:
         """The rows whose lower bound is above what was measured."""
         return tuple(r for r in self.measured if r.exceeds)
 
     @property
     def coverage(self) -> tuple[Coverage, ...]:
         """Of kernels and of whole models, by how near the kernels of most of a row's time were measured."""
-        known: dict[tuple[str, str], list[Judged]] = {}
+        known: dict[tuple[str, str], list[ValidationRow]] = {}
         for row in self.measured:
             if not math.isnan(row.band):
                 known.setdefault((row.of, row.relation), []).append(row)
         return tuple(_coverage(*key, known[key]) for key in sorted(known, key=_near))
 
-    def groups(self, by: Sequence[str] = BY) -> list[Group]:
+    def groups(self, by: Sequence[str] = BY) -> list[RowGroup]:
         """Statistics of the rows alike in `by`, in order; InputError for an unknown key."""
         for key in by:
             if key not in KEYS:
                 raise InputError(
                     f"by: unknown key {key!r}; allowed are {', '.join(KEYS)}{suggest(key, KEYS)}"
                 )
-        judged: dict[tuple[str, ...], list[Judged]] = {}
+        judged: dict[tuple[str, ...], list[ValidationRow]] = {}
         for row in self.measured:
             judged.setdefault(_words(row, by), []).append(row)
         # A refused row is not of a size: it counts in each group that is alike in all else.
@@ -172,7 +172,7 @@ class Validation(Figures, Shown):
         return sorted(found, key=lambda x: (-len(x[2]), x[:2]))
 
 
-def _words(row: Judged, keys: Sequence[str]) -> tuple[str, ...]:
+def _words(row: ValidationRow, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(getattr(row, key) for key in keys)
 
 
@@ -183,7 +183,7 @@ def _near(key: tuple[str, str]) -> tuple[str, int, str]:
     return of, order.index(basis) if basis in order else len(order), basis
 
 
-def _coverage(of: str, basis: str, rows: Sequence[Judged]) -> Coverage:
+def _coverage(of: str, basis: str, rows: Sequence[ValidationRow]) -> Coverage:
     """Of rows with a band.
 
     >>> times = (1.0, 1.1, 1.15, 0.7)
@@ -195,9 +195,9 @@ def _coverage(of: str, basis: str, rows: Sequence[Judged]) -> Coverage:
     return Coverage(of, basis, len(rows), float(np.mean(off <= band)), float(np.mean(off <= 2 * band)))
 
 
-def _group(one: Judged, by: Sequence[str], rows: Sequence[Judged], refused: int) -> Group:
+def _group(one: ValidationRow, by: Sequence[str], rows: Sequence[ValidationRow], refused: int) -> RowGroup:
     """Rows like `one`, and how many more were refused."""
-    found = errors(*np.array([(r.predicted_s, r.measured_s) for r in rows]).reshape(-1, 2).T)
+    found = error_statistics(*np.array([(r.predicted_s, r.measured_s) for r in rows]).reshape(-1, 2).T)
     off = found.n * found.mape if rows else 0.0
     keys = dict(zip(by, _words(one, by), strict=True))
-    return Group(keys, *found, refused=refused, all_mape=(off + refused) / (found.n + refused))
+    return RowGroup(keys, *found, refused=refused, all_mape=(off + refused) / (found.n + refused))

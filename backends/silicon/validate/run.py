@@ -12,39 +12,39 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.op_time import Model
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.request import closed_loop
 from llmir.backends.request.closed_loop import ClosedLoop
 from llmir.backends.request.workload import LONGEST
-from llmir.backends.silicon.closed_loop import Played, playable
-from llmir.backends.silicon.rows import Machines, Table, engine, named
-from llmir.backends.silicon.tables.chat import Chat as Chats
-from llmir.backends.silicon.tables.engine_memory import Memory, MemorySeries
-from llmir.backends.silicon.tables.table import Kernels, Points, Refusal, load
+from llmir.backends.silicon.closed_loop import InteractiveRun, has_simulator
+from llmir.backends.silicon.rows import DeviceLookup, Table, engine_name, kernel_source
+from llmir.backends.silicon.tables.chat import ChatTable as Chats
+from llmir.backends.silicon.tables.engine_memory import MemorySeriesTable, MemoryTable
+from llmir.backends.silicon.tables.table import KernelTable, RowRejection, TablePoints, load
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError, LlmirError
 from llmir.hw.device import Device
 from llmir.ir.core.program import Program
 
 from . import bounds
-from .chat import Chat, chat
-from .estimates import IDEAL, Pricing, Trust, of_step, trust
-from .memory import COMPARED, Amount
+from .chat import ChatSetup, chat
+from .estimates import IDEAL, BasisSummary, CostModelChoice, basis_summary, step_basis
+from .memory import COMPARED, MemoryAmount
 from .memory_series import series
-from .requests import Layout, Request, request
-from .rows import LATENCY, Judged, Validation
+from .requests import MeasuredRequest, ModelSetup, measured_request
+from .rows import LATENCY, Validation, ValidationRow
 
-Build = Callable[[Layout], Program]
+Build = Callable[[ModelSetup], Program]
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
-Only = Callable[[Layout, Device], bool]
+Only = Callable[[ModelSetup, Device], bool]
 
 
 def validate(
     paths: Iterable[Path],
     build: Build,
     *,
-    on: Chat | None = None,
-    pricing: Pricing = IDEAL,
+    on: ChatSetup | None = None,
+    pricing: CostModelChoice = IDEAL,
     tell: Tell = lambda *_: None,
     only: Only = lambda *_: True,
 ) -> Validation:
@@ -54,31 +54,31 @@ def validate(
     `on`, chat logs. InputError for a file that is none of these.
     """
     build = cache(build)
-    judged: list[Judged] = []
+    judged: list[ValidationRow] = []
     problems: list[str] = []
     questions: list[str] = []
-    amounts: list[Amount] = []
+    amounts: list[MemoryAmount] = []
     for path in paths:
         format, rows = load(path)
-        if isinstance(format, Chats | MemorySeries) != (on is not None):
+        if isinstance(format, Chats | MemorySeriesTable) != (on is not None):
             what = "chat log" if format.name == "chat" else format.name
             needs = f"a {what} needs --model and --hw"
             apart = f"a table of {format.name} rows says on what it ran: leave out --model"
             raise InputError(f"{path.name}: {apart if on else needs}")
         problems += rows.problems
-        file = _File(path.name, rows, Machines(path.parent))
-        if on and isinstance(format, MemorySeries):
+        file = _TableFile(path.name, rows, DeviceLookup(path.parent))
+        if on and isinstance(format, MemorySeriesTable):
             amounts += series(path.name, rows, on, pricing)
         elif on:
             requests, doubts = chat(path, rows, on, pricing)
             judged += requests
             questions += doubts
-        elif isinstance(format, Kernels):
+        elif isinstance(format, KernelTable):
             judged += _kernels(file, format, pricing, tell)
-        elif isinstance(format, Memory):
+        elif isinstance(format, MemoryTable):
             known = list(_amounts(file, format, build, tell))
-            amounts += (found for found in known if isinstance(found, Amount))
-            judged += (found for found in known if isinstance(found, Judged))
+            amounts += (found for found in known if isinstance(found, MemoryAmount))
+            judged += (found for found in known if isinstance(found, ValidationRow))
         else:
             judged += _models(file, build, pricing, tell, only)
     priced = [row for row in judged if not row.reason]
@@ -92,12 +92,12 @@ def _reason(error: LlmirError) -> str:
 
 
 @dataclass(frozen=True)
-class _File:
+class _TableFile:
     """A table, and its words for devices: files beside it first, then bundled ones, or why there is none."""
 
     name: str
     rows: Table
-    machines: Machines
+    machines: DeviceLookup
     known: dict[str, Device | str] = field(default_factory=dict)
 
     def device(self, gpu: str) -> Device | str:
@@ -109,7 +109,7 @@ class _File:
                 self.known[gpu] = _reason(error)
         return self.known[gpu]
 
-    def judged(self, i: int, kind: str, metric: str, *figures: Any, reason: str = "") -> Judged:
+    def judged(self, i: int, kind: str, metric: str, *figures: Any, reason: str = "") -> ValidationRow:
         """Row `i` with its figures, or with the reason why there are none."""
 
         def word(name: str) -> str:
@@ -118,11 +118,13 @@ class _File:
         device, framework = self.device(word("gpu")), word("framework")
         gpu = word("gpu") if isinstance(device, str) else device.name
         dtype, line = word("dtype") or word("weight_dtype"), int(self.rows["line"][i])
-        about = self.name, line, kind, metric, gpu, framework, engine(framework), word("model"), dtype
-        return Judged(*about, *figures)._replace(reason=reason)
+        about = self.name, line, kind, metric, gpu, framework, engine_name(framework), word("model"), dtype
+        return ValidationRow(*about, *figures)._replace(reason=reason)
 
 
-def _kernels(file: _File, format: Kernels, pricing: Pricing, tell: Tell) -> Iterator[Judged]:
+def _kernels(
+    file: _TableFile, format: KernelTable, pricing: CostModelChoice, tell: Tell
+) -> Iterator[ValidationRow]:
     t, done = file.rows, 0
     for (gpu, framework, kernel, variant), at in t.alike("gpu", "framework", "kernel", "variant").items():
         tell(file.name, done := done + len(at), len(t))
@@ -131,7 +133,7 @@ def _kernels(file: _File, format: Kernels, pricing: Pricing, tell: Tell) -> Iter
             for i, kind in zip(at, format.kinds(t.take(at)), strict=True):
                 yield file.judged(i, kind, LATENCY, reason=device)
             continue
-        own = named(framework, "" if variant == "main" else variant or kernel)
+        own = kernel_source(framework, "" if variant == "main" else variant or kernel)
         for points in format.points(t.take(at), device):
             yield from _points(
                 file, points, at[points.rows], device, partial(pricing.model, device, own), own
@@ -139,24 +141,29 @@ def _kernels(file: _File, format: Kernels, pricing: Pricing, tell: Tell) -> Iter
 
 
 def _points(
-    file: _File, points: Points | Refusal, at: Any, device: Device, model: Callable[[], Model], own: str
-) -> Iterator[Judged]:
+    file: _TableFile,
+    points: TablePoints | RowRejection,
+    at: Any,
+    device: Device,
+    model: Callable[[], DeviceCostModel],
+    own: str,
+) -> Iterator[ValidationRow]:
     """The rows `at` of one program."""
     try:
-        if isinstance(points, Refusal):
+        if isinstance(points, RowRejection):
             raise InputError(points.reason)
-        least = bounds.bound(points, device)
+        least = bounds.lower_bound(points, device)
         prices = points.prices(model())
     except LlmirError as error:
         yield from (file.judged(i, points.kind, LATENCY, reason=_reason(error)) for i in at)
         return
     times = [np.broadcast_to(price.time(points.at), len(at)) for price in prices]
     held = [price.of(points.at) for price in prices]
-    basis, band, relation = trust(
+    basis, band, relation = basis_summary(
         device, times, [price.basis for price in held], [price.error for price in held], own
     )
     measured = file.rows["latency_us"][at] * 1e-6
-    rules = bounds.explain(device, measured, least)
+    rules = bounds.bound_rules(device, measured, least)
     will, band = np.sum(times, axis=0) + points.harness, np.broadcast_to(band, len(at))
     columns = measured, will, least.seconds, band, rules
     for i, was, will, bound, sure, rule in zip(at, *columns, strict=True):
@@ -164,13 +171,15 @@ def _points(
         yield file.judged(i, points.kind, LATENCY, *figures)
 
 
-def _models(file: _File, build: Build, pricing: Pricing, tell: Tell, only: Only) -> Iterator[Judged]:
+def _models(
+    file: _TableFile, build: Build, pricing: CostModelChoice, tell: Tell, only: Only
+) -> Iterator[ValidationRow]:
     t = file.rows
     for i in range(len(t)):
         tell(file.name, i + 1, len(t))
         kind, metric = t["kind"][i], ""
         try:
-            asked = request(t, i)
+            asked = measured_request(t, i)
             metric = next(iter(asked.figures))
             device = file.device(t["gpu"][i])
             if isinstance(device, str):
@@ -194,7 +203,9 @@ def _models(file: _File, build: Build, pricing: Pricing, tell: Tell, only: Only)
             yield file.judged(i, kind, metric, *figures)._replace(version=version, tp=tp)
 
 
-def _amounts(file: _File, format: Memory, build: Build, tell: Tell) -> Iterator[Judged | Amount]:
+def _amounts(
+    file: _TableFile, format: MemoryTable, build: Build, tell: Tell
+) -> Iterator[ValidationRow | MemoryAmount]:
     t = file.rows
     for i in range(len(t)):
         tell(file.name, i + 1, len(t))
@@ -209,34 +220,39 @@ def _amounts(file: _File, format: Memory, build: Build, tell: Tell) -> Iterator[
         by = str(t[format.by][i])
         for metric, (was, will) in terms.items():
             about = file.name, int(t["line"][i]), metric, device.name, by, str(t["model"][i])
-            yield Amount(*about, was, will)
+            yield MemoryAmount(*about, was, will)
 
 
 def _served(
-    asked: Request, program: Program, device: Device, engine: str, pricing: Pricing
-) -> dict[str, tuple[float, float, Trust]]:
+    asked: MeasuredRequest, program: Program, device: Device, engine: str, pricing: CostModelChoice
+) -> dict[str, tuple[float, float, BasisSummary]]:
     """The same of a closed loop, by figure: as it is played, or what it settles at where it cannot be."""
     sizes = 1, asked.prompt, asked.generate
     how = asked.chunk, asked.manner.ahead, asked.manner.utilization, asked.manner.graphs
     job, ideal = (by.workload(program, device, engine, sizes, *how) for by in (pricing, IDEAL))
     settled, least = ClosedLoop(job, asked.batch), ClosedLoop(ideal, asked.batch)
-    loop = Played(job, asked.batch, asked.manner) if playable(job) else settled
-    priced: dict[str, tuple[float, float, Trust]] = {}
+    loop = InteractiveRun(job, asked.batch, asked.manner) if has_simulator(job) else settled
+    priced: dict[str, tuple[float, float, BasisSummary]] = {}
     if "tpot" in asked.figures:
         bound = least.bound_s(max(1, int(loop.decoding)))
-        priced["tpot"] = loop.tpot_s or 0.0, bound, of_step(settled.step(settled.in_flight))
+        priced["tpot"] = loop.tpot_s or 0.0, bound, step_basis(settled.step(settled.in_flight))
     if "ttft" in asked.figures:
-        priced["ttft"] = loop.ttft_s, ideal.ttft_s, of_step(job.prefill)._replace(band=nan)
+        priced["ttft"] = loop.ttft_s, ideal.ttft_s, step_basis(job.prefill)._replace(band=nan)
     return priced
 
 
 def _figure(
-    metric: str, asked: Request, program: Program, device: Device, engine: str, pricing: Pricing
-) -> tuple[float, float, Trust]:
+    metric: str,
+    asked: MeasuredRequest,
+    program: Program,
+    device: Device,
+    engine: str,
+    pricing: CostModelChoice,
+) -> tuple[float, float, BasisSummary]:
     """Seconds predicted, the lower bound, and how sure the step is that most of it is made of."""
     prompt, generate = asked.prompt, asked.generate
 
-    def job(by: Pricing) -> Callable[[int], Any]:
+    def job(by: CostModelChoice) -> Callable[[int], Any]:
         chunk = asked.chunk if by is pricing else None
         return lambda batch: by.workload(program, device, engine, (batch, prompt, generate), chunk)
 
@@ -246,11 +262,15 @@ def _figure(
         most = replace(least, job=whole).in_flight
         prompts = float(job(IDEAL)(1).prefill.interval_s) / generate / program.parallelism.dp
         bound = max(least.bound_s(most) / most, prompts)
-        return 1 / expected.output_tokens_per_s, bound, of_step(expected.step(expected.in_flight))
+        return 1 / expected.output_tokens_per_s, bound, step_basis(expected.step(expected.in_flight))
     whole = job(pricing)(asked.batch)
-    sure = of_step(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
+    sure = step_basis(whole.prefill if metric == "ttft" or whole.decode is None else whole.decode)
     if metric == "e2e":
-        within = closed_loop.fitting(job(IDEAL)(1), asked.batch)
-        return closed_loop.waves(job(pricing), asked.batch, within), job(IDEAL)(asked.batch).e2e_s, sure
+        within = closed_loop.fitting_requests(job(IDEAL)(1), asked.batch)
+        return (
+            closed_loop.static_batch_time(job(pricing), asked.batch, within),
+            job(IDEAL)(asked.batch).e2e_s,
+            sure,
+        )
     name = f"{metric}_s"
     return getattr(whole, name), getattr(job(IDEAL)(asked.batch), name), sure

@@ -15,8 +15,8 @@ from llmir.backends.export import table, units
 from llmir.backends.export.charts import validation
 from llmir.base.names import spans
 
-from .memory import totals
-from .rows import BY, Group, Judged, Validation
+from .memory import memory_totals
+from .rows import BY, RowGroup, Validation, ValidationRow
 
 NUMBERS = ("rows", "within ±", "within twice ±")  # headings of numbers in the tables below the first
 HEADINGS = ("n", "MAPE", "median", "bias", "p90", "refused", "with refused")
@@ -33,33 +33,33 @@ def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
             {"kind": kind, "device": device, "rule": rule, "n": n} for kind, device, rule, n in exceeds(found)
         ],
         "amounts": [amount._asdict() | {"error": amount.error} for amount in found.amounts],
-        "rows": [judged_row(r) for r in found.rows],
-        "refused": [refused_row(r) for r in found.refused],
+        "rows": [validation_row(r) for r in found.rows],
+        "refused": [rejected_row(r) for r in found.refused],
         "problems": list(found.problems),
         "questions": list(found.questions),
     }
 
 
-def group_row(group: Group) -> dict[str, Any]:
+def group_row(group: RowGroup) -> dict[str, Any]:
     """A group as a flat row."""
     return {**group.keys, **{f: _known(v) for f, v in group._asdict().items() if f != "keys"}}
 
 
-def judged_row(row: Judged) -> dict[str, Any]:
+def validation_row(row: ValidationRow) -> dict[str, Any]:
     """A row with its error."""
     figures = {name: _known(value) for name, value in row._asdict().items() if name != "reason"}
     return figures | {"error": _known(row.error)}
 
 
-def refused_row(row: Judged) -> dict[str, Any]:
+def rejected_row(row: ValidationRow) -> dict[str, Any]:
     """What a row that is not priced is of, and why."""
-    figures = Judged._field_defaults.keys() - {"reason"}
+    figures = ValidationRow._field_defaults.keys() - {"reason"}
     return {name: value for name, value in row._asdict().items() if name not in figures}
 
 
 def every_row(found: Validation) -> list[dict[str, Any]]:
     """Rows in the order of their files, those that were refused with the reason in `refused`."""
-    rows = [judged_row(row) | {"refused": row.reason} for row in (*found.rows, *found.refused)]
+    rows = [validation_row(row) | {"refused": row.reason} for row in (*found.rows, *found.refused)]
     files = {file: n for n, file in enumerate(dict.fromkeys(row["file"] for row in rows))}
     return sorted(rows, key=lambda row: (files[row["file"]], row["row"]))
 
@@ -117,12 +117,12 @@ def more(found: Validation) -> list[tuple[tuple[str, ...], list[list[str]]]]:
         (("kind", "refused, because", "row numbers", "rows"), refused),
     ]
     memory = ("term", "engine", "n", "MAPE", "bias", "worst")
-    sums = [[m, e, f"{n:,}", *map(_share, off)] for m, e, n, *off in totals(found.amounts)]
+    sums = [[m, e, f"{n:,}", *map(_share, off)] for m, e, n, *off in memory_totals(found.amounts)]
     tables.insert(0, (memory, sums))
     return [(headings, rows) for headings, rows in tables if rows]
 
 
-@table.printed(of=Validation)
+@table.table_of(of=Validation)
 def shown(found: Validation, by: Sequence[str] = BY) -> Any:
     """The errors of groups, rows faster than their bound, and rows refused."""
     from rich.console import Group
@@ -140,14 +140,14 @@ def shown(found: Validation, by: Sequence[str] = BY) -> Any:
 
 def pictures(found: Validation, folder: Path) -> list[Path]:
     """A picture of each sort for each kind of rows and metric, as PNG; the files written."""
-    kinds: dict[tuple[str, str], list[Judged]] = {}
+    kinds: dict[tuple[str, str], list[ValidationRow]] = {}
     for row in found.measured:
         kinds.setdefault((row.kind, row.metric), []).append(row)
     written: list[Path] = []
     for (kind, metric), rows in kinds.items():
         measured, predicted = np.array([(r.measured_s, r.predicted_s) for r in rows]).T
         series = [f"{r.device}, {r.engine}" if r.engine else r.device for r in rows]
-        times = validation.Times(series, [r.row for r in rows], measured, predicted)
+        times = validation.ValidationTimes(series, [r.row for r in rows], measured, predicted)
         name, title = re.sub(r"[^\w.-]+", "-", f"{kind}-{metric}"), f"{kind}, {metric}: {found.cost_model}"
         written += validation.draw(folder, name, title, times, each=kind == "chat")
     return written

@@ -230,7 +230,7 @@ def _scaled(scheme: str) -> DType | None:
 
 
 @lru_cache(maxsize=4096)
-def spelled(word: str) -> DType:
+def parse_dtype(word: str) -> DType:
     """The element type that people, torch, safetensors or this module call `word`; `ParseError` if none is.
 
     >>> [str(spelled(w)) for w in ("torch.bfloat16", "half", "F8_E4M3", "fp8", "fp8_b128x128", "int4_g32")]
@@ -256,7 +256,7 @@ def unit_of(word: str) -> str:
     if known:
         return known
     try:
-        return spelled(word).unit
+        return parse_dtype(word).unit
     except ParseError:
         near = suggest(word, {**_UNITS, **_WORDS})
         raise ParseError(f"unknown dtype {word!r}, known are {', '.join(WIDER)}{near}") from None

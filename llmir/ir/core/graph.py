@@ -15,7 +15,7 @@ import networkx as nx
 from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
-from llmir.base.formats import Shown
+from llmir.base.formats import Displayable
 from llmir.base.names import plain
 from llmir.base.values import FrozenDict, Immutable
 
@@ -26,7 +26,7 @@ _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers w
 _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
 
-def checked_name(name: object) -> str:
+def check_name(name: object) -> str:
     """`name` if IR can spell it; `VerifyError` if not."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         allowed = 'text without spaces, and none of # , ( ) = [ ] { } " @ % :'
@@ -68,7 +68,7 @@ class Node:
         return tuple(Value(self.name, i) for i in range(len(self.results)))
 
 
-class Graph(Immutable, Shown):
+class Graph(Immutable, Displayable):
     """Nodes in schedule order, frozen. `graph.nx` is a `networkx.MultiDiGraph`:
 
     node `name` holds `node` (a `Node`), and an edge's key is the operand's slot, its `value` the value.
@@ -81,12 +81,12 @@ class Graph(Immutable, Shown):
     _nodes: FrozenDict[str, Node]
 
     def __init__(self, name: str, nodes: Iterable[Node], outputs: Iterable[Value]) -> None:
-        checked_name(name)
+        check_name(name)
         found: dict[str, Node] = {}
         for node in arguments.items("nodes", nodes, "nodes", most=_MOST_NODES, error=VerifyError):
             if not isinstance(node, Node):
                 arguments.refuse(f"graph @{name}: nodes", node, "nodes", VerifyError)
-            if checked_name(node.name) in found:
+            if check_name(node.name) in found:
                 raise VerifyError(f"graph @{name}: two ops are called %{node.name}")
             for value in node.operands:
                 if value.node not in found:
@@ -139,7 +139,7 @@ class Graph(Immutable, Shown):
         try:
             return self._nodes[name]
         except (KeyError, TypeError):  # what cannot be a key
-            shown = plain(name) if isinstance(name, str) else arguments.shown(name)
+            shown = plain(name) if isinstance(name, str) else arguments.show_value(name)
             raise VerifyError(f"graph @{self.name} has no op %{shown}") from None
 
     def type(self, value: Value) -> Tensor:

@@ -97,7 +97,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Place:
+class ExecutionPlace:
     """Where one execution stands: after `cached` tokens, with `new` ones, and where its local axes begin.
 
     A partial sum is shared by several ranks, of which one `leads`: it adds what must be added once.
@@ -114,7 +114,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RankGroup:
     """What a group of ranks knows of a step: `positions` of a sequence, and the rows that each gave before.
 
     `sent` has those by the mesh axes of an exchange and how many rows there were in all.
@@ -291,7 +291,7 @@ class Op:
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """The op's equation, with `*` spelled out for these operands."""
-        return spelled(self.rule, len(operands[0].shape) if operands else 0)
+        return spell_equation(self.rule, len(operands[0].shape) if operands else 0)
 
     def owed(self, operands: Sequence[Tensor]) -> list[Placement]:
         """Over which mesh axes each operand may be a partial sum still, of those that it is one over."""
@@ -362,7 +362,9 @@ class Op:
             self.gemms(ours),
         )
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """What the op computes, in numpy: by default the equation as an einsum.
 
         Arrays are global or local like the types; `at` says where local ones begin.
@@ -370,7 +372,7 @@ class Op:
         ranks = [Tensor((1,) * a.ndim, results[0].dtype) for a in operands]
         return (np.einsum(self.equation(ranks).einsum(), *operands, optimize=True),)
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """What the rank at `place` of the group that `joins` makes has, of what all of them had.
 
         `VerifyError` for an op that joins none.
@@ -386,7 +388,7 @@ def type_name(attribute: Field[Any]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def spelled(rule: str, rank: int) -> Equation:
+def spell_equation(rule: str, rank: int) -> Equation:
     """The equation, with as many axes for `*` as a first operand of `rank` dimensions has left."""
     if "*" not in rule:
         return equation(rule)

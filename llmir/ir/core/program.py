@@ -12,18 +12,16 @@ from typing import Any, NamedTuple
 from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
-from llmir.base.formats import Shown
-from llmir.base.names import layered
+from llmir.base.formats import Displayable
+from llmir.base.names import is_layered
 from llmir.base.values import FrozenDict, Record
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
 
-from .graph import Graph, Node, Value, checked_name
+from .graph import Graph, Node
 from .layers import Layers
 from .mesh import ONE_DEVICE, Mesh, Parallelism
 from .tensor import Tensor
-
-__all__ = ["PHASES", "Graph", "Instance", "Node", "Program", "Value", "checked_name"]
 
 PHASES = ("encode", "prefill", "decode", "draft")
 """Steps of images, of prompts, of one new token of each sequence, of the layer that predicts further ones."""
@@ -49,7 +47,7 @@ class Instance(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Program(Record, Shown):
+class Program(Record, Displayable):
     """Named graphs, and the graphs that a step enters at: one per pipeline stage, each on a mesh of its own.
 
     An entry is given, first, what the one before returns. A step sends its batch through the entries in
@@ -87,7 +85,9 @@ class Program(Record, Shown):
         if not isinstance(self.mesh, Mesh):
             arguments.refuse("program: mesh", self.mesh, "a Mesh", VerifyError)
         for lines in ("entries", "notes"):
-            texts = arguments.stated(f"program: {lines}", getattr(self, lines), "tuple[str]", {}, VerifyError)
+            texts = arguments.check_field(
+                f"program: {lines}", getattr(self, lines), "tuple[str]", {}, VerifyError
+            )
             vars(self)[lines] = texts
         steps = arguments.integer("program: micro_batches", self.micro_batches, 1, error=VerifyError)
         vars(self)["micro_batches"] = steps
@@ -125,7 +125,7 @@ class Program(Record, Shown):
             return self.graphs[name]
         except (KeyError, TypeError):  # what cannot be a key
             known = ", ".join(f"@{g}" for g in self.graphs)
-            shown = name if isinstance(name, str) else arguments.shown(name)
+            shown = name if isinstance(name, str) else arguments.show_value(name)
             raise VerifyError(f"program {self.name!r} has no graph @{shown}; it has {known}") from None
 
     def __repr__(self) -> str:
@@ -220,7 +220,7 @@ class Program(Record, Shown):
             name, key = at.node.op.param, (at.node.op.param, at.stage, at.node.results[0])
             if at.node.op.role != "weight":
                 continue
-            if layered(name) or not name:
+            if is_layered(name) or not name:
                 yield at
             elif key not in seen:
                 seen.add(key)
@@ -231,7 +231,7 @@ class Program(Record, Shown):
         first: dict[str, int] = {}  # by name in the checkpoint, the stage
         for at in (at for part in self.parts for at in part.held()):
             name = at.node.op.param
-            if layered(name) or not name or first.setdefault(name, at.stage) == at.stage:
+            if is_layered(name) or not name or first.setdefault(name, at.stage) == at.stage:
                 yield at
 
     @cached_property

@@ -5,7 +5,7 @@ from functools import lru_cache
 from inspect import cleandoc
 from typing import Any
 
-from llmir.base.arguments import refuse, stated
+from llmir.base.arguments import check_field, refuse
 from llmir.base.errors import VerifyError
 from llmir.ir.core.op import OPS, Op
 from llmir.ir.core.tensor import Tensor
@@ -76,7 +76,7 @@ def _make(kind: type[Op], /, **attributes: Any) -> Op:
     for field in fields(kind):
         if field.name in given:
             where = f"{kind.opcode}: {field.name}"
-            value = stated(where, given[field.name], field.type, field.metadata, VerifyError)
+            value = check_field(where, given[field.name], field.type, field.metadata, VerifyError)
             if field.type == "Tensor" and not isinstance(value, Tensor):
                 refuse(where, value, "a type such as bf16[B, T, 8]", VerifyError)
             given[field.name] = value

@@ -17,7 +17,7 @@ from llmir.ir.core.dtype import DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.masks import Mask, mask
-from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op, operand_gemm
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, ceildiv
@@ -26,7 +26,7 @@ from .elementwise import SoftCap, soft_cap
 from .norm import softmax
 
 
-def masked(scores: Array, by: Mask, heads: Mapping[str, int], at: Place) -> Array:
+def mask_scores(scores: Array, by: Mask, heads: Mapping[str, int], at: ExecutionPlace) -> Array:
     """`scores`, of [b, *heads, t, c], by a mask; `heads` are the sizes of their axes in the whole model."""
     queries, keys = scores.shape[-2:]
     query = (at.cached + at.origin("t") + np.arange(queries))[:, None]
@@ -55,7 +55,9 @@ class AttentionScores(Op):
         rule = self.equation(operands)
         return (operand_gemm(rule, rule.sizes(operands), 0, 1, 0),)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The product, scaled."""
         (scores,) = super().evaluate(operands, results, at)
         return (scores * self.scale,)
@@ -82,11 +84,13 @@ class AttentionMask(Op):
         """1 an element, and what the mask's bias takes (ALiBi 2)."""
         return results[0].elements * (1 + mask(self.mask).bias_flops)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """−∞ where the mask says so."""
         axes = [d.axes[0] for d in self.equation(results).results[0]]
         heads = dict(zip(axes[1:-2], map(Binding(), results[0].shape[1:-2]), strict=True))
-        return (masked(operands[0], mask(self.mask), heads, at),)
+        return (mask_scores(operands[0], mask(self.mask), heads, at),)
 
 
 @dataclass(frozen=True)
@@ -176,11 +180,13 @@ class FlashAttention(Op):
         q, k, v, *sinks = operands
         return (q.bytes, *(x.resized(1, seen).bytes for x in (k, v)), *(x.bytes for x in sinks))
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As eager code does it."""
         q, k, v, *sinks = operands
         scores = np.einsum("btgrd,bcgd->bgrtc", q, k, optimize=True) * self.scale
         scores = soft_cap(scores, self.cap) if self.cap else scores
         g, r = map(Binding(), results[0].shape[2:4])
-        scores = masked(scores, mask(self.mask), {"g": g, "r": r}, at)
+        scores = mask_scores(scores, mask(self.mask), {"g": g, "r": r}, at)
         return (np.einsum("bgrtc,bcge->btgre", softmax(scores, *sinks), v, optimize=True),)

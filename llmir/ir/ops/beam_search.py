@@ -10,7 +10,7 @@ import numpy as np
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import FP32, INT32, DType
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
@@ -46,7 +46,9 @@ class LogSoftmaxTopK(Op):
         """6 a candidate."""
         return 6 * operands[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The largest first."""
         (logits,) = operands
         below = logits - logits.max(axis=-1, keepdims=True)
@@ -77,6 +79,8 @@ class Reorder(Op):
         """The whole cache."""
         return (results[0].bytes,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As it is."""
         return (operands[0].copy(),)

@@ -18,7 +18,7 @@ from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import INT8, DType, dtype
 from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.mesh import Mesh
-from llmir.ir.core.op import Array, Meeting, Op, Work
+from llmir.ir.core.op import Array, Op, RankGroup, Work
 from llmir.ir.core.tensor import Placement, Tensor
 from llmir.ir.sizes.polynomial import Size, ceildiv
 from llmir.ir.sizes.ragged import even, routed
@@ -145,7 +145,7 @@ class AllReduce(Collective):
         """2(n−1)/n of the payload: a reduce_scatter and an all_gather."""
         return ceildiv(2 * (ranks - 1) * payload, ranks)
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """The sum."""
         return total(members)
 
@@ -180,7 +180,7 @@ class ReduceScatter(Collective):
         """Narrow summands are added where they arrive, none on the way."""
         return "all_to_all" if self.to else self.opcode
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """Its piece of the sum."""
         return piece(total(members), self.dim, place, len(members))
 
@@ -203,7 +203,7 @@ class AllGather(Collective):
         """All pieces together."""
         return y
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """One after the other; tokens as sequences × positions again."""
         joined = np.concatenate(members, axis=max(self.dim, 0))
         if self.dim != TOKENS:
@@ -237,7 +237,7 @@ class Slice(Collective):
         """Nothing is copied: a piece is a view."""
         return (0,)
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """Its piece of its own."""
         return piece(members[place], self.dim, place, len(members))
 
@@ -280,7 +280,7 @@ class AllToAll(Collective):
         """What the rank of the busiest experts receives, or sends back."""
         return y if self.to == "experts" else x
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """All rows, of which its experts give their share; and back, its own of everybody's shares.
 
         Rows keep their order and their full number on each rank, zero where the expert is another rank's;

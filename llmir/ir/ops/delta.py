@@ -16,7 +16,7 @@ import numpy as np
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import FP32, DType
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Gemm, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
@@ -35,7 +35,9 @@ class L2Norm(Op):
 
     eps: float = 1e-6
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         (x,) = operands
         return (x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + self.eps),)
@@ -59,7 +61,9 @@ class DecayGate(Op):
         """Heads together."""
         return (prod(shape),)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         x, a_log, bias = operands
         return (-np.exp(a_log).reshape(*a_log.shape, *(1,) * (x.ndim - 4)) * softplus(x + bias),)
@@ -133,7 +137,9 @@ class GatedDelta(Scan):
         each = k.shape[-1] + 2 * v.shape[-1] + self.chunk
         return (k.dtype.bits // 8) * (states + each * beta.elements) + 4 * decay.elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Chunk by chunk."""
         q, k, v, decay, beta, state = operands
         decay, y = decay if decay.ndim > 4 else decay[..., None], np.empty_like(v)
@@ -208,7 +214,9 @@ class Lightning(Scan):
         rates: Array = 2.0 ** (-8 / heads * (1 + first + np.arange(count)))
         return rates * (1 - max(self.layer, 0) / (self.layers - 1 + 1e-5) + 1e-5)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Chunk by chunk; heads are numbered within a group, of which there is one."""
         q, k, v, state = operands
         heads, y = Binding()(results[0].shape[3]), np.empty_like(v)

@@ -22,7 +22,7 @@ from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation
-from llmir.ir.core.op import Array, Op, Place, spelled
+from llmir.ir.core.op import Array, ExecutionPlace, Op, spell_equation
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
@@ -64,7 +64,9 @@ class Add(Op):
     linear = frozenset({0, 1})
     additive = True
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sum."""
         return (operands[0] + operands[1],)
 
@@ -81,7 +83,9 @@ class Subtract(Op):
     linear = frozenset({0, 1})
     additive = True
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The difference."""
         return (operands[0] - operands[1],)
 
@@ -109,7 +113,9 @@ class Activation(Op, ABC):
     def function(x: Array) -> Array:
         """In numpy."""
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The function."""
         return (self.function(operands[0]),)
 
@@ -224,7 +230,9 @@ class Xielu(Op):
     activates = True
     vector_flops = 6
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         x, (above, below) = operands[0], (np.logaddexp(0, operand) for operand in operands[1:])
         bent = (np.expm1(np.minimum(x, -1e-6)) - x) * (0.5 + below)
@@ -240,7 +248,9 @@ class GatedActivation(Op):
     activates = True
     of: ClassVar[type[Activation]]
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         return (self.of.function(operands[0]) * operands[1],)
 
@@ -290,7 +300,9 @@ class ClampedGlu(Op):
     slope: float
     offset: float = 1.0
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         gate, up = np.minimum(operands[0], self.limit), np.clip(operands[1], -self.limit, self.limit)
         return (gate * sigmoid(self.slope * gate) * (up + self.offset),)
@@ -308,13 +320,15 @@ class SigmoidMul(Op):
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """With a gate of as many dimensions as x, or of one less."""
         rank = len(operands[0].shape)
-        return spelled("*, * -> *" if len(operands[1].shape) == rank else "* h, * -> * h", rank)
+        return spell_equation("*, * -> *" if len(operands[1].shape) == rank else "* h, * -> * h", rank)
 
     def vector(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Size:
         """1 an element of x, and 4 of the gate."""
         return operands[0].elements + 4 * operands[1].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         x, gate = operands
         return (x * sigmoid(gate if gate.ndim == x.ndim else gate[..., None]),)
@@ -339,7 +353,9 @@ class Cast(Op):
         """The type cast to."""
         return (named(self.to),)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """x itself: values are kept exact, types are about cost."""
         return (operands[0],)
 
@@ -356,7 +372,9 @@ class Scale(Op):
 
     factor: float
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The product."""
         return (operands[0] * self.factor,)
 
@@ -372,7 +390,9 @@ class Clip(Op):
 
     limit: float
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         return (np.clip(operands[0], -self.limit, self.limit),)
 
@@ -388,7 +408,9 @@ class SoftCap(Op):
 
     cap: float
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         return (soft_cap(operands[0], self.cap),)
 
@@ -409,7 +431,9 @@ class Moments(Op):
         """3 an element: a square and two sums."""
         return 3 * operands[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sums."""
         (x,) = operands
         return (np.stack([x.sum(axis=-1), (x * x).sum(axis=-1)], axis=-1),)
@@ -430,7 +454,9 @@ class GaussianTop(Op):
 
     sparsity: float
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """By the mean and the deviation of all elements of a token, those of other ranks too."""
         from statistics import NormalDist  # which is slow to import, and prices do without
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
-from llmir.ir.core.op import Array, Meeting, Op
+from llmir.ir.core.op import Array, Op, RankGroup
 from llmir.ir.core.tensor import Placement, Tensor
 from llmir.ir.sizes.polynomial import product
 from llmir.ir.sizes.ragged import everyone, sent
@@ -68,7 +68,7 @@ class SendTokens(Collective):
         """What reaches a rank."""
         return y
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """All tokens: which of them a rank has an expert of is a matter of cost, not of value."""
         flat = [m.reshape(-1, 1, *m.shape[2:]) for m in members]
         lengths, positions = [len(m) for m in flat], members[0].shape[1]
@@ -104,7 +104,7 @@ class ReturnTokens(Collective):
         placements = (*weights.placements[:2], *sums.placements[2:])
         return (Tensor(shape, sums.dtype, placements, sums.partial, weights.tokens),)
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """Its own tokens of everybody's sums."""
         *lengths, positions = at.sent[self.over, len(members[0])]
         start = sum(lengths[:place])

@@ -14,7 +14,7 @@ from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Min, Size
 
@@ -51,7 +51,9 @@ class Embedding(Op):
         table, tokens = operands
         return (table.dtype.bytes_of(tokens.elements, *table.shape[1:]), tokens.bytes)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Rows of tokens that another rank holds are zero here."""
         table, tokens = operands
         local = tokens - at.origin("v")
@@ -80,7 +82,9 @@ class LayerEmbedding(Embedding):
         """The pieces of a row are one."""
         return (shape[0], prod(shape[1:]))
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As of any table."""
         table, tokens = operands
         return super().evaluate((table, np.where(tokens < self.rows, tokens, 0)), results, at)
@@ -104,7 +108,9 @@ class Stack(Op):
         """As many as there are operands."""
         return {"s": len(operands)}
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         return (np.stack(operands, axis=-2),)
 
@@ -131,7 +137,9 @@ class Positions(Op):
         x, table = operands
         return (x.bytes, table.dtype.bytes_of(x.shape[1], *table.shape[1:]))
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sum; of partial ones, one has the rows."""
         x, table = operands
         at_table = at.cached + self.offset + np.arange(x.shape[1])
@@ -150,7 +158,9 @@ class LastToken(Op):
         """What it keeps."""
         return (results[0].bytes,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The last position."""
         return (operands[0][:, -1],)
 
@@ -173,7 +183,9 @@ class LastTokens(Op):
         """What it keeps."""
         return (results[0].bytes,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         return (operands[0][:, -self.count :],)
 
@@ -204,6 +216,8 @@ class Cut(Op):
         """Nothing is copied."""
         return (0,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         return (operands[0][..., : self.elements],)

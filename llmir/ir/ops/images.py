@@ -9,7 +9,7 @@ import numpy as np
 
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op, operand_gemm
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
@@ -40,7 +40,9 @@ class PatchEmbedding(Op):
         """1 an element for a bias."""
         return results[0].elements * len(operands[2:])
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The product, and the bias (of a partial sum, added by one rank)."""
         patches, weight, *bias = operands
         found = np.einsum("btcpq,cpqh->bth", patches, weight, optimize=True)
@@ -60,7 +62,9 @@ class AppendRow(Op):
         """Without the axis of one row."""
         return (prod(shape),)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """One below the other."""
         x, row = operands
         return (np.concatenate([x, np.broadcast_to(row, (len(x), *row.shape))], axis=1),)
@@ -88,7 +92,9 @@ class PlaceImages(Op):
         """The images."""
         return (operands[1].to(results[0].dtype).bytes,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         x, images, ids = operands
         places = ids == self.token

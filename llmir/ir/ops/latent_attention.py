@@ -26,18 +26,18 @@ from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import FP32, DType
 from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.masks import Mask, Selected, mask
-from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op, operand_gemm
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, ceildiv
 
-from .attention import masked
+from .attention import mask_scores
 from .norm import softmax
 
 
-def chosen(index: Array, k: int, by: Mask, at: Place) -> Array:
+def chosen(index: Array, k: int, by: Mask, at: ExecutionPlace) -> Array:
     """Which keys are among the k of a query that score highest and that it sees by a mask: [b, t, c]."""
-    ranked = masked(index[:, None], by, {"g": 1}, at)[:, 0]
+    ranked = mask_scores(index[:, None], by, {"g": 1}, at)[:, 0]
     order = np.argsort(-ranked, axis=-1, kind="stable")[..., :k]
     found = np.zeros(index.shape, dtype=bool)
     np.put_along_axis(found, order, True, axis=-1)
@@ -76,7 +76,9 @@ class IndexScores(Op):
         """relu, 1 a head and pair."""
         return results[0].elements * operands[0].shape[2]
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         q, k, weights = operands
         scores = np.maximum(np.einsum("btiy,bcy->btic", q, k, optimize=True), 0)
@@ -108,7 +110,9 @@ class SelectKeys(Op):
         """One for each candidate, and for each score."""
         return operands[0].elements + operands[1].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """−∞ elsewhere."""
         scores, index = operands
         return (np.where(chosen(index, self.top_k, mask(self.mask), at)[:, None], scores, -np.inf),)
@@ -141,7 +145,9 @@ class LatentScores(Op):
         sizes = rule.sizes(operands)
         return tuple(operand_gemm(rule, sizes, i, i + 2, 0) for i in range(2))
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sum, scaled."""
         return (latent_scores(*operands) * self.scale,)
 
@@ -243,11 +249,13 @@ class LatentAttention(Op):
         held = self.core(operands)[2:]
         return (*(x.bytes for x in operands[:2]), *(x.resized(1, seen).bytes for x in held))
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As eager code does it."""
         q, q_rope, k, k_rope, *values = operands
         scores = latent_scores(q, q_rope, k, k_rope) * self.scale
-        scores = masked(scores, mask(self.mask), {"g": Binding()(results[0].shape[2])}, at)
+        scores = mask_scores(scores, mask(self.mask), {"g": Binding()(results[0].shape[2])}, at)
         v = values[0] if values else k
         return (_mixed(softmax(scores), v),)
 
@@ -297,7 +305,9 @@ class SparseLatentAttention(LatentAttention):
         """Of keys and values as many as are chosen at most; the index whole."""
         return (*super().reads(operands, results), operands[-1].bytes)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As eager code does it."""
         q, q_rope, k, k_rope, *values, index = operands
         scores = latent_scores(q, q_rope, k, k_rope) * self.scale

@@ -13,12 +13,12 @@ from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import FP32, TF32, DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op, operand_gemm
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
 
-def common(x: DType, *weights: DType) -> DType:
+def compute_type(x: DType, *weights: DType) -> DType:
     """What x times the weights is computed in: x's type, unless a weight holds more.
 
     >>> from llmir.ir.core.dtype import BF16, INT8
@@ -109,7 +109,7 @@ class Linear(Op):
     def arithmetic(self, operands: Sequence[Tensor]) -> DType:
         """That of x, or of a weight that holds more."""
         count = len(self.equation(operands).results)
-        return common(operands[0].dtype, *(w.dtype for w in operands[1 : 1 + count]))
+        return compute_type(operands[0].dtype, *(w.dtype for w in operands[1 : 1 + count]))
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each result."""
@@ -122,7 +122,9 @@ class Linear(Op):
         biases = len(operands) - 1 - len(results)
         return sum((t.elements for t in results[:biases]), start=0) if biases > 0 else 0
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """One einsum a result, and its bias (of a partial sum, added by one rank)."""
         rule, n = equation(self.einsum), len(results)
         products = [

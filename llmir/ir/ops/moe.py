@@ -18,14 +18,14 @@ from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op, operand_gemm
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size, ceildiv, distinct, product
 from llmir.ir.sizes.ragged import even, everyone, routed, together
 from llmir.ir.sizes.routing_laws import CHANCE, law
 
 from .collective import without
-from .linear import common, product_roles
+from .linear import compute_type, product_roles
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Dispatch(Op):
         """Rows as they come, with scales of their own if they are narrow; experts as they come."""
         return (operands[0].dtype.laid("mk"), operands[1].dtype)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Rows in the order of tokens."""
         x, chosen = operands
         rows = np.repeat(x, chosen.shape[-1], axis=1)
@@ -82,7 +84,9 @@ class ScaledDispatch(Dispatch):
     copies = MappingProxyType({1: 1})
     vector_flops = 1
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Rows in the order of tokens."""
         rows, chosen = super().evaluate(operands[:2], results, at)
         return rows * operands[2].reshape(-1, 1), chosen
@@ -166,7 +170,7 @@ class GroupedLinear(Op):
 
     def arithmetic(self, operands: Sequence[Tensor]) -> DType:
         """That of the rows, or of a weight that holds more."""
-        return common(operands[0].dtype, *(operands[slot].dtype for slot in self.matrices))
+        return compute_type(operands[0].dtype, *(operands[slot].dtype for slot in self.matrices))
 
     def gemms(self, operands: Sequence[Tensor]) -> tuple[Gemm, ...]:
         """One product for each result, over all routed rows; the expert axis is indexed."""
@@ -209,7 +213,9 @@ class GroupedLinear(Op):
             raise VerifyError(f"grouped_linear: a rank cannot hold {held} of {self.places} experts")
         return held
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Expert by expert; rows of experts that another rank holds are zero here."""
         end = self.matrices.stop
         rows, weights, chosen, biases = operands[0], operands[1:end], operands[end], operands[end + 1 :]
@@ -260,7 +266,9 @@ class Combine(Op):
         """A multiply and an add."""
         return 2 * operands[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         rows, weights = operands
         return (np.einsum("btkh,btk->bth", rows.reshape(*weights.shape, rows.shape[-1]), weights),)
@@ -280,7 +288,9 @@ class SumExperts(Combine):
         """The rows alone."""
         return (operands[0].bytes, 0)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         rows, weights = operands
         return (rows.reshape(*weights.shape, rows.shape[-1]).sum(axis=2),)

@@ -28,13 +28,13 @@ from llmir.ir.core.dtype import FP32, DType
 from llmir.ir.core.dtype import dtype as named
 from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.mesh import Mesh
-from llmir.ir.core.op import Array, Meeting, Op, Place, Work, spelled
+from llmir.ir.core.op import Array, ExecutionPlace, Op, RankGroup, Work, spell_equation
 from llmir.ir.core.tensor import Placement, Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, product
 
 from .collective import AllReduce, summed, total
-from .quant import Quantize, rounded
+from .quant import Quantize, round_trip
 
 
 def rms_norm(x: Array, weight: Array | float, eps: float, over: int = 1) -> Array:
@@ -100,7 +100,9 @@ class RmsNorm(Op):
         """The axes that it is over together, and those before them: heads."""
         return _stored(self.over, shape)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         x, *weight = operands
         return (rms_norm(x, weight[0] + self.offset if weight else 1.0, self.eps, self.over),)
@@ -118,7 +120,9 @@ class MatchRms(Op):
 
     least: float = 1e-5
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The quotient."""
         ours, due = (np.mean(x * x, axis=-1, keepdims=True) for x in operands)
         return (operands[0] * np.sqrt(due / np.maximum(ours, self.least)),)
@@ -138,7 +142,9 @@ class AddRmsNorm(Op):
     eps: float = 1e-6
     offset: float = 0.0
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sum, and its norm."""
         total = operands[0] + operands[1]
         return total, rms_norm(total, operands[2] + self.offset, self.eps)
@@ -172,7 +178,9 @@ class LayerNorm(Op):
         """The axes that it is over together, and those before them: heads."""
         return _stored(self.over, shape)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         x, *learned = operands
         axes = tuple(range(-self.over, 0))
@@ -197,7 +205,7 @@ class Softmax(Op):
 
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """`* c! -> * c!`."""
-        return spelled(self._rules[len(operands) - 1], len(operands[0].shape))
+        return spell_equation(self._rules[len(operands) - 1], len(operands[0].shape))
 
     def stored(self, slot: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Of sinks, all heads together."""
@@ -208,7 +216,9 @@ class Softmax(Op):
         *rows, columns = results[0].shape
         return 5 * product(rows) * (columns + len(operands) - 1)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         return (softmax(*operands),)
 
@@ -231,7 +241,9 @@ class Sinusoid(Op):
             raise VerifyError(f"sinusoid: elements: expected an even number from 4 up, got {self.elements}")
         return {"f": self.elements}
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As diffusers' Timesteps with the cosines first and a shift of 1."""
         half = self.elements // 2
         angles = operands[0][:, None] * 10000.0 ** (-np.arange(half) / (half - 1))
@@ -248,7 +260,9 @@ class Modulate(Op):
     takes = ("x", "scale", "shift")
     vector_flops = 2
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         x, scale, shift = operands
         return (x * (1 + scale[:, None]) + shift[:, None],)
@@ -265,7 +279,9 @@ class SequenceMul(Op):
     linear = frozenset({0})
     vector_flops = 1
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The product."""
         x, factor = operands
         return (x * factor[:, None],)
@@ -280,7 +296,9 @@ class Square(Op):
     rule = "* -> *"
     vector_flops = 1
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The square."""
         return (operands[0] * operands[0],)
 
@@ -297,7 +315,9 @@ class RowMean(Op):
         """1 an element of x."""
         return operands[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The mean."""
         return (np.mean(operands[0], axis=-1),)
 
@@ -313,7 +333,9 @@ class Shift(Op):
 
     amount: float
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sum."""
         return (operands[0] + self.amount,)
 
@@ -327,7 +349,9 @@ class InverseRoot(Op):
     rule = "* -> *"
     vector_flops = 2
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The quotient."""
         return (1 / np.sqrt(operands[0]),)
 
@@ -342,7 +366,9 @@ class ScaleRows(Op):
     takes = ("x", "factor")
     vector_flops = 1
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The product."""
         return (operands[0] * operands[1][..., None],)
 
@@ -363,7 +389,9 @@ class SquareSum(Op):
         """2 an element."""
         return 2 * operands[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         (x,) = operands
         return (np.einsum("btgrd,btgrd->btg", x, x),)
@@ -385,7 +413,9 @@ class GroupNorm(Op):
         """Heads together."""
         return (prod(shape),)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name; all ranks have the sum, and know how many heads it is of."""
         x, squares, weight = operands
         count = Binding()(product(results[0].shape[3:]))
@@ -409,10 +439,12 @@ class RmsNormQuantize(RmsNorm):
         """Those of the norm and of narrowing."""
         return super().vector(operands, results) + Quantize(self.to, self.static).vector(operands, results)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """What is left of the norm."""
         (y,) = super().evaluate(operands, results, at)
-        return (rounded(y, results[0].dtype),)
+        return (round_trip(y, results[0].dtype),)
 
 
 @dataclass(frozen=True)
@@ -435,10 +467,12 @@ class AddRmsNormQuantize(AddRmsNorm):
             operands, results[1:]
         )
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sum, and what is left of its norm."""
         total, y = super().evaluate(operands, results, at)
-        return total, rounded(y, results[1].dtype)
+        return total, round_trip(y, results[1].dtype)
 
 
 @dataclass(frozen=True)
@@ -473,7 +507,7 @@ class AllReduceAddRmsNorm(AddRmsNorm):
         own = super().work(operands, results, mesh)
         return replace(own, wire=sent.wire, payload=sent.payload, group=sent.group, pattern=sent.pattern)
 
-    def meet(self, members: Sequence[Array], place: int, at: Meeting) -> Array:
+    def meet(self, members: Sequence[Array], place: int, at: RankGroup) -> Array:
         """The sum of the first operand, before all else."""
         return total(members)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.mesh import Mesh
-from llmir.ir.core.op import Array, Op, Place, Work
+from llmir.ir.core.op import Array, ExecutionPlace, Op, Work
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
@@ -30,7 +30,9 @@ class Send(Op):
         group = ((self.to - 1) * mesh.devices, self.to * mesh.devices)
         return replace(super().work(operands, results, mesh), wire=payload, payload=payload, group=group)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The value as it is."""
         return (operands[0],)
 
@@ -52,6 +54,8 @@ class Recv(Op):
         """Nothing: `send` has written it."""
         return (0,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The value as it is."""
         return (operands[0],)

@@ -19,7 +19,7 @@ import numpy as np
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.dtype import dtype as named
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
@@ -39,7 +39,7 @@ _MAGNITUDES = (0.0, 1 / 192, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0)
 _CODES = {"nf4": np.array(_NORMAL), "bnb_fp4": np.array(sorted({*_MAGNITUDES, *(-x for x in _MAGNITUDES)}))}
 
 
-def rounded(x: Array, to: DType) -> Array:
+def round_trip(x: Array, to: DType) -> Array:
     """`x` as it comes back from the type `to`: quantized, then dequantized."""
     if not to.low:
         return x
@@ -143,9 +143,11 @@ class Quantize(Op):
         """Scaling, and a maximum where the scale is not known."""
         return (1 if self.static else 2) * results[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """What is left of x."""
-        return (rounded(operands[0], results[0].dtype),)
+        return (round_trip(operands[0], results[0].dtype),)
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,9 @@ class Dequantize(Op):
         """The wide type."""
         return (named(self.to),)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """x itself: what the narrow type lost is lost already."""
         return (operands[0],)
 
@@ -206,9 +210,11 @@ class Compress(Conversion):
         """As `quantize`, 2 an element; none into a wide type, which is a cast."""
         return 2 * results[0].elements if results[0].dtype.low else 0
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """What is left of what this rank holds."""
-        return (rounded(operands[0], results[0].dtype),)
+        return (round_trip(operands[0], results[0].dtype),)
 
 
 @dataclass(frozen=True)
@@ -221,6 +227,8 @@ class Decompress(Conversion):
         """As `dequantize`, 1 an element; none out of a wide type, which is a cast."""
         return results[0].elements if operands[0].dtype.low else 0
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """x itself: what the type that travelled lost is lost already."""
         return (operands[0],)

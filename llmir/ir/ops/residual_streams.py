@@ -21,7 +21,7 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import FP32, DType
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Gemm, Op, Place, operand_gemm, spelled
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op, operand_gemm, spell_equation
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
@@ -43,7 +43,9 @@ class SplitStreams(Op):
         """`n` of them."""
         return {"n": self.streams}
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Copies."""
         return (np.repeat(operands[0][:, :, None], self.streams, axis=2),)
 
@@ -94,7 +96,9 @@ class JoinStreams(Op):
         found = logits / np.sqrt(mean + self.norm_eps) * scales + base
         return np.split(found, np.cumsum(parts)[:-1], axis=-1)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sum."""
         into = sigmoid(self.weights(operands)[0]) + self.eps
         return (np.einsum("btnh,btn->bth", operands[0], into),)
@@ -129,7 +133,9 @@ class EnterStreams(JoinStreams):
         """And the divisions."""
         return super().vector(operands, results[:1]) + 4 * self.iterations * results[2].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sum, the weights, the matrix."""
         streams = operands[0]
         into, out, mix = self.weights(operands)
@@ -156,7 +162,9 @@ class LeaveStreams(Op):
         """2 for each stream that is mixed, and 2 for x."""
         return 2 * results[0].elements * (operands[0].shape[2] + 1)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         streams, x, weights, matrix = operands
         mixed = np.einsum("btnh,btnm->btmh", streams, matrix)
@@ -182,7 +190,9 @@ class Pick(Op):
         """What it picks."""
         return (results[0].bytes,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         return (operands[0][:, :, self.index],)
 
@@ -218,7 +228,9 @@ class StreamAdd(Op):
         """`b t n h, b t h -> b t n h`, or with weights `b t n`."""
         return equation(f"b t n h, b t h{', b t n' * (len(operands) - 2)} -> b t n h")
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The sums."""
         streams, x, *weights = operands
         added = x[:, :, None] * (weights[0][..., None] + self.offset if weights else 1.0)
@@ -238,8 +250,10 @@ class ScaleBy(Op):
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """`* h, h -> * h`, or with one number `* h, [o] -> * h`."""
         one = operands[1].shape == (1,) and operands[0].shape[-1] != 1
-        return spelled(f"* h, {'[o]' if one else 'h'} -> * h", len(operands[0].shape))
+        return spell_equation(f"* h, {'[o]' if one else 'h'} -> * h", len(operands[0].shape))
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The product."""
         return (operands[0] * operands[1],)

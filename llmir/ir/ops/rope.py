@@ -17,12 +17,12 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.base.names import plain
 from llmir.ir.core.dtype import DType
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, product
 
-from .quant import rounded
+from .quant import round_trip
 
 # The ways to stretch positions beyond the trained length, and what `Rotary.factors` holds of each. A star
 # stands for one number for each pair of a head's elements.
@@ -75,7 +75,7 @@ class Rotary(Op):
             raise VerifyError(f"scaling {self.scaling} has {fact}")
         return super().types(operands)
 
-    def rotate(self, x: Array, at: Place) -> Array:
+    def rotate(self, x: Array, at: ExecutionPlace) -> Array:
         """`x` with tokens on axis 1 and the head on the last, rotated by their global positions."""
         # Rows of several tokens each are not the last of so many tokens, as a shorter sequence is.
         first = at.cached + at.origin("t") if self.stride == 1 else at.cached // self.stride
@@ -154,7 +154,9 @@ class Rope(Rotary):
         """Of the elements that are rotated."""
         return self.vector_flops * self.turned(operands[0])
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The rotation."""
         return (self.rotate(operands[0], at),)
 
@@ -180,7 +182,9 @@ class Temper(Op):
     length: float
     shift: float = 0.0
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The product."""
         (x,) = operands
         positions = at.cached + at.origin("t") + np.arange(x.shape[1])
@@ -206,10 +210,12 @@ class Append(Op):
         """The new rows only."""
         return (operands[1].to(results[0].dtype).bytes,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """One after the other."""
         cache, rows = operands
-        return (np.concatenate([cache, rounded(rows, results[0].dtype)], axis=1),)
+        return (np.concatenate([cache, round_trip(rows, results[0].dtype)], axis=1),)
 
 
 @dataclass(frozen=True)
@@ -241,10 +247,12 @@ class RopeAppend(Rotary):
         """q, and the new rows of the caches."""
         return tuple(t.to(r.dtype).bytes for t, r in zip(operands[:3], results, strict=True))
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The rotations and the appends."""
         q, k, v, keys, values = operands
         _, key, value = results
-        new = rounded(self.rotate(k, at), key.dtype), rounded(v, value.dtype)
+        new = round_trip(self.rotate(k, at), key.dtype), round_trip(v, value.dtype)
         grown = (np.concatenate(pair, axis=1) for pair in zip((keys, values), new, strict=True))
         return (self.rotate(q, at), *grown)

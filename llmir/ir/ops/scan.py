@@ -22,7 +22,7 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.equation import Equation
-from llmir.ir.core.op import Array, Gemm, Op, Place, spelled
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op, spell_equation
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Max, Min, Size, ceildiv
 
@@ -112,7 +112,9 @@ class SelectiveScan(Op):
         """8 an element of the state and token (decay 2, input 2, state 2, output 2)."""
         return 8 * operands[0].elements * operands[4].shape[1]
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Token by token."""
         x, dt, b, c, a_log, skip, state = operands
         step, y = softplus(dt), np.empty_like(x)
@@ -175,7 +177,9 @@ class SsdScan(Scan):
         squares = Min.of(x.shape[1] - 1, 1) * count * x.shape[0] * x.shape[2] * length * length
         return wide * states + 4 * Max.of(states, squares) + 8 * dt.elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Chunk by chunk."""
         x, dt, b, c, a_log, dt_bias, skip, state = operands
         step, y = np.maximum(softplus(dt + dt_bias), self.least), np.empty_like(x)
@@ -204,7 +208,7 @@ class CausalConv(Op):
     def equation(self, operands: Sequence[Tensor]) -> Equation:
         """With a bias or without."""
         bias = ", *" * (len(operands) - 3)
-        return spelled(f"b t! *, * w!, b v! *{bias} -> b t! *, b v! *", len(operands[0].shape))
+        return spell_equation(f"b t! *, * w!, b v! *{bias} -> b t! *, b v! *", len(operands[0].shape))
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """As the equation says; `VerifyError` unless the state has a token less than there are taps."""
@@ -226,7 +230,9 @@ class CausalConv(Op):
         biases = len(operands) - 3
         return results[0].elements * (2 * operands[1].shape[-1] + biases + self.activation_flops)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The tokens kept and the new ones, weighted."""
         x, weight, state, *bias = operands
         line, tokens = np.concatenate([state, x], axis=1), x.shape[1]
@@ -242,7 +248,9 @@ class CausalConvSilu(CausalConv):
     opcode = "causal_conv_silu"
     activation_flops = 4
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The convolution, then silu."""
         y, state = super().evaluate(operands, results, at)
         return silu(y), state

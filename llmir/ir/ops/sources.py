@@ -14,10 +14,10 @@ import numpy as np
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
-from llmir.base.names import numbered
+from llmir.base.names import layer_name
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
@@ -85,9 +85,9 @@ class Weight(Source):
     `{expert}` runs over the axis `expert`; without `{layer}` all layers have that tensor. `[i]` at the end is
     the i-th of several weights that lie one below another in that tensor, `[i/n]` so in each of n equal
     blocks, `^T` says that it is stored as [in, out], and `^F` that the experts' matrices are one
-    (`llmir.base.names.stored`). `turns` is how many weights like it a benchmark multiplies by one after
-    another, so that some may still lie in a cache; 0 is as in a model, where all other weights of the step
-    come between.
+    (`llmir.base.names.checkpoint_place`). `turns` is how many weights like it a benchmark multiplies by one
+    after another, so that some may still lie in a cache; 0 is as in a model, where all other weights of the
+    step come between.
     Of its axis `vocab` or `expert` the last `spare` places are no parameters: engines pad vocabularies, and
     hold experts twice. There lies once more what lies in the first places.
     """
@@ -102,7 +102,7 @@ class Weight(Source):
 
     def numbered(self, layer: int) -> Op:
         """Under the name of that layer's tensor."""
-        name = numbered(self.param, layer)
+        name = layer_name(self.param, layer)
         return self if name == self.param else replace(self, param=name)
 
     def types(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -215,6 +215,8 @@ class Zeros(Op):
         """Nothing."""
         return (0,)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Zeros."""
         return (np.zeros_like(operands[0]),)

@@ -27,12 +27,12 @@ from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import FP32, DType
 from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.masks import ChosenBlocks, ChosenEntries, Entries, Mask, mask
-from llmir.ir.core.op import Array, Gemm, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Gemm, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import C, Size, T, ceildiv
 
-from .attention import FlashAttention, masked
+from .attention import FlashAttention, mask_scores
 from .latent_attention import chosen
 from .norm import softmax
 
@@ -68,7 +68,9 @@ class CompressRows(Op):
         tokens, series, _ = operands[2].shape
         return 8 * tokens * series * results[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """Entry by entry."""
         rows, gates, bias = operands
         width, series, size = bias.shape
@@ -161,14 +163,16 @@ class CompressedAttention(Op):
             found[slot] = operands[slot].resized(1, by.keys(new, C)).bytes
         return tuple(found)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """One softmax over both."""
         q, keys, sinks, *more = operands
         g, r = map(Binding(), results[0].shape[2:4])
         held, scores = [keys, *more[:1]], []
         for x, by in zip(held, self.masks, strict=True):
             score = np.einsum("btgrd,bcd->bgrtc", q, x, optimize=True) * self.scale
-            scores.append(masked(score, by, {"g": g, "r": r}, at))
+            scores.append(mask_scores(score, by, {"g": g, "r": r}, at))
         if self.top_k:
             picked = chosen(more[1], self.top_k, self.masks[1], at)
             scores[1] = np.where(picked[:, None, None], scores[1], -np.inf)
@@ -176,7 +180,7 @@ class CompressedAttention(Op):
         return (np.einsum("bgrtc,bcd->btgrd", weights, np.concatenate(held, axis=1), optimize=True),)
 
 
-def chosen_blocks(blocks: Array, keys: int, by: ChosenBlocks, local: int, at: Place) -> Array:
+def chosen_blocks(blocks: Array, keys: int, by: ChosenBlocks, local: int, at: ExecutionPlace) -> Array:
     """Whether a key is in one of the blocks of a query that score highest, of [b, g, t, n]: [b, g, t, c].
 
     The last `local` ones up to the query's own are among them.
@@ -225,10 +229,12 @@ class BlockScores(Op):
         n = self.equation(operands).sizes(operands, n=0)
         return n["b"] * n["t"] * n["g"] * n["c"]
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """−∞ of blocks that are to come."""
         q, k = operands
-        scores = masked(np.einsum("btgy,bcy->bgtc", q, k, optimize=True), mask("causal"), {"g": 1}, at)
+        scores = mask_scores(np.einsum("btgy,bcy->bgtc", q, k, optimize=True), mask("causal"), {"g": 1}, at)
         fill = [(0, 0)] * 3 + [(0, -scores.shape[-1] % self.length)]
         padded = np.pad(scores, fill, constant_values=-np.inf)
         return (padded.reshape((*scores.shape[:3], -1, self.length)).max(axis=-1),)
@@ -260,7 +266,9 @@ class SelectBlocks(Op):
         """One for each candidate, and for each score."""
         return operands[0].elements + operands[1].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """−∞ elsewhere."""
         scores, index = operands
         seen = chosen_blocks(index, scores.shape[-1], ChosenBlocks(self.length, self.top_k), self.local, at)
@@ -314,11 +322,13 @@ class BlockSparseAttention(FlashAttention):
         n = self.equation(operands).sizes(operands)
         return 5 * n["b"] * n["g"] * n["r"] * ceildiv(self._pairs(n), 2) + operands[3].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As eager code does it."""
         q, k, v, index = operands
         scores = np.einsum("btgrd,bcgd->bgrtc", q, k, optimize=True) * self.scale
-        scores = masked(scores, mask(self.mask), {"g": 1, "r": 1}, at)
+        scores = mask_scores(scores, mask(self.mask), {"g": 1, "r": 1}, at)
         seen = chosen_blocks(index, k.shape[1], ChosenBlocks(self.length, self.top_k), self.local, at)
         weights = softmax(np.where(seen[:, :, None], scores, -np.inf))
         return (np.einsum("bgrtc,bcge->btgre", weights, v, optimize=True),)

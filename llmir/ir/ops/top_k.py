@@ -10,7 +10,7 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.ir.core.dtype import FP32, INT32, DType
 from llmir.ir.core.equation import Equation, equation
-from llmir.ir.core.op import Array, Op, Place
+from llmir.ir.core.op import Array, ExecutionPlace, Op
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import Size
 
@@ -71,7 +71,9 @@ class TopK(Op):
         compared = min(self.groups, 2)
         return (self.scoring + compared + len(operands) - 1) * operands[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The largest first."""
         scores = self.score(operands[0])
         ranked = self._limited(scores + operands[1] if len(operands) > 1 else scores)
@@ -164,7 +166,9 @@ class HashTopK(Op):
         _, table, ids = operands
         return (results[0].bytes, table.dtype.bytes_of(ids.elements, *table.shape[1:]), ids.bytes)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """As in its name."""
         scores, table, ids = operands
         chosen = table[ids.astype(int)].astype(int)
@@ -201,7 +205,9 @@ class SparseMixer(Op):
         """22 a candidate: twice a maximum, a size and the larger, a difference's share, a test, a softmax."""
         return 22 * operands[0].elements
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The largest, and the largest of the others."""
         (scores,) = operands
         left, weights, chosen = scores, [], []
@@ -226,7 +232,9 @@ class ExpertScale(Op):
     takes = ("weights", "chosen", "scales")
     vector_flops = 1
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The products."""
         weights, chosen, scales = operands
         return (weights * scales[chosen.astype(int)],)
@@ -254,7 +262,9 @@ class PickReplica(Op):
         (chosen,) = operands
         return (chosen.bytes + 2 * INT32.bytes_of(*chosen.shape),)
 
-    def evaluate(self, operands: Sequence[Array], results: Sequence[Tensor], at: Place) -> tuple[Array, ...]:
+    def evaluate(
+        self, operands: Sequence[Array], results: Sequence[Tensor], at: ExecutionPlace
+    ) -> tuple[Array, ...]:
         """The copies of an expert in turn."""
         (chosen,) = operands
         count = (self.places - 1 - chosen) // self.experts + 1

@@ -95,8 +95,10 @@ class Binding(Immutable):
         axes = len(self.shape)
         # Pieces of what cannot be written need no copies.
         found = Binding()
-        symbols = {name: part(value, rows, axes) for name, value in self.symbols.items()}
-        found._keep(symbols, {monomial: part(value, rows, axes) for monomial, value in self._given.items()})
+        symbols = {name: broadcast_rows(value, rows, axes) for name, value in self.symbols.items()}
+        found._keep(
+            symbols, {monomial: broadcast_rows(value, rows, axes) for monomial, value in self._given.items()}
+        )
         return found
 
     def apart(self, size: Dim) -> tuple[Binding, Places | None]:
@@ -131,7 +133,7 @@ class Binding(Immutable):
         return found
 
 
-def part(value: Number, rows: slice | Places, axes: int) -> Number:
+def broadcast_rows(value: Number, rows: slice | Places, axes: int) -> Number:
     """Of what broadcasts to so many axes, what broadcasts to some rows of the first."""
     whole = np.ndim(value) < axes or np.shape(value)[0] == 1
     return value if whole else value[rows]
@@ -165,7 +167,7 @@ def _bound(symbols: Mapping[str, Number]) -> Binding:
     return Binding(**symbols)
 
 
-class Mixed(Binding):
+class MixedBinding(Binding):
     """Several bindings at once: a step in which some sequences are read and others go on by a token.
 
     What counts sequences, tokens or pairs of them is summed, and what does not (weights) is there once; a
@@ -190,15 +192,15 @@ class Mixed(Binding):
         vars(self).update(parts=tuple(parts), phases=tuple(phases))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Mixed, (self.parts, self.phases)
+        return MixedBinding, (self.parts, self.phases)
 
-    def within(self, phase: str) -> Mixed:
+    def within(self, phase: str) -> MixedBinding:
         """Those in one phase; all where nothing is said of phases."""
         if not self.phases:
             return self
         if phase not in self._within:
             pairs = zip(self.parts, self.phases, strict=True)
-            self._within[phase] = Mixed(part for part, its in pairs if its == phase)
+            self._within[phase] = MixedBinding(part for part, its in pairs if its == phase)
         return self._within[phase]
 
     @cached_property
@@ -207,7 +209,7 @@ class Mixed(Binding):
         return any(part.uneven for part in self.parts)
 
     @cached_property
-    def _within(self) -> dict[str, Mixed]:
+    def _within(self) -> dict[str, MixedBinding]:
         return {}
 
     def _product(self, monomial: Monomial) -> Number:
@@ -239,13 +241,13 @@ class Mixed(Binding):
         """Each part at some of the points."""
         axes = len(self.shape)
         parts = (p.block(rows) if len(p.shape) == axes else p for p in self.parts)
-        return Mixed(parts, self.phases)
+        return MixedBinding(parts, self.phases)
 
 
 _MANY_NUMBERS = 1 << 20  # numbers from which their memory counts: 8 MiB
 
 
-class Packed(Binding):
+class PackedBinding(Binding):
     """Counts at very many points, which are held as `packed` has them.
 
     Blocks of it have float64. So have its `symbols`, which are made when they are asked for.
@@ -270,10 +272,12 @@ class Packed(Binding):
 
     def block(self, rows: slice | Places) -> Binding:
         """The values at some of the points, in float64."""
-        return Binding(**{name: part(value, rows, len(self.shape)) for name, value in self._packed.items()})
+        return Binding(
+            **{name: broadcast_rows(value, rows, len(self.shape)) for name, value in self._packed.items()}
+        )
 
 
-def packed(counts: Number) -> Number:
+def pack(counts: Number) -> Number:
     """Very many counts in the smallest type that has them, read-only; anything else as it is.
 
     >>> packed(np.arange(2.0**20) % 300).dtype, packed(np.arange(3.0)).dtype
@@ -289,7 +293,7 @@ def is_packed(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "u"
 
 
-class Uneven(Binding):
+class UnevenBinding(Binding):
     """A binding of one new token of each sequence, of which each has its own number of cached ones.
 
     A size is the mean of what it would be if all had the context of each. So what grows with sequences is
@@ -314,7 +318,7 @@ class Uneven(Binding):
         vars(self).update(contexts=found, _each=Binding(B=count, T=1, C=found))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Uneven, (self.contexts.tolist(), self.symbols["B"])
+        return UnevenBinding, (self.contexts.tolist(), self.symbols["B"])
 
     @property
     def uneven(self) -> bool:

@@ -95,7 +95,7 @@ def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
     return size.terms if isinstance(size, Dim) else (((), size),)
 
 
-def divided(size: Size, by: int) -> Size | None:
+def divide(size: Size, by: int) -> Size | None:
     """`size / by` if that divides every coefficient."""
     terms = _terms(size)
     return _make({m: c // by for m, c in terms}) if all(c % by == 0 for _, c in terms) else None
@@ -137,7 +137,7 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
-def weighted(parts: Iterable[tuple[Size, int]]) -> Size:
+def weighted_sum(parts: Iterable[tuple[Size, int]]) -> Size:
     """The sum of sizes, each so many times.
 
     >>> print(weighted([(B * T, 2), (C + 1, 3), (B, -1)]))
@@ -160,7 +160,7 @@ def monomials(sizes: Iterable[Size]) -> tuple[Dim, ...]:
     return tuple(Dim(((monomial, 1),)) for monomial in found)
 
 
-def sole(sizes: Iterable[Size]) -> Dim | None:
+def sole_product(sizes: Iterable[Size]) -> Dim | None:
     """The one product of symbols that these sizes are functions of; None if they depend on more, or on none.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
@@ -201,7 +201,7 @@ def symbols(size: Size) -> frozenset[str]:
 
 
 @lru_cache(maxsize=1 << 14)
-def grown(size: Size) -> Size:
+def after_step(size: Size) -> Size:
     """A size of what was cached as it is after the step: with C + T in place of C.
 
     >>> print(grown(2 * B * C))
@@ -235,7 +235,7 @@ def at_most(a: Size, b: Size) -> bool:
     )
 
 
-def falls(size: Size) -> bool:
+def may_decrease(size: Size) -> bool:
     """Whether a larger symbol may make it smaller: something that is no number is taken away, in atoms too.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
@@ -244,7 +244,7 @@ def falls(size: Size) -> bool:
     """
     terms = _terms(size)
     inner = (part for m, _ in terms for factor in m if not isinstance(factor, str) for part in factor.sizes)
-    return any(c < 0 and m for m, c in terms) or any(map(falls, inner))
+    return any(c < 0 and m for m, c in terms) or any(map(may_decrease, inner))
 
 
 ATOMS: dict[str, type[Atom]] = {}
@@ -329,7 +329,7 @@ class CeilDiv(Atom):
 
     def folded(self) -> Size | None:
         """The quotient, where nothing has to be rounded."""
-        return -(-self.a // self.by) if isinstance(self.a, int) else divided(self.a, self.by)
+        return -(-self.a // self.by) if isinstance(self.a, int) else divide(self.a, self.by)
 
     def at(self, value: Values) -> Number:
         """The quotient rounded up."""

@@ -254,7 +254,7 @@ class Even(Law):
 
 
 @dataclass(frozen=True)
-class Groups(Law):
+class GroupLimitedRouting(Law):
     """Scores dealt out evenly, before a router that keeps to the better half of the groups of experts.
 
     All groups are worth as much then, so it takes the first half. There each token finds half of its experts;
@@ -287,7 +287,7 @@ class Groups(Law):
 
 
 @dataclass(frozen=True)
-class Arrived(Law):
+class LocalRouting(Law):
     """Of one of `ranks`, given the tokens of which it has an expert, with all of their copies.
 
     Those for experts of other ranks are multiplied by the first of its own. Of all tokens, as many arrive as
@@ -747,16 +747,3 @@ def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], 
 
 
 CHANCE = Chance()  # of a program that says nothing
-
-__all__ = [
-    "CHANCE",
-    "Arrived",
-    "Chance",
-    "Even",
-    "Groups",
-    "Law",
-    "PowerLaw",
-    "Replicas",
-    "Zipf",
-    "law",
-]

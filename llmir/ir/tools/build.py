@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from llmir.base.arguments import refuse, shown, text
+from llmir.base.arguments import refuse, show_value, text
 from llmir.base.errors import VerifyError
-from llmir.ir.core.graph import Graph, Node, Value, checked_name
+from llmir.ir.core.graph import Graph, Node, Value, check_name
 from llmir.ir.core.op import OPS, Op, infer
 from llmir.ir.core.tensor import Tensor, parse_tensor
 from llmir.ir.ops import make
@@ -32,7 +32,7 @@ class Builder(OpMethods):
     """
 
     def __init__(self, name: str = "main", known: Mapping[Value, Tensor] | None = None) -> None:
-        self.name = checked_name(name)
+        self.name = check_name(name)
         pairs = known.items() if isinstance(known, Mapping) else [(known, None)] if known is not None else []
         if not all(isinstance(v, Value) and isinstance(t, Tensor) for v, t in pairs):
             refuse("known", known, "a mapping of values to their types", VerifyError)
@@ -91,14 +91,14 @@ class Builder(OpMethods):
     def _source(self, opcode: str, type: Tensor | str, name: str, **attributes: Any) -> Value:
         stated = parse_tensor(type) if isinstance(type, str) else type
         if not isinstance(stated, Tensor):
-            refuse(f"%{shown(name)}", type, "a type such as bf16[B, T, 8]", VerifyError)
+            refuse(f"%{show_value(name)}", type, "a type such as bf16[B, T, 8]", VerifyError)
         return self.apply(make(opcode, type=stated, block=self._block, **attributes), name=name)[0]
 
     def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
         """Any op, such as one of a class of your own; its results."""
         if not isinstance(op, Op):
             refuse("op", op, "an op", VerifyError)
-        name = self._unique(checked_name(op.opcode if isinstance(name, str) and not name else name))
+        name = self._unique(check_name(op.opcode if isinstance(name, str) and not name else name))
         try:
             types = infer(op, tuple(map(self.type, operands)))
         except VerifyError as error:
@@ -118,7 +118,7 @@ class Builder(OpMethods):
     def node(self, name: str) -> Node:
         """What was added under a name."""
         if not isinstance(name, str) or name not in self._made:
-            raise VerifyError(f"%{shown(name)} was not added to graph @{self.name}")
+            raise VerifyError(f"%{show_value(name)} was not added to graph @{self.name}")
         return self._made[name]
 
     def type(self, value: Value) -> Tensor:

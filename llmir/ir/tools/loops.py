@@ -189,7 +189,7 @@ class Piece(NamedTuple):
     node: Node
 
 
-class Cut:
+class PipelineCut:
     """An entry in pieces: which op runs on which stage, and what crosses from each stage to the next."""
 
     def __init__(self, program: Program, sizes: Sequence[int]) -> None:

@@ -8,10 +8,10 @@ from functools import lru_cache
 from inspect import getdoc
 from typing import Any, ClassVar, TypeGuard, cast
 
-from llmir.base.arguments import choice, items, read, refuse, stated
+from llmir.base.arguments import check_field, choice, items, parse_field, refuse
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import LlmirError, PassError
-from llmir.base.gc_pause import uncollected
+from llmir.base.gc_pause import pause_gc
 from llmir.base.names import plain, suggest
 from llmir.base.registry import Kind, load_plugin
 from llmir.ir.core.op import type_name
@@ -31,7 +31,9 @@ class Pass:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            value = stated(f"{self.name}: {f.name}", getattr(self, f.name), f.type, f.metadata, PassError)
+            value = check_field(
+                f"{self.name}: {f.name}", getattr(self, f.name), f.type, f.metadata, PassError
+            )
             object.__setattr__(self, f.name, value)
 
     def __init_subclass__(cls) -> None:
@@ -171,7 +173,7 @@ def _options(kind: type[Pass], text: str) -> dict[str, Any]:
         if key in options:
             raise PassError(f"pass {name}: option {key!r} is given twice")
         plainly = type_name(known[key]).split(" |")[0] in ("int", "float", "bool")
-        options[key] = read(value) if plainly else value
+        options[key] = parse_field(value) if plainly else value
     missing = [k for k, f in known.items() if f.default is MISSING and k not in options]
     if missing:
         raise PassError(f"pass {name}: option {missing[0]!r} is needed")
@@ -257,7 +259,7 @@ def _pure(step: Pass | Function) -> bool:
 _OPTIONS = (str, int, float, bool, type(None))
 
 
-@uncollected()
+@pause_gc()
 def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:
     """`program` after each step, verified before the first and after every one.
 

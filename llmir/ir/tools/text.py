@@ -19,7 +19,7 @@ from typing import Any
 from llmir.base.arguments import refuse
 from llmir.base.errors import LlmirError, ParseError, UnreadableError
 from llmir.base.formats import exporter
-from llmir.base.readers import Budget, check_digits, contents, decoded
+from llmir.base.readers import Budget, check_digits, decode_text, read_bytes
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.mesh import ONE_DEVICE, Mesh
 from llmir.ir.core.op import OPS, Op
@@ -280,10 +280,7 @@ def read_program(source: str | os.PathLike[str] | bytes) -> Program:
     where = "" if isinstance(source, bytes) else f"{os.fspath(source)}: "
     try:
         return parse_program(
-            decoded(source if isinstance(source, bytes) else contents(source, BUDGET), BUDGET)
+            decode_text(source if isinstance(source, bytes) else read_bytes(source, BUDGET), BUDGET)
         )
     except (ParseError, UnreadableError) as error:
         raise ParseError(f"{where}{error}") from None
-
-
-__all__ = ["parse_node", "parse_program", "print_graph", "print_node", "print_program", "read_program"]

@@ -12,46 +12,46 @@ from typing import Any
 
 from llmir.base.errors import LlmirError, UnreadableError
 from llmir.base.names import plain
-from llmir.base.registry import load_plugin, loaded
+from llmir.base.registry import load_plugin, loaded_plugins
 
 from . import request
-from .guard import RefusedError
+from .guard import RejectionError
 
 LONGEST = 20.0  # seconds for a set-up
 LARGEST = 5_000_000  # bytes of one, as of a page
 _START = 60.0  # seconds for a process to start
 
 
-def answered(body: bytes) -> bytes:
+def answer_setup(body: bytes) -> bytes:
     """The JSON of the set-up that a request's body asks for; `RefusedError` for one that is none."""
     from llmir.backends.export.page.bundle import answer
 
     try:
         said = request.read(body)
     except UnreadableError as error:
-        raise RefusedError(400, f"body: {error}") from None
+        raise RejectionError(400, f"body: {error}") from None
     except LlmirError as error:
-        raise RefusedError(422, str(error)) from None
+        raise RejectionError(422, str(error)) from None
     try:
         found = json.dumps(answer(said.setup(), said.name), separators=(",", ":")).encode()
     except LlmirError as error:
-        raise RefusedError(422, str(error)) from None
+        raise RejectionError(422, str(error)) from None
     except RecursionError:
-        raise RefusedError(422, "nested too deeply for Python's stack") from None
+        raise RejectionError(422, "nested too deeply for Python's stack") from None
     except MemoryError:
-        raise RefusedError(422, "not enough memory for such a model") from None
+        raise RejectionError(422, "not enough memory for such a model") from None
     except OverflowError as error:
-        raise RefusedError(422, f"a number is too large to compute with: {error}") from None
+        raise RejectionError(422, f"a number is too large to compute with: {error}") from None
     if len(found) > LARGEST:
         more = f"{len(found):,} bytes, more than {LARGEST:,}"
-        raise RefusedError(422, f"this set-up has {more}; fewer stages or layers that differ have less")
+        raise RejectionError(422, f"this set-up has {more}; fewer stages or layers that differ have less")
     return found
 
 
 class Worker:
     """Calls a function of bytes in its process, one at a time."""
 
-    def __init__(self, does: Callable[[bytes], bytes] = answered, longest: float = LONGEST) -> None:
+    def __init__(self, does: Callable[[bytes], bytes] = answer_setup, longest: float = LONGEST) -> None:
         self.does, self.longest = does, longest
         self._process: Any = None
         self._pipe: Connection | None = None
@@ -63,13 +63,13 @@ class Worker:
             pipe.send_bytes(body)
             if not pipe.poll(self.longest):
                 self.end()
-                raise RefusedError(422, f"this set-up takes longer than {self.longest:g} s to make here")
+                raise RejectionError(422, f"this set-up takes longer than {self.longest:g} s to make here")
             status, found = pipe.recv()
         except (EOFError, OSError):
             self.end()
-            raise RefusedError(422, "the process that made this ended, as for lack of memory") from None
+            raise RejectionError(422, "the process that made this ended, as for lack of memory") from None
         if status != 200:
-            raise RefusedError(status, found)
+            raise RejectionError(status, found)
         done: bytes = found
         return done
 
@@ -79,7 +79,7 @@ class Worker:
         self.end()
         how = multiprocessing.get_context("spawn")
         pipe, theirs = how.Pipe()
-        self._process = how.Process(target=_work, args=(theirs, self.does, loaded()), daemon=True)
+        self._process = how.Process(target=_work, args=(theirs, self.does, loaded_plugins()), daemon=True)
         self._process.start()
         self._pipe = pipe
         theirs.close()
@@ -108,7 +108,7 @@ def _work(pipe: Connection, does: Callable[[bytes], bytes], plugins: tuple[str, 
             found: tuple[int, bytes | str]
             try:
                 found = 200, does(body)
-            except RefusedError as refused:
+            except RejectionError as refused:
                 found = refused.status, refused.why
             except Exception as error:
                 found = 500, f"a bug in llmir: {plain(f'{type(error).__name__}: {error}', 300)}"

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmir.api.estimate import load
+from llmir.api.load import load
 from llmir.api.page import AXES, setup
 from llmir.base import arguments, readers
 from llmir.base.errors import InputError, UnreadableError
@@ -30,7 +30,7 @@ _ENGINE = re.compile(r"[a-z0-9-]+(@[0-9]+(\.[0-9]+)*[a-z0-9]*)?")
 _COSTS = ("calibrated", "ideal")
 
 
-class Asked(NamedTuple):
+class PageRequest(NamedTuple):
     """A model by its preset's name, or its config; a device and its name; axes that were given."""
 
     preset: str | None
@@ -51,11 +51,11 @@ class Asked(NamedTuple):
         return replace(made, values={"hw": self.hw, **self.structure})
 
 
-def read(body: bytes) -> Asked:
+def read(body: bytes) -> PageRequest:
     """What a request's JSON asks for; UnreadableError for what is none, errors of llmir for unknown names."""
     said = readers.load_json(body, BUDGET)
     if not isinstance(said, dict):
-        raise UnreadableError(f"expected a JSON object, got {arguments.shown(said)}")
+        raise UnreadableError(f"expected a JSON object, got {arguments.show_value(said)}")
     for name in said:
         if name not in _FIELDS:
             near = suggest(name, _FIELDS)
@@ -74,10 +74,10 @@ def read(body: bytes) -> Asked:
     preset = None if "config" in said else _preset(said["model"])
     config = said.get("config")
     if preset is None and not isinstance(config, dict):
-        raise InputError(f"config: expected the object of a config.json, got {arguments.shown(config)}")
+        raise InputError(f"config: expected the object of a config.json, got {arguments.show_value(config)}")
     on = AXES["hw"] if said.get("hw") is None else said["hw"]
     device = _device(on)
-    return Asked(preset, config, on if isinstance(on, str) else device.name, device, structure)
+    return PageRequest(preset, config, on if isinstance(on, str) else device.name, device, structure)
 
 
 def _name(name: str, value: object) -> str:
@@ -90,7 +90,7 @@ def _name(name: str, value: object) -> str:
     if name == "engine" and not (_ENGINE.fullmatch(found) and found.partition("@")[0] in library.engines()):
         known = ", ".join(library.engines())
         raise InputError(
-            f"engine: expected one of {known}, or such as vllm@0.12; got {arguments.shown(value)}"
+            f"engine: expected one of {known}, or such as vllm@0.12; got {arguments.show_value(value)}"
         )
     return found
 
@@ -102,7 +102,7 @@ def _preset(value: object) -> str:
     if found is None:
         near = suggest(said[:_LONGEST], presets.names())
         raise InputError(
-            f"model: no bundled one is {arguments.shown(said)}{near}; GET /api/models lists them"
+            f"model: no bundled one is {arguments.show_value(said)}{near}; GET /api/models lists them"
         )
     return found.name
 
@@ -114,5 +114,7 @@ def _device(value: object) -> Device:
     said, known = arguments.text("hw", value), (*library.names(), *library.clusters())
     if said not in known:
         near = suggest(said[:_LONGEST], known)
-        raise InputError(f"hw: no bundled device is {arguments.shown(said)}{near}; GET /api/hw lists them")
+        raise InputError(
+            f"hw: no bundled device is {arguments.show_value(said)}{near}; GET /api/hw lists them"
+        )
     return library.load(said)

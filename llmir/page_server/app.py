@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from llmir.api import estimate
+from llmir.api.load import devices
 from llmir.backends.export.page import bundle
 from llmir.base.names import plain
 from llmir.base.version import __version__
@@ -22,7 +22,7 @@ from llmir.frontends.models import presets
 from llmir.hw import library
 
 from . import request as asked
-from .guard import App, Guard, Hosts, RefusedError
+from .guard import AllowedHosts, App, Guard, RejectionError
 from .worker import Worker
 
 MODEL = "llama3.1-8b"  # that the page starts with
@@ -44,7 +44,7 @@ def app(host: str = "127.0.0.1", token: str | None = None, worker: Worker | None
         try:
             waiting.acquire_nowait()
         except anyio.WouldBlock:
-            raise RefusedError(503, f"{_WAITING} set-ups are waiting to be priced; ask again") from None
+            raise RejectionError(503, f"{_WAITING} set-ups are waiting to be priced; ask again") from None
         try:
             found = await anyio.to_thread.run_sync(partial(make, body), limiter=turn)
         finally:
@@ -57,19 +57,21 @@ def app(host: str = "127.0.0.1", token: str | None = None, worker: Worker | None
         Route("/api/hw", _hardware, methods=["GET"]),
         Route("/api/program", program, methods=["POST"]),
     ]
-    told: Any = {RefusedError: _refused, HTTPException: _unrouted, Exception: _broken}
+    told: Any = {RejectionError: _refused, HTTPException: _unrouted, Exception: _broken}
     served = Starlette(routes=routes, exception_handlers=told)
     served.router.redirect_slashes = False
-    return Guard(served, Hosts(host), token)
+    return Guard(served, AllowedHosts(host), token)
 
 
 async def _body(request: Request) -> bytes:
     """The JSON that comes with a request, whole, soon, and within its budget."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise RefusedError(415, f"Content-Type: expected application/json, got {plain(kind, 60) or 'none'!r}")
+        raise RejectionError(
+            415, f"Content-Type: expected application/json, got {plain(kind, 60) or 'none'!r}"
+        )
     most, found = asked.BUDGET.bytes, bytearray()
-    too_large = RefusedError(413, f"the body has more than {most:,} bytes")
+    too_large = RejectionError(413, f"the body has more than {most:,} bytes")
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and (len(length) > 12 or int(length) > most):
         raise too_large
@@ -80,9 +82,9 @@ async def _body(request: Request) -> bytes:
                 if len(found) > most:
                     raise too_large
     except TimeoutError:
-        raise RefusedError(408, f"the body did not come within {_PATIENCE:g} s") from None
+        raise RejectionError(408, f"the body did not come within {_PATIENCE:g} s") from None
     except ClientDisconnect:
-        raise RefusedError(400, "the body ended early") from None
+        raise RejectionError(400, "the body ended early") from None
     return bytes(found)
 
 
@@ -95,7 +97,7 @@ async def _page(request: Request) -> Response:
 @lru_cache(maxsize=1)
 def _first() -> tuple[str, str]:
     said = asked.read(json.dumps({"model": MODEL}).encode())
-    return bundle.served(said.setup(), said.name, _START, __version__)
+    return bundle.server_page(said.setup(), said.name, _START, __version__)
 
 
 async def _models(request: Request) -> Response:
@@ -116,7 +118,7 @@ def _presets() -> list[dict[str, Any]]:
 
 
 async def _hardware(request: Request) -> Response:
-    found = await anyio.to_thread.run_sync(lambda: list(estimate.devices().rows))
+    found = await anyio.to_thread.run_sync(lambda: list(devices().rows))
     names = {"names": library.names(), "clusters": library.clusters(), "engines": library.engines()}
     return JSONResponse({"devices": found, **names})
 

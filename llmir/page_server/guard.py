@@ -33,7 +33,7 @@ _HEADERS = (
 )
 
 
-class RefusedError(Exception):
+class RejectionError(Exception):
     """A request that gets a status, and a line that says why."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -49,7 +49,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Hosts:
+class AllowedHosts:
     """The names by which a server may be asked: another one is a stranger's, which was pointed here.
 
     Where it listens at all addresses, those are any address (none of which is a name that can be pointed
@@ -85,7 +85,7 @@ class Guard:
     sets, which holds a hash of it.
     """
 
-    def __init__(self, app: App, hosts: Hosts, token: str | None = None) -> None:
+    def __init__(self, app: App, hosts: AllowedHosts, token: str | None = None) -> None:
         self.app, self.hosts, self.token = app, hosts, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,32 +109,34 @@ class Guard:
             else:
                 await marked(_start(303, [(b"location", b"/"), (b"set-cookie", cookie)]))
                 await marked({"type": "http.response.body", "body": b""})
-        except RefusedError as refused:
+        except RejectionError as refused:
             if not started:
                 await _say(refused, marked)
         except Exception as error:  # a bug of ours, which is told as any other refusal
             if not started:
                 name = f"{type(error).__name__}: {error}"
-                await _say(RefusedError(500, f"a bug in llmir: {plain(name, 300)}"), marked)
+                await _say(RejectionError(500, f"a bug in llmir: {plain(name, 300)}"), marked)
 
     def _checked(self, scope: Scope) -> bytes | None:
         """`RefusedError` for who may not ask; the cookie of one who brought the token, else None."""
         headers = _Headers(scope.get("headers", ()))
         host, origin, site = headers.one("host"), headers.one("origin"), headers.one("sec-fetch-site")
         if host is None or host not in self.hosts:
-            raise RefusedError(403, f"Host {_shown(host)}: this server is asked as {self.hosts.bound} alone")
+            raise RejectionError(
+                403, f"Host {_shown(host)}: this server is asked as {self.hosts.bound} alone"
+            )
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            raise RefusedError(403, f"Origin {_shown(origin)}: only pages of this server may ask")
+            raise RejectionError(403, f"Origin {_shown(origin)}: only pages of this server may ask")
         visits = scope.get("path") == "/" and headers.one("sec-fetch-mode") == "navigate"
         if site not in (None, "same-origin", "none") and not visits:
-            raise RefusedError(403, f"Sec-Fetch-Site {_shown(site)}: only pages of this server may ask")
+            raise RejectionError(403, f"Sec-Fetch-Site {_shown(site)}: only pages of this server may ask")
         query = scope.get("query_string", b"")
         said = parse_qs(query.decode("latin-1"), max_num_fields=4) if len(query) < 2048 else {}
         token = said["token"][0] if scope.get("path") == "/" and list(said) == ["token"] else None
         if self.token is not None:
             return self._let_in(headers, token)
         if query:
-            raise RefusedError(400, "the address takes no query")
+            raise RejectionError(400, "the address takes no query")
         return None
 
     def _let_in(self, headers: _Headers, token: str | None) -> bytes | None:
@@ -147,7 +149,7 @@ class Guard:
             return None
         if token is None and _equal(_cookie(headers.one("cookie") or ""), kept):
             return None
-        raise RefusedError(
+        raise RejectionError(
             401, "a token is asked for: open /?token=TOKEN, or send Authorization: Bearer TOKEN"
         )
 
@@ -164,7 +166,7 @@ class _Headers:
         """Its value, None where it is not there; `RefusedError` for several."""
         values = self.found.get(name, [])
         if len(values) > 1 and name != "cookie":
-            raise RefusedError(400, f"header {name} is there {len(values)} times")
+            raise RejectionError(400, f"header {name} is there {len(values)} times")
         return "; ".join(values) if values else None
 
 
@@ -188,7 +190,7 @@ def _start(status: int, headers: list[tuple[bytes, bytes]]) -> Message:
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
-async def _say(refused: RefusedError, send: Send) -> None:
+async def _say(refused: RejectionError, send: Send) -> None:
     body = json.dumps({"error": refused.why}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if refused.status == 401:

@@ -1,0 +1,80 @@
+"""Load a model as a program, list models and devices, and run passes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from llmir.base import arguments
+from llmir.base.errors import InputError
+from llmir.ir.core.program import Program
+from llmir.ir.tools.pipeline import Pass, Step, parse_pipeline, run_passes, steps_of
+
+if TYPE_CHECKING:
+    from llmir.backends.export.sections import Rows
+
+
+def load(model: object, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
+    """The unfused, unsharded program of a model, quantized if its config says that its checkpoint is.
+
+    `model` is a preset's name or HF id, a path to a config.json or its folder, a dict, or an object with
+    `.to_dict()`; `logits` is `last` (one position a sequence, the default) or `all`. `lenient` turns config
+    fields that llmir does not model from errors into notes; with `draft` the layer that predicts further
+    tokens is a phase of its own. The path of an `.ir` file is that program as it is. Raises `ConfigError`,
+    `UnsupportedError` or `ParseError`.
+    """
+    from llmir.frontends.load import load as read
+    from llmir.ir.tools.text import read_program
+
+    path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
+    if isinstance(path, str) and path.lower().endswith(".ir"):
+        if logits is not None:
+            raise InputError(f"logits: {path} is IR, which says already what lm_head runs on")
+        if draft:
+            raise InputError(f"draft: {path} is IR, which has already the phases that it has")
+        return read_program(path)
+    program = read(model, logits="last" if logits is None else logits, lenient=lenient, draft=draft)
+    stored = program.facts.get("quantization")
+    return run(program, stored) if isinstance(stored, str) else program
+
+
+def models(name: str = "") -> Rows:
+    """The bundled models, or those that have `name` in theirs; of one model that `load` knows, its weights.
+
+    >>> [row["name"] for row in models("llama-3.2").rows]
+    ['Llama-3.2-1B', 'Llama-3.2-3B']
+    """
+    from llmir.backends.export import catalog as lists
+    from llmir.frontends import model_sizes
+    from llmir.frontends.models import presets
+
+    if preset := presets.find(arguments.text("name", name)):
+        return lists.model(load(preset.config), model_sizes.bundled_row(preset))
+    if rows := model_sizes.rows(name):
+        return lists.models(rows)
+    program = load(name)
+    return lists.model(program, model_sizes.row(program, program.name, ""))
+
+
+def devices(name: Any = None) -> Rows:
+    """The bundled devices and clusters; of one, by name or YAML file, each number and its source.
+
+    >>> {row["field"]: row["value"] for row in devices("h100-sxm").rows}["memory_Bps"]
+    3350000000000.0
+    """
+    from llmir.backends.export import catalog as lists
+    from llmir.hw.library import load
+
+    return lists.devices() if name is None else lists.device(load(name))
+
+
+def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
+    """`program` after a pipeline: a string such as `"fuse-attention,fuse"`, a pass, a function, or a list.
+
+    Verified before the first pass and after every one; raises `PassError`.
+    """
+    passes: list[Pass | Callable[[Program], Program]] = []
+    for step in steps_of(pipeline):
+        passes += parse_pipeline(step) if isinstance(step, str) else [step]
+    return run_passes(program, passes)
