@@ -32,8 +32,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .graph import Value
-from .tensor import Tensor
+from llmir.ir.core.graph import Value
+from llmir.ir.core.tensor import Tensor
 
 
 class OpMethods:

@@ -7,64 +7,50 @@ import configparser
 import os
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import networkx as nx
+
 ROOT = Path(__file__).parent.parent
-# Imports point down: to what stands before.
-CORE = (
-    *(
-        "version",
-        "dataclass",
-        "errors",
-        "garbage",
-        "names",
-        "plugins",
-        "views",
-        "frozen",
-        "frozen_graph",
-        "convert",
-    ),
-    *("reading", "strict_yaml", "strict_json", "strict_csv"),
-    *("namespace", "routing", "dispatch", "dim", "masks", "ragged", "dtype", "mesh", "tensor", "equation"),
-    *("gemm", "op", "ops", "layers"),
-    *("node", "graph", "bodies", "opmethods", "build", "slices", "cut"),
-    *("text", "verify", "rewrite", "pipeline"),
-)
-OUTER = {
-    "frontends": {*CORE, "frontends"},
-    "passes": {*CORE, "passes"},
-    "backends": {*CORE, "backends", "hw"},  # and among its rooms as `ROOMS` says
-    "hw": {*CORE[: CORE.index("dtype") + 1], "hw"},
+# Which packages each package may import, besides itself and what is inside it; function-level and typing
+# imports count too.
+BASE = ("base",)
+SIZES = (*BASE, "ir.sizes")
+CORE = (*SIZES, "ir.core")
+OPS = (*CORE, "ir.ops")
+IR = (*OPS, "ir.tools")
+FRONTENDS = ("models", "config", "layers", "families", "checkpoints", "")
+BACKENDS = ("tape", "work", "kernels", "cost", "memory", "step", "request", "compare", "simulate", "search")
+BACKENDS += ("export", "silicon")
+
+
+def _in_order(package: str, parts: tuple[str, ...], *more: str) -> dict[str, tuple[str, ...]]:
+    """Each part of a package may import the parts before it."""
+    names = [f"{package}.{part}".rstrip(".") for part in parts]
+    return {name: (*more, *names[:i]) for i, name in enumerate(names)}
+
+
+MAY_IMPORT = {
+    "base": (),
+    "ir.sizes": BASE,
+    "ir.core": SIZES,
+    "ir.ops": CORE,
+    "ir.tools": OPS,
+    "ir": IR,
+    "hw": IR,
+    "passes": IR,
+    **_in_order("frontends", FRONTENDS, *IR),
+    "backends": (),
+    "backends.interpret": IR,
+    **_in_order("backends", BACKENDS, *IR, "hw"),
+    "api": (*IR, "hw", "passes", "frontends", "backends"),
+    "page_server": (*IR, "hw", "passes", "frontends", "backends", "api"),
+    "cli": (*IR, "hw", "passes", "frontends", "backends", "api", "page_server"),
 }
-# Rooms of `backends`, and which of them each may import. The meaning of a program sees the core alone.
-ROOMS = {
-    "interpret": set(),
-    "cost": {"hw"},
-    "analysis": {"cost", "hw"},
-    "serving": {"cost", "analysis", "hw"},
-    "search": {"cost", "analysis", "simulation", "hw"},
-    "simulation": {"cost", "analysis", "hw"},
-    "export": {"cost", "analysis", "serving", "search", "simulation", "hw"},
-    "silicon": {"cost", "analysis", "serving", "simulation", "export", "hw"},
-}
-WRITTEN = "llmir/ir/tools/op_methods.py"  # by a script
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
+WRITTEN = "llmir/ir/tools/op_methods.py"  # by scripts/opmethods.py
 REGISTRY = {"llmir/base/registry.py", "llmir/__init__.py"}
-SEES_ALL = {"__init__", "__main__", "api", "cli"}
-SEES_ALL |= {
-    "beamed",
-    "code",
-    "deployment",
-    "limited",
-    "many",
-    "measured",
-    "planned",
-    "plotted",
-    "reported",
-    "served",
-}
-SEES_ALL |= {"simulated", "staged", "swept", "transferred", "usual", "written"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 TEXT |= {".html", ".css", ".js", ".mjs"}
 
@@ -79,6 +65,9 @@ def walk(folder: str) -> Iterator[Path]:
 
 SOURCES = sorted(f for f in walk("llmir") if f.suffix == ".py")
 OTHERS = sorted(f for folder in ("tests", "benchmarks") for f in walk(folder))
+MODULES = {
+    ".".join(f.relative_to(ROOT / "llmir").with_suffix("").parts).removesuffix(".__init__") for f in SOURCES
+}
 LOOSE = [*walk("docs"), *walk("scripts"), *walk(".ci"), *(f for f in ROOT.glob("[!.]*") if f.is_file())]
 
 
@@ -126,8 +115,17 @@ def test_every_page_with_examples_is_run() -> None:
     assert pages == set(settings()["tool:pytest"]["testpaths"].split())
 
 
+def module_of(path: Path) -> str:
+    """The dotted name inside llmir of a file: `ir.core.op`, `hw` of `hw/__init__.py`."""
+    parts = path.relative_to(ROOT / "llmir").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 def imports(path: Path, text: str | None = None) -> Iterator[tuple[int, str]]:
-    """Line, and the dotted name inside llmir (`graph`, `ops.moe`, `hw`; empty for llmir itself)."""
+    """Line and dotted name inside llmir (`hw.device`; empty for llmir itself) of each import.
+
+    `from x import y` is an import of `x.y` where that is a module, else of `x`.
+    """
     package = path.relative_to(ROOT).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text("utf-8") if text is None else text)):
         if isinstance(node, ast.Call) and called(node) in {"import_module", "__import__"}:
@@ -135,16 +133,18 @@ def imports(path: Path, text: str | None = None) -> Iterator[tuple[int, str]]:
             full = ".".join([*package, str(full).lstrip(".")]) if str(full).startswith(".") else str(full)
             if full.startswith("llmir") and name(path) not in REGISTRY:
                 yield node.lineno, full.removeprefix("llmir").lstrip(".")
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            continue
-        found = [a.name for a in node.names]
-        if isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.Import):
+            found = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*start, *([node.module] if node.module else [])])
-            # `from . import ops` names modules, `from .ops import x` names what is in one.
-            found = (
-                [f"{base}.{a.name}" for a in node.names] if base in {"llmir", "llmir.backends"} else [base]
-            )
+            inside = base.removeprefix("llmir").lstrip(".")
+            found = [
+                full if (full := f"{base}.{a.name}").removeprefix("llmir.") in MODULES or not inside else base
+                for a in node.names
+            ]
+        else:
+            continue
         for full in found:
             if full == "llmir" or full.startswith("llmir."):
                 yield node.lineno, full.removeprefix("llmir").lstrip(".")
@@ -164,43 +164,58 @@ def f(name):
     importlib.import_module(".hw", "llmir")
     __import__(name)
     from .backends import cost
+    from llmir.ir.core.op import OPS
 """
-    found = [(4, "passes.fuse"), (6, "hw"), (7, "?"), (8, "backends.cost")]
+    found = [(4, "passes.fuse"), (6, "hw"), (7, "?"), (8, "backends.cost"), (9, "ir.core.op")]
     assert sorted(imports(ROOT / "llmir" / "any.py", text)) == found
 
 
-def may(importer: str, imported: str) -> bool:
-    """Whether files of one part may import another: only downwards, and no wing another wing."""
-    if importer in SEES_ALL:
-        return True
-    if importer in OUTER:
-        return imported in OUTER[importer]
-    if imported not in CORE:
-        return False
-    return CORE.index(imported) < CORE.index(importer) or importer == imported in ("dim", "ops", "routing")
+def package_of(module: str) -> str:
+    """The package in `MAY_IMPORT` that a module, named from inside llmir, belongs to."""
+    parts = module.split(".")
+    return next((p for n in range(len(parts), 0, -1) if (p := ".".join(parts[:n])) in MAY_IMPORT), "")
 
 
-def may_enter(path: Path, target: str) -> bool:
-    """Whether a file in a room of `backends` may import this room, or `hw`; others are asked elsewhere."""
-    _, part, *inner = path.relative_to(ROOT).with_suffix("").parts
-    outer, _, rest = target.partition(".")
-    if part != "backends" or outer not in {"backends", "hw"} or inner == ["__init__"]:
-        return True
-    entered = outer if outer == "hw" else rest.partition(".")[0]
-    return entered == inner[0] or entered in ROOMS[inner[0]]
-
-
-def test_imports_point_down() -> None:
+def test_packages_import_only_what_stands_below_them() -> None:
     wrong = []
-    rooms = {f.name for f in (ROOT / "backends").iterdir() if f.is_dir() and f.name != "__pycache__"}
-    assert rooms == set(ROOMS)
     for path in SOURCES:
-        part = path.relative_to(ROOT / "llmir").with_suffix("").parts[0]
-        assert part in {*CORE, *OUTER, *SEES_ALL}, f"{name(path)}: give the new module its place in CORE"
+        own = package_of(".".join(path.relative_to(ROOT / "llmir").with_suffix("").parts))
+        if name(path) in {"llmir/__init__.py", "llmir/__main__.py"}:
+            continue
+        assert own, f"{name(path)}: give the new package its place in MAY_IMPORT"
         for line, target in imports(path):
-            if target == "?" or not may(part, target.partition(".")[0]) or not may_enter(path, target):
+            package = package_of(target)
+            if package != own and not any(f"{package}.".startswith(f"{p}.") for p in MAY_IMPORT[own]):
                 wrong.append(f"{name(path)}:{line} imports {target or 'llmir'}")
     assert wrong == []
+
+
+def test_no_files_or_folders_import_each_other_in_a_cycle() -> None:
+    files, folders = nx.DiGraph(), nx.DiGraph()
+    for path in SOURCES:
+        if name(path) in {"llmir/__init__.py", "llmir/__main__.py"}:
+            continue
+        own, folder = module_of(path), module_of(path.parent / "__init__.py")
+        for _, target in imports(path):
+            if target in MODULES and target != own:
+                files.add_edge(own, target)
+                place = (
+                    target
+                    if (ROOT / "llmir" / target.replace(".", "/")).is_dir()
+                    else target.rpartition(".")[0]
+                )
+                if place != folder:
+                    folders.add_edge(folder, place)
+    for graph in (files, folders):
+        assert [sorted(cycle) for cycle in nx.strongly_connected_components(graph) if len(cycle) > 1] == []
+
+
+def test_packages_hold_a_docstring_and_no_imports() -> None:
+    exempt = {"llmir/__init__.py", "llmir/ir/__init__.py", "llmir/ir/ops/__init__.py"}
+    for path in SOURCES:
+        if path.name == "__init__.py" and name(path) not in exempt:
+            (only,) = ast.parse(path.read_text("utf-8")).body
+            assert isinstance(only, ast.Expr), name(path)
 
 
 def test_the_methods_of_a_builder_are_those_of_the_ops() -> None:
@@ -209,7 +224,7 @@ def test_the_methods_of_a_builder_are_those_of_the_ops() -> None:
 
 
 def test_no_file_names_one_machine_or_leaves_something_to_do() -> None:
-    wrong = re.compile(r"/(?:home|root|work|Users)/\w+|\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+    wrong = re.compile(r"(?<!\w)/(?:home|root|work|Users)/\w+|\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
     texts = [f for f in (*walk("llmir"), *OTHERS, *LOOSE) if f.suffix in TEXT]
     assert {name(f): found for f in texts if (found := wrong.findall(f.read_text("utf-8")))} == {}
 
@@ -293,3 +308,40 @@ match op:
     counted = list(class_tests(ast.parse(source), {"Linear", "GroupedLinear"}, {"add", "mul", "cast"}))
     by_line = {line: sum(n for at, n in counted if at == line) for line, _ in counted}
     assert by_line == {5: 3, 6: 3, 7: 3, 8: 3, 0: 1}
+
+
+def words_of(identifier: str) -> list[str]:
+    """The words of a name, in lower case: `KVCachePool` has `kv`, `cache` and `pool`."""
+    parts = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+", identifier.replace("_", " "))
+    return [part.lower() for part in parts]
+
+
+def denied(identifier: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """What `scripts/names.tsv` has against the name of a module or class: the name, or a part of it."""
+    words = words_of(identifier)
+    whole = "_".join(words)
+    return [use for name, kind, use in rows if (name == whole if kind == "whole" else name in words)]
+
+
+def test_modules_and_classes_are_named_in_the_terms_of_the_field() -> None:
+    lines = (ROOT / "scripts" / "names.tsv").read_text("utf-8").splitlines()
+    header, *rows = (line.split("\t") for line in lines)
+    assert header == ["name", "kind", "use instead"]
+    assert {kind for _, kind, _ in rows} == {"whole", "part"}
+    assert denied("calm", rows) and denied("_LateRanks", rows) and not denied("FusedNorm", rows)
+    wrong = {f"{path}: {use}" for path in MODULES for use in denied(path.rpartition(".")[2], rows)}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and (use := denied(node.name, rows)):
+                wrong.add(f"{name(path)}: class {node.name}: {use[0]}")
+    assert wrong == set()
+
+
+def test_no_class_name_stands_in_two_modules_of_backends() -> None:
+    places: dict[str, set[str]] = {}
+    for path in SOURCES:
+        if name(path).startswith("llmir/backends/"):
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, set()).add(name(path))
+    assert {kind: files for kind, files in places.items() if len(files) > 1} == {}

@@ -32,7 +32,7 @@ from .server import FOREVER, LOG, Capacity, Policy, Server, token_gaps
 from .step_times import StepTimes
 
 
-class Profile(Protocol):
+class SimulatedServer(Protocol):
     """A server whose loads are simulated (`engine.Profile`)."""
 
     @property
@@ -131,7 +131,7 @@ class Simulation(Figures, Result, PageExport):
     and goodput, which is of requests within `max_ttft_s` and `max_tpot_s`.
     """
 
-    profile: Profile
+    profile: SimulatedServer
     capacity: Capacity
     load: Load
     arrival_s: Array
@@ -151,7 +151,7 @@ class Simulation(Figures, Result, PageExport):
     max_tpot_s: float | None = None
 
     @classmethod
-    def of(cls, profile: Profile, server: Server, load: Load, **counted: Any) -> Simulation:
+    def of(cls, profile: SimulatedServer, server: Server, load: Load, **counted: Any) -> Simulation:
         """The result when a server has served a load; `counted` is what `counts` gives."""
         columns = {name: np.array(getattr(server.course, name)) for name in TIMELINE_COLUMNS}
         arrays: dict[str, Any] = {**columns, "cached": np.array(server.cached), "log": server.events}
@@ -431,7 +431,7 @@ class ReplicaSimulation(Simulation):
 
     @classmethod
     def of_run(
-        cls, profile: Profile, run: RunningReplicas, load: Load, warm_up: int = 0, **more: Any
+        cls, profile: SimulatedServer, run: RunningReplicas, load: Load, warm_up: int = 0, **more: Any
     ) -> ReplicaSimulation:
         """The result of a run that is over; requests that came to no replica are left out."""
         placed = np.array(run.place) >= 0
