@@ -41,7 +41,7 @@ def simulate(requests: int) -> str:
 
     model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     come: dict[str, Any] = {"rate": 18, "prompt": "lognormal:512,0.6", "generate": "lognormal:200,0.6"}
-    found = llmir.simulate(model, "h100-sxm", requests=requests, **come)
+    found = llmir.simulate(model, "h100-sxm", llmir.Traffic(requests=requests, **come))
     ttft = found.latencies["ttft"]
     return f"p99 TTFT {1e3 * ttft.p99:.1f} ms" if ttft else "no first token"
 
@@ -50,14 +50,9 @@ def plan(model: str, hw: str, gpus: int, **asked: Any) -> str:
     """The first plan, and how many there are by closed form."""
     import llmir
 
-    traffic: dict[str, Any] = {
-        "rate": 20,
-        "prompt": 4000,
-        "generate": 500,
-        "max_ttft": "1s",
-        "max_tpot": "30ms",
-    }
-    found = llmir.plan(model, hw, gpus=gpus, **traffic | asked)
+    traffic = llmir.Traffic(rate=20, prompt=4000, generate=500)
+    limits: dict[str, Any] = {"max_ttft": "1s", "max_tpot": "30ms"}
+    found = llmir.plan(model, hw, traffic, gpus=gpus, **limits | asked)
     best = found.best and f"{found.best.devices} × {found.best.structure.name}"
     return f"{found.points.rate.size:,} plans, {len(found.shown)} simulated; first: {best or 'none'}"
 

@@ -76,10 +76,15 @@ def faults(device: str, engine: str, model: str, by: float = RAISED) -> Iterator
     known = library.load(device)
     for precision, tp, step in product(PRECISIONS, SHARDS, STEPS):
         fused, eager = (program(model, engine, precision, tp, fusions) for fusions in (True, False))
-        own = {**step, "engine": engine}
+        own = llmir.Estimation(engine=engine)
 
-        def times(base: llmir.Program, of: Device, at: dict[str, Any] = own) -> Array:
-            return np.asarray(llmir.analyze(base, of, **at).time_s)
+        def times(
+            base: llmir.Program,
+            of: Device,
+            by: llmir.Estimation = own,
+            at: dict[str, Any] = step,
+        ) -> Array:
+            return np.asarray(llmir.analyze(base, of, **at, estimation=by).time_s)
 
         name = f"{device}, {engine}, {model}, {precision or 'bf16'}, tp {tp}"
 
@@ -92,7 +97,7 @@ def faults(device: str, engine: str, model: str, by: float = RAISED) -> Iterator
                 yield law, float(share[where]), f"{of}: {said}"
 
         time = times(fused, known)
-        yield from broken("below the roofline", times(fused, known, {**step, "cost": "ideal"}), time)
+        yield from broken("below the roofline", times(fused, known, llmir.Estimation(cost="ideal")), time)
         yield from broken("fusions cost", time, times(eager, known))
         for rate, other in faster(known, by):
             yield from broken(f"slower by a faster {rate}", times(fused, other), time)

@@ -41,7 +41,8 @@ def main(device: str) -> None:
             measured = model.prefill(batch, tokens)[0], model.decode(batch, tokens)
             for phase, at, took in zip(("prefill", "decode"), (prefill, decode), measured, strict=True):
                 predicted, least = (
-                    llmir.analyze(program, device, cost=cost, **at).time_s for cost in ("calibrated", "ideal")
+                    llmir.analyze(program, device, **at, estimation=llmir.Estimation(cost=cost)).time_s
+                    for cost in ("calibrated", "ideal")
                 )
                 errors.append(abs(predicted / took - 1))
                 times = [f"{1e3 * s:.2f} ms" for s in (took, predicted)]

@@ -50,7 +50,7 @@ def llmir_point(model: Model) -> Point:
     shard = f",shard{{tp={model.tp}, ep={model.ep}}}" if model.tp > 1 else ""
     program = llmir.run(llmir.load(model.name), llmir.pipeline_of("vllm") + shard)
 
-    step = llmir.compile(program, "h100-sxm", engine="vllm")
+    step = llmir.compile(program, "h100-sxm", estimation=llmir.Estimation(engine="vllm"))
 
     def point(batch: int, context: int) -> object:
         return step(batch, 1, context)

@@ -178,7 +178,13 @@ def jumps(device: str, engine: str, model: str) -> Found:
                 new: Any, batch: Any, phase: str | None = None, base: Any = base, c: int = context
             ) -> Any:
                 return llmir.analyze(
-                    base, device, batch=batch, new=new, context=c, engine=engine, phase=phase
+                    base,
+                    device,
+                    batch=batch,
+                    new=new,
+                    context=c,
+                    phase=phase,
+                    estimation=llmir.Estimation(engine=engine),
                 )
 
             some = [*curve("sequences", step(1, SEQUENCES), SEQUENCES)]

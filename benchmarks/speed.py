@@ -109,7 +109,9 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
 
     def report(cost: Cost) -> object:
         program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
-        return llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256, cost=cost).to_dict()
+        return llmir.workload(
+            program, DEVICE, batch=8, prompt=2048, generate=256, estimation=llmir.Estimation(cost=cost)
+        ).to_dict()
 
     yield "config to full report, 405B", 5e-3, report
 
@@ -118,12 +120,14 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
 
     def whole(cost: Cost) -> object:
         at: dict[str, Any] = {"batch": 8, "prompt": 2048 + next(context), "generate": 256}
-        return llmir.workload(program, DEVICE, **at, cost=cost).to_dict()
+        return llmir.workload(program, DEVICE, **at, estimation=llmir.Estimation(cost=cost)).to_dict()
 
     yield "a built 405B to the same, 255 decode steps", 2e-3, whole
 
     def point(cost: Cost) -> object:
-        step = llmir.analyze(program, DEVICE, batch=8, new=1, context=next(context), cost=cost)
+        step = llmir.analyze(
+            program, DEVICE, batch=8, new=1, context=next(context), estimation=llmir.Estimation(cost=cost)
+        )
         return step.time_s, step.peak_memory_bytes
 
     yield "a built program at its next context", 1e-5, point
@@ -141,7 +145,9 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
     batches, contexts = np.arange(1, 1001)[:, None], np.arange(1, 1001)[None, :] * 128
 
     def grid(cost: Cost) -> object:
-        step = llmir.analyze(program, DEVICE, batch=batches, new=1, context=contexts, cost=cost)
+        step = llmir.analyze(
+            program, DEVICE, batch=batches, new=1, context=contexts, estimation=llmir.Estimation(cost=cost)
+        )
         return step.time_s, step.peak_memory_bytes
 
     yield "1000 × 1000 batches × contexts", 200e-3, grid
@@ -160,7 +166,7 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
     every = few | {"batch": random.permutation(million) + 1}
 
     def points(cost: Cost, at: dict[str, Any]) -> object:
-        step = llmir.analyze(program, DEVICE, **at, cost=cost)
+        step = llmir.analyze(program, DEVICE, **at, estimation=llmir.Estimation(cost=cost))
         return step.time_s, step.peak_memory_bytes
 
     yield "a million unrelated points", 0.2, partial(points, at=some)
@@ -190,7 +196,9 @@ def sharded(program: Any, how: str, cost: Cost) -> object:
     import llmir
 
     lower = llmir.run(program, how)
-    plan = llmir.analyze(lower, "h200", batch=32, new=1, context=2048, cost=cost).plan
+    plan = llmir.analyze(
+        lower, "h200", batch=32, new=1, context=2048, estimation=llmir.Estimation(cost=cost)
+    ).plan
     return plan.prices, [memory.lifetimes.sizes for memory in plan.memories]
 
 
@@ -199,7 +207,9 @@ def told(program: Any, how: str, cost: Cost) -> object:
     import llmir
 
     lower = llmir.run(program, how)
-    return llmir.stages(lower, "h200", (1, 2, 4, 8), batch=32, new=1, context=2048, cost=cost)
+    return llmir.stages(
+        lower, "h200", (1, 2, 4, 8), batch=32, new=1, context=2048, estimation=llmir.Estimation(cost=cost)
+    )
 
 
 def lowered(program: Any, how: str, cost: Cost) -> object:
@@ -209,7 +219,11 @@ def lowered(program: Any, how: str, cost: Cost) -> object:
     steps = []
     for pp in (1, 2, 4, 8):
         lower = llmir.run(program, f"stages{{pp={pp}}},{how}")
-        steps.append(llmir.analyze(lower, "h200", batch=32, new=1, context=2048, cost=cost))
+        steps.append(
+            llmir.analyze(
+                lower, "h200", batch=32, new=1, context=2048, estimation=llmir.Estimation(cost=cost)
+            )
+        )
     return [(step.time_s, step.peak_memory_bytes) for step in steps]
 
 
@@ -233,7 +247,7 @@ class Anew:
 
         self.points += 1
         at = {"batch": 16 + self.points, "new": 1, "context": 1000 + self.points}
-        step = llmir.analyze(self.program, DEVICE, **at, cost=cost)
+        step = llmir.analyze(self.program, DEVICE, **at, estimation=llmir.Estimation(cost=cost))
         return step.time_s, step.peak_memory_bytes, step.ops if self.rows else None
 
 

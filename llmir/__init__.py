@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from llmir.api.estimate import analyze, beam_search, candidates, speculate, stages, workload
     from llmir.api.load import devices, load, models, run
     from llmir.api.measure import calibrate, measure, validate
+    from llmir.api.options import Drafts, Estimation, Memory, Parallel, Precision, Servers, Traffic
     from llmir.api.page import page
     from llmir.api.plan import plan
     from llmir.api.save import draw, save, trace
@@ -86,6 +87,13 @@ _LAZY = {
     "validate": "api.measure",
     "workload": "api.estimate",
     "CostModel": "backends.cost.models",
+    "Drafts": "api.options",
+    "Estimation": "api.options",
+    "Memory": "api.options",
+    "Parallel": "api.options",
+    "Precision": "api.options",
+    "Servers": "api.options",
+    "Traffic": "api.options",
     "Builder": "ir.tools.build",
     "LlmirError": "base.errors",
     "Graph": "ir.core.graph",
@@ -102,10 +110,17 @@ __all__ = [
     "DEFAULT_PIPELINE",
     "Builder",
     "CostModel",
+    "Drafts",
+    "Estimation",
     "Graph",
     "LlmirError",
+    "Memory",
+    "Parallel",
     "Pass",
+    "Precision",
     "Program",
+    "Servers",
+    "Traffic",
     "__version__",
     "analyze",
     "beam_search",

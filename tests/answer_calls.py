@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import llmir
 
-from .public_calls import CALLS, JOB, LIMITS, PRICING, PROGRAM
+from .public_calls import CALLS, JOB, OVER, PROGRAM
 
 GOALS = {"max_ttft": 1.0, "max_tpot": "1s"}
-DRAFTS = {"draft_tokens": 2, "acceptance": 0.5, "draft": None}
+DRAFTS = llmir.Drafts(2, 0.5, verify=PROGRAM)
+COME = llmir.Traffic(rate=1, prompt=8, generate=4, requests=100)
 ANSWERS = {
-    "largest": (llmir.largest, {"program": PROGRAM, "hw": "h100", **JOB, **LIMITS, **PRICING, **GOALS}),
-    "speculate": (llmir.speculate, {"job": llmir.workload(PROGRAM, "h100"), "verify": PROGRAM, **DRAFTS}),
+    "largest": (llmir.largest, {**OVER, **JOB, **GOALS}),
+    "speculate": (llmir.speculate, {"job": llmir.workload(PROGRAM, "h100"), "drafts": DRAFTS}),
     "beam_search": (llmir.beam_search, {"job": llmir.workload(PROGRAM, "h100"), "beams": 2}),
     "plan": (
         llmir.plan,
         {
-            **{"model": PROGRAM, "hw": "h100-sxm", "rate": 1, "prompt": 8, "generate": 4, "gpus": 1, **GOALS},
-            **{
-                "weights": "",
-                "chunk": 2048,
-                "batch": 8,
-                "price": {"h100": 3.0},
-                "engine": None,
-                "emit": None,
-            },
-            **{
-                "requests": 100,
-                "seed": 0,
-                "link": None,
-                "prefix_hits": 0.5,
-                "router": "random",
-                "progress": None,
-            },
-            **{"verify": None, "draft_tokens": None, "acceptance": None, "draft": None},
+            **{"model": PROGRAM, "hw": "h100-sxm", "traffic": COME, "gpus": 1, **GOALS, "weights": ""},
+            **{"chunk": 2048, "batch": 8, "emit": None, "link": None, "router": "random"},
+            **{"drafts": None, "progress": None, "estimation": None},
         },
+    ),
+    "plan of traffic": (
+        lambda **x: llmir.plan(PROGRAM, traffic=llmir.Traffic(**x), gpus=1, batch=8, chunk=2048),
+        {"rate": 1, "prompt": 8, "generate": 4, "requests": 100, "seed": 0, "prefix_hits": 0.5},
     ),
 }
 CALLS.update(ANSWERS)

@@ -25,6 +25,8 @@ from llmir.base.array_namespace import SCALARS, Number
 from llmir.base.errors import LlmirError
 from llmir.ir.sizes.binding import Binding
 
+from .flat import records
+
 AXES: dict[str, tuple[Any, ...]] = {
     "model": (
         *("Llama-3.1-8B", "Qwen3-30B-A3B", "DeepSeek-V3-671B", "gpt-oss-20b", "Gemma-3-4B", "Mamba-1.4B"),
@@ -81,7 +83,9 @@ def plans(case: dict[str, Any]) -> dict[int, StepEvaluator]:
     """The plans of its decode and of its prefill, by new tokens; none of what there is none of."""
     try:
         program, priced = asked(case)
-        steps = {new: llmir.analyze(program, batch=8, new=new, **priced) for new in NEW}
+        steps = {
+            new: llmir.analyze(program, **records(llmir.analyze, batch=8, new=new, **priced)) for new in NEW
+        }
         return {new: step.plan for new, step in steps.items() if step.plan.prices}
     except LlmirError:
         return {}

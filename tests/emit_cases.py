@@ -22,6 +22,7 @@ from llmir.backends.work.rows import AMOUNTS
 from llmir.base.errors import LlmirError
 
 from .code_cases import STEPS, asked, cases
+from .flat import records
 
 RUN = """
 import { readFileSync } from "fs";
@@ -55,7 +56,10 @@ def off(source: str, program: llmir.Program, points: list[Any], **priced: Any) -
     """Of what the module says at points to reports: the largest relative difference, and of exact figures."""
     most, exact = 0.0, 0
     for at, (step, ops) in zip(points, run(source, points), strict=True):
-        report = llmir.analyze(program, **dict(zip(("batch", "new", "context"), at, strict=True)), **priced)
+        report = llmir.analyze(
+            program,
+            **records(llmir.analyze, **dict(zip(("batch", "new", "context"), at, strict=True)), **priced),
+        )
         work = [op for op in report.ops if op.kind != "overhead"]
         assert [op.name for op in work] == [op["name"] for op in ops]
         for name in STEP:
@@ -80,7 +84,7 @@ def compared(case: dict[str, Any], points: list[Any]) -> tuple[float, float] | N
     """The same of a case of `code_cases`; None of one that there is not."""
     try:
         program, priced = asked(case)
-        source = llmir.emit(program, **priced)
+        source = llmir.emit(program, **records(llmir.emit, **priced))
         points = [(b * program.micro_batches, *rest) for b, *rest in points]
         return off(source, program, points, **priced)
     except LlmirError:

@@ -26,6 +26,7 @@ from llmir.ir.sizes.binding import Binding
 
 from .code_cases import AXES, STEPS, asked
 from .covering import Case, Far, command
+from .flat import records
 from .javascript import Run, opened
 from .page_points import Array, Step, off
 
@@ -137,10 +138,12 @@ def comparing(count: int, places: Iterable[str]) -> Iterator[Callable[[Case], di
         def compare(case: Case) -> dict[str, Far] | None:
             try:
                 program, priced = asked(case)
-                source = llmir.emit(program, **priced)
+                source = llmir.emit(program, **records(llmir.emit, **priced))
             except LlmirError:
                 return None
-            expected = Expected(program, points(count), partial(llmir.analyze, program, **priced))
+            expected = Expected(
+                program, points(count), partial(llmir.analyze, program, **records(llmir.analyze, **priced))
+            )
             return {place: expected.far(expected.said(source, run)) for place, run in runs.items()}
 
         yield compare

@@ -33,6 +33,7 @@ from llmir.hw.device import Device
 
 from .browser import off
 from .code_cases import AXES, asked, cases
+from .flat import records
 
 CAPACITY = "memory_GB"
 SPLITS = (
@@ -198,7 +199,12 @@ def jobs_of(
 ) -> list[llmir.Workload]:
     """Workloads at points."""
     names = "batch", "prompt", "generate"
-    return [llmir.workload(program, device, **dict(zip(names, at, strict=True)), **priced) for at in points]
+    return [
+        llmir.workload(
+            program, device, **records(llmir.workload, **dict(zip(names, at, strict=True)), **priced)
+        )
+        for at in points
+    ]
 
 
 def changes(draw: random.Random) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from llmir.base.errors import LlmirError
 
 from .code_cases import AXES
 from .covering import Case, Far, command
+from .flat import records
 from .javascript import Run, opened
 from .page_cases import AMOUNTS, FIGURES, SPLITS, jobs_of, page_of
 
@@ -201,7 +202,9 @@ def comparing(count: int, places: Iterable[str]) -> Iterator[Callable[[Case], di
                 return None
             asked = [(batch * program.micro_batches, *rest) for batch, *rest in points(count)]
             jobs, source = jobs_of(program, device, asked, priced), functions.source
-            expected = Expected(jobs, partial(llmir.analyze, program, device, **priced))
+            expected = Expected(
+                jobs, partial(llmir.analyze, program, device, **records(llmir.analyze, **priced))
+            )
             return {place: expected.far(said(told, source, asked, run)) for place, run in runs.items()}
 
         yield compare

@@ -11,16 +11,18 @@ import llmir
 from llmir.api.serve import simulate_rates
 from llmir.backends.simulate.replications import Replications
 
+from .flat import records
+
 
 def _plan() -> Any:
     asked = {"rate": 20, "prompt": 1000, "generate": 100, "max_ttft": "200ms", "max_tpot": "12ms"}
-    return llmir.plan("llama3.1-8b", "h100-sxm,a100", gpus=8, requests=200, **asked)
+    return llmir.plan("llama3.1-8b", "h100-sxm,a100", **records(llmir.plan, gpus=8, requests=200, **asked))
 
 
 def _rates() -> Any:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     asked = {"prompt": 500, "generate": 50, "requests": 100, "max_ttft_s": 0.1, "max_tpot_s": 0.02}
-    return simulate_rates(program, "h100-sxm", [4, 30, 90], None, **asked)
+    return simulate_rates(program, "h100-sxm", [4, 30, 90], None, **records(simulate_rates, **asked))
 
 
 SWEPT = {"hw": "h100-sxm,h200", "tp": "1,2,3", "batch": "1:256:x4", "context": 2000}

@@ -15,7 +15,7 @@ else:
 
 GRID = llmir.analyze(PROGRAM, "h100-sxm", batch=[1, 2])
 SWEPT = llmir.sweep(PROGRAM, {"context": "1:4"})
-SIMULATED = SERVED.run(llmir.traffic(rate=2, prompt=8, generate=4, requests=5))
+SIMULATED = SERVED.run(llmir.traffic(llmir.Traffic(rate=2, prompt=8, generate=4, requests=5)))
 PLOTS = {
     "plot_batch": (llmir.plot_batch, {"data": GRID, "ax": AXES}),
     "plot_context": (llmir.plot_context, {"data": SWEPT, "ax": AXES}),

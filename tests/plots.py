@@ -19,6 +19,8 @@ from matplotlib.text import Text
 
 from llmir.backends.export.charts.frame import HEIGHT, WIDTH, pad
 
+from .flat import records
+
 MODELS = {  # dense, experts, latent attention over ranks
     "llama3.1-8b": ("h100-sxm", ""),
     "qwen3-30b-a3b": ("h100-sxm", ""),
@@ -31,7 +33,9 @@ def workload(name: str, **how: Any) -> Any:
     """Eight requests on a usual device."""
     device, ranks = MODELS[name]
     program = llmir.run(llmir.load(name), llmir.pipeline_of("vllm") + ranks)
-    return llmir.workload(program, device, **{"batch": 8, "prompt": 2048, "generate": 64, **how})
+    return llmir.workload(
+        program, device, **records(llmir.workload, **{"batch": 8, "prompt": 2048, "generate": 64, **how})
+    )
 
 
 def new_axes(height: float = HEIGHT) -> Axes:

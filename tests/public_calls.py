@@ -22,6 +22,7 @@ from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass
 
 from .commands import TINY
+from .flat import flat, records
 
 
 class Odd:
@@ -101,9 +102,11 @@ FOLDER = Path(mkdtemp())
 IDS = {n.name: np.zeros((1, 1), dtype=int) for n in PROGRAM["main"].inputs}
 COUNT = len(fresh())
 PRICING = dict.fromkeys(("cost", "engine", "efficiency"))
-AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0, **PRICING}
+ON = {"hw": "h100-sxm", "estimation": None}
+OVER: dict[str, Any] = {"model": PROGRAM, **ON, "parallel": None, "precision": None}
+AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0}
 REQUEST = {"batch": 1, "prompt": 8, "generate": 2}
-JOB = {**REQUEST, "memory_utilization": 0.9, "reserve_bytes": 0, "cached": 0}
+JOB = {**REQUEST, "chunk": None, "cached": 0, "memory": None}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
 TRAFFIC: dict[str, Any] = {
     "rate": None,
@@ -117,15 +120,23 @@ TRAFFIC: dict[str, Any] = {
     "speed": 1.0,
     **dict.fromkeys(("burstiness", "timeout_s", "turns", "think_s", "trace")),
 }
-COUNTED = {"warm_up": 0, "max_ttft_s": None, "max_tpot_s": None, "replicas": 2, "router": "least-loaded"}
-REQUESTS = TRAFFIC | COUNTED
-SERVER = {"chunked_prefill": None, "max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64}
-SERVER |= {"memory_utilization": 0.9, "reserve_bytes": 0}
+COUNTED: dict[str, Any] = {
+    "warm_up": 0,
+    "max_ttft_s": None,
+    "max_tpot_s": None,
+    "replicas": 2,
+    "router": "least-loaded",
+}
+MEMORY = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, **CACHES}
+MEMORY |= {"memory_utilization": 0.9, "reserve_bytes": 0}
+SERVER = {"chunked_prefill": None, "memory": None, "drafts": None}
+COME = llmir.Traffic(closed=2, requests=5, prompt=8, generate=2)
+SERVING: dict[str, Any] = {**OVER, "traffic": COME, **SERVER, "servers": None}
+SERVING |= {"warm_up": 0, "max_ttft_s": None, "max_tpot_s": None}
 SERVED = llmir.server(PROGRAM, "h100-sxm")
 POOLS = ("prefill_replicas", "decode_replicas", "link", "decode_program", "decode_verify", "decode_draft")
 POOLED = {name: value for name, value in COUNTED.items() if name != "replicas"}
 POOLED |= {"prefill_replicas": 2, "decode_replicas": 1}
-LIMITS = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, "chunk": None, **CACHES}
 
 
 def built(method: str, *arguments: Any, **named: Any) -> Any:
@@ -168,43 +179,94 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "pipeline_of": (llmir.pipeline_of, {"engine": "vllm"}),
     "analyze": (
         llmir.analyze,
-        {"program": PROGRAM, "hw": "h100-sxm", "beside": (), "phase": None, **AT, **CACHES},
+        {**OVER, "beside": (), "phase": None, **AT, **CACHES},
     ),
+    "analyze by": (flat(llmir.analyze), {"model": PROGRAM, "hw": "h100-sxm", **PRICING}),
+    "Estimation": (
+        llmir.Estimation,
+        {"hw": None, "cluster": None, "network": None, "price": {"h100": 3.0}, **PRICING},
+    ),
+    "Estimation in use": (
+        lambda **x: llmir.analyze(PROGRAM, None, estimation=llmir.Estimation(**x)),
+        {"hw": "h100-sxm", "network": "25GBps,5us", "price": {"h100-sxm": 3.0}},
+    ),
+    "Parallel": (
+        llmir.Parallel,
+        {
+            **{"tp": 2, "pp": (1, 1), "micro_batches": 1, "dp": 1, "ep": 1, "dispatch": "rows"},
+            **{"redundant_experts": 0, "sp": False, "routing": None, "routing_skew": None},
+        },
+    ),
+    "Parallel in use": (
+        lambda **x: llmir.analyze(PROGRAM, "h100", parallel=llmir.Parallel(**x)),
+        {"tp": 2, "pp": 1, "micro_batches": 1, "dp": 1},
+    ),
+    "Precision": (
+        llmir.Precision,
+        {**dict.fromkeys(("weights", "activations", "kv", "collectives")), "plan": {}},
+    ),
+    "Precision in use": (
+        lambda **x: llmir.analyze(PROGRAM, "h100", precision=llmir.Precision(**x)),
+        {"weights": "fp8", "kv": "fp8", "plan": {}},
+    ),
+    "Memory": (llmir.Memory, MEMORY),
+    "Memory in use": (flat(llmir.workload), {"model": PROGRAM, "hw": "h100", "generate": 4, **MEMORY}),
+    "Drafts": (
+        llmir.Drafts,
+        {"draft_tokens": 2, "acceptance": 0.5, "draft_model": PROGRAM, "verify": PROGRAM},
+    ),
+    "Traffic": (llmir.Traffic, TRAFFIC),
+    "Servers": (llmir.Servers, {"replicas": 2, "router": "random", **dict.fromkeys(POOLS)}),
     "analyze beside": (lambda part: llmir.analyze(PROGRAM, "h100", beside=[part]), {"part": {"batch": 2}}),
     "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),
-    "efficiency": (lambda x: llmir.analyze(PROGRAM, "h100", efficiency={"memory": x}), {"x": 0.5}),
-    "workload": (llmir.workload, {"program": PROGRAM, "hw": "h100-sxm", **JOB, **LIMITS, **PRICING}),
-    "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **x), USERS),
-    "replicate": (
-        lambda **x: llmir.replicate(requests=3, closed=2, prompt=8, generate=2, **x),
-        {"program": PROGRAM, "hw": "h100-sxm", "times": 2, "seed": 0},
+    "efficiency": (
+        lambda x: llmir.analyze(PROGRAM, "h100", estimation=llmir.Estimation(efficiency={"memory": x})),
+        {"x": 0.5},
     ),
-    "server": (llmir.server, {"program": PROGRAM, "hw": "h100-sxm", **SERVER, **PRICING}),
+    "workload": (llmir.workload, {**OVER, **JOB, "drafts": None, **dict.fromkeys(USERS)}),
+    "workload of users": (lambda **x: llmir.workload(PROGRAM, "h100", **records(llmir.workload, **x)), USERS),
+    "replicate": (llmir.replicate, {**SERVING, "times": 2}),
+    "server": (llmir.server, {**OVER, **SERVER}),
     "server that verifies drafts": (
-        lambda **x: llmir.server(PROGRAM, "h100-sxm", **x).capacity(9),
+        lambda **x: llmir.server(PROGRAM, "h100-sxm", **records(llmir.server, **x)).capacity(9),
         {"verify": PROGRAM, "draft_tokens": 2, "acceptance": 0.5, "draft": PROGRAM},
     ),
     "simulate drafts": (
-        lambda **x: llmir.simulate(PROGRAM, "h100-sxm", closed=2, requests=3, prompt=8, generate=4, **x),
+        lambda **x: llmir.simulate(
+            PROGRAM, "h100-sxm", **records(llmir.simulate, closed=2, requests=3, prompt=8, generate=4, **x)
+        ),
         {"verify": PROGRAM, "draft_tokens": 2, "acceptance": 0.5, "draft": PROGRAM},
     ),
-    "server.run": (llmir.server(PROGRAM, "h100-sxm").run, {"load": llmir.traffic(**TRAFFIC), **COUNTED}),
-    "traffic": (llmir.traffic, TRAFFIC),
-    "traffic at a rate": (llmir.traffic, {"rate": 2.0, "burstiness": 2.0, "requests": 5, "turns": 2}),
-    "simulate": (
-        llmir.simulate,
-        {"program": PROGRAM, "hw": "h100-sxm", **REQUESTS, **SERVER, **PRICING, **dict.fromkeys(POOLS)},
+    "server.run": (
+        llmir.server(PROGRAM, "h100-sxm").run,
+        {"load": llmir.traffic(**records(llmir.traffic, **TRAFFIC)), **COUNTED},
+    ),
+    "traffic": (llmir.traffic, {"traffic": COME}),
+    "traffic by": (flat(llmir.traffic), TRAFFIC),
+    "traffic at a rate": (flat(llmir.traffic), {"rate": 2.0, "burstiness": 2.0, "requests": 5, "turns": 2}),
+    "simulate": (llmir.simulate, SERVING),
+    "simulate by": (
+        flat(llmir.simulate),
+        {"model": PROGRAM, "hw": "h100-sxm", **TRAFFIC, **COUNTED, **PRICING, **dict.fromkeys(POOLS)},
     ),
     "simulate pools": (
-        lambda **x: llmir.simulate(PROGRAM, "h100-sxm", closed=2, requests=3, prompt=8, generate=2, **x),
+        lambda **x: llmir.simulate(
+            PROGRAM, "h100-sxm", **records(llmir.simulate, closed=2, requests=3, prompt=8, generate=2, **x)
+        ),
         dict(zip(POOLS, (2, 1, "nvlink", PROGRAM, None, None), strict=True)),
     ),
     "pools": (llmir.pools, {"prefill": SERVED, "decode": SERVED, "link": "nvlink"}),
-    "pools.run": (llmir.pools(SERVED, SERVED, "nvlink").run, {"load": llmir.traffic(**TRAFFIC), **POOLED}),
-    "kv": (llmir.kv, {"program": PROGRAM, "hw": "h100", "batch": 1, "prompt": 9, "link": "host", **PRICING}),
-    "stages": (llmir.stages, {"program": PROGRAM, "hw": "h100", "stages": [2], "phase": None, **AT}),
-    "stages with caches": (lambda **x: llmir.stages(PROGRAM, "h100", [2], **x), CACHES),
-    "candidates": (llmir.candidates, {"programs": [PROGRAM], "hw": "h100", **PRICING, **CACHES}),
+    "pools.run": (
+        llmir.pools(SERVED, SERVED, "nvlink").run,
+        {"load": llmir.traffic(**records(llmir.traffic, **TRAFFIC)), **POOLED},
+    ),
+    "kv": (llmir.kv, {**OVER, "batch": 1, "prompt": 9, "link": "host"}),
+    "stages": (llmir.stages, {"program": PROGRAM, **ON, "stages": [2], "phase": None, **AT}),
+    "stages with caches": (
+        lambda **x: llmir.stages(PROGRAM, "h100", [2], **records(llmir.stages, **x)),
+        CACHES,
+    ),
+    "candidates": (llmir.candidates, {"programs": [PROGRAM], **ON, **CACHES}),
     "candidates in stages": (
         lambda stages: llmir.candidates([(PROGRAM, stages)], "h100"),
         {"stages": 1},
@@ -216,9 +278,9 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "compile": (
         llmir.compile,
-        {"program": PROGRAM, "hw": "h100", "phase": None, **PRICING, **CACHES, "by": "numpy"},
+        {"program": PROGRAM, **ON, "phase": None, **CACHES, "by": "numpy"},
     ),
-    "emit": (llmir.emit, {"program": PROGRAM, "hw": "h100", "to": "js", "phase": None, **PRICING, **CACHES}),
+    "emit": (llmir.emit, {"program": PROGRAM, **ON, "to": "js", "phase": None, **CACHES}),
     "page": (llmir.page, {"model": PROGRAM, "axes": {}, "pipeline": "", "max_size": 1 << 20, **REQUEST}),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
@@ -226,7 +288,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         llmir.compile(PROGRAM, "h100").slope,
         {"by": "context", "batch": 1, "new": 1, "context": 0},
     ),
-    "surface": (llmir.surface, {"program": PROGRAM, "hw": "h100", **PRICING}),
+    "surface": (llmir.surface, {"program": PROGRAM, **ON}),
     "surface kept": (llmir.surface(PROGRAM, "h100").kept, {"contexts": [5, 9]}),
     "surface steps": (
         llmir.surface(PROGRAM, "h100").step,
@@ -235,15 +297,22 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "models": (llmir.models, {"name": "qwen3"}),
     "devices": (llmir.devices, {"name": "h100-sxm"}),
     "load_plugin": (llmir.load_plugin, {"plugin": "nowhere"}),
-    "CostModel": (lambda price: llmir.analyze(PROGRAM, "h100", cost=Priced(price)).time_s, {"price": len}),
+    "CostModel": (
+        lambda price: llmir.analyze(PROGRAM, "h100", estimation=llmir.Estimation(cost=Priced(price))).time_s,
+        {"price": len},
+    ),
     "CostModel times": (
-        lambda seconds: llmir.analyze(PROGRAM, "h100", batch=[1, 2], cost=Priced(lambda _: seconds)).time_s,
+        lambda seconds: (
+            llmir.analyze(
+                PROGRAM, "h100", batch=[1, 2], estimation=llmir.Estimation(cost=Priced(lambda _: seconds))
+            ).time_s
+        ),
         {"seconds": 1e-6},
     ),
     "Pass": (lambda given: llmir.run(PROGRAM, giving(given)), {"given": PROGRAM}),
-    "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, "hw": "h100-sxm", "hw_after": None, **AT}),
+    "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, **ON, "hw_after": None, **AT}),
     "diff of requests": (
-        lambda **named: llmir.diff(PROGRAM, PROGRAM, "h100", **named),
+        lambda **named: llmir.diff(PROGRAM, PROGRAM, "h100", **records(llmir.diff, **named)),
         {"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2, "engine_after": "sglang"},
     ),
     "diff of reports": (llmir.diff, {"before": REPORT, "after": REPORT}),
@@ -313,7 +382,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "trace to": (lambda path: llmir.trace(REPORT, path), {"path": None}),
     "draw to": (lambda path: llmir.draw(REPORT, path), {"path": None}),
-    "save": (llmir.save, {"result": REPORT, "path": FOLDER / "x.json", "format": "json"}),
+    "save": (llmir.save, {"result": REPORT, "path": FOLDER / "x.json", "format": "json", "max_size": None}),
     "explain": (llmir.explain, {"priced": REPORT, "op": "lm_head", "phase": "prefill"}),
     "explain a workload": (
         lambda phase: llmir.explain(llmir.workload(PROGRAM, "h100", generate=2), "lm_head", phase=phase),
@@ -402,7 +471,5 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 GIVEN_BACK = {
     "CostModel": {"price"},  # a protocol: callers do not call it, but what their own gives back is checked
     "Pass": {"given"},  # is inherited from, likewise
-    "replicate": {"program", "hw", "times", "seed"},  # the others are those of `simulate`
-    "save": {"result", "path", "format"},  # its options are those of an exporter, which refuses others
     "LlmirError": set[str](),  # what all of this raises; an exception takes any arguments
 }

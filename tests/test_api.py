@@ -89,7 +89,9 @@ def test_decode_steps_are_what_they_are_defined_to_be() -> None:
 
 
 def test_the_largest_batch_is_the_last_that_fits() -> None:
-    job = llmir.workload(llmir.load("llama3.1-8b"), "h100", prompt=1000, generate=50, reserve_bytes=10**9)
+    job = llmir.workload(
+        llmir.load("llama3.1-8b"), "h100", prompt=1000, generate=50, memory=llmir.Memory(reserve_bytes=10**9)
+    )
     assert job.peak_bytes(job.max_batch) <= job.capacity_bytes < job.peak_bytes(job.max_batch + 1)
     assert llmir.workload(llmir.load("llama3.1-405b"), "h100").max_batch == 0
     still = llmir.Builder()
@@ -139,10 +141,10 @@ def test_cache_writes_are_kept_though_nothing_reads_them() -> None:
         lambda p: llmir.workload(p, "h100", prompt=2**70),
         lambda p: llmir.workload(p, "h100", generate=2**70),
         lambda p: llmir.workload(p, "h100", generate=0),
-        lambda p: llmir.workload(p, "h100", reserve_bytes=-1),
-        lambda p: llmir.workload(p, "h100", memory_utilization=1.1),
-        lambda p: llmir.workload(p, "h100", memory_utilization=True),
-        lambda p: llmir.workload(p, "h100", memory_utilization=math.nan),
+        lambda p: llmir.workload(p, "h100", memory=llmir.Memory(reserve_bytes=-1)),
+        lambda p: llmir.workload(p, "h100", memory=llmir.Memory(memory_utilization=1.1)),
+        lambda p: llmir.workload(p, "h100", memory=llmir.Memory(memory_utilization=True)),
+        lambda p: llmir.workload(p, "h100", memory=llmir.Memory(memory_utilization=math.nan)),
         lambda p: llmir.parse_program(None),
         lambda p: parse_tensor("bf16[-5, T]"),
         lambda p: parse_tensor("bf16[0]"),

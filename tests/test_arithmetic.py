@@ -19,6 +19,8 @@ from llmir.base.array_namespace import SCALARS, Number
 from llmir.hw import library
 from tests.test_tape import CASES, kernels, shapes
 
+from .flat import records
+
 FUSED = llmir.DEFAULT_PIPELINE
 H100 = library.load("dgx-h100")
 # Products of all types, attention of all kinds, experts, scans, collectives.
@@ -70,7 +72,7 @@ def test_lines_are_every_kernel(kind: type[Kernel], part: str, takes: Any, data:
 def test_lines_together_are_the_time_of_an_op(model: str, pipeline: str, device: str) -> None:
     program, seen = llmir.run(llmir.load(model), pipeline), set()
     for at in POINTS:
-        report = llmir.analyze(program, device, **at)
+        report = llmir.analyze(program, device, **records(llmir.analyze, **at))
         for op in report.work[: len(report.plan.rows)]:
             e = explain(report, op.name)
             if e.kernel is None or not e.kernel.lines:

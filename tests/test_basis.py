@@ -16,6 +16,8 @@ from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
 from llmir.ir.core.op import OPS, Op
 
+from .flat import records
+
 # By instruction set, else by kind of memory: HBM of chips for data centers, GDDR of those for graphics.
 BORROWED = {
     "A100-80-SXM": "v100-16 v100-32 a30 a100-40-sxm a100-40-pcie a100-80-pcie mi250",
@@ -157,14 +159,14 @@ def test_reports_of_two_kinds_do_not_compare(program: llmir.Program) -> None:
         llmir.diff(known, unknown)
     with pytest.raises(InputError, match="two kinds"):
         llmir.diff(*(llmir.workload(program, name, prompt=8, generate=2) for name in ("h100", "tpu-v6e")))
-    bound = llmir.analyze(program, "h100", cost="ideal")
+    bound = llmir.analyze(program, "h100", estimation=llmir.Estimation(cost="ideal"))
     assert kinds(llmir.diff(bound, unknown)) == {"roofline"}
     asked: list[dict[str, Any]] = [{"cost": "ideal"}, {"chunk": 4}, {"cached": 4}, {"concurrency": 4}]
     for one in asked:
         with pytest.raises(InputError, match="are priced already; give two programs and hw"):
-            llmir.diff(bound, unknown, **one)
+            llmir.diff(bound, unknown, **records(llmir.diff, **one))
     with pytest.raises(HardwareError, match="CPU was not measured, nor was a GPU like it"):
-        llmir.diff(program, program, "h100", hw_after="cpu", cost="calibrated")
+        llmir.diff(program, program, "h100", hw_after="cpu", estimation=llmir.Estimation(cost="calibrated"))
 
 
 def test_what_crosses_nodes_is_said(program: llmir.Program) -> None:
@@ -192,7 +194,9 @@ def test_nothing_is_sent_faster_between_nodes_than_inside_one(new: int) -> None:
         for devices in (1, 2, 4):
             cut = replace(whole, node=replace(whole.node, devices=devices))
             at: dict[str, Any] = {"batch": 8, "new": new, "context": 99}
-            inside, across = (llmir.analyze(program, d, **at).work for d in (whole, cut))
+            inside, across = (
+                llmir.analyze(program, d, **records(llmir.analyze, **at)).work for d in (whole, cut)
+            )
             for one, other in zip(inside, across, strict=True):
                 assert other.time_s >= one.time_s, one.name
                 assert other.time_s >= other.ideal_time_s

@@ -26,7 +26,12 @@ def priced(engine: str | None, name: str = "llama3.1-8b", batch: int = BATCH) ->
     program = llmir.run(llmir.load(name), llmir.pipeline_of(engine))
     cost = None if engine else "ideal"
     return llmir.workload(
-        program, "h100-sxm", batch=batch, prompt=PROMPT, generate=GENERATE, cost=cost, engine=engine
+        program,
+        "h100-sxm",
+        batch=batch,
+        prompt=PROMPT,
+        generate=GENERATE,
+        estimation=llmir.Estimation(cost=cost, engine=engine),
     )
 
 
@@ -51,7 +56,12 @@ def test_stages_hold_what_is_shared_once() -> None:
     """Of two stages with half the layers each, a half of what one has in all."""
     whole, program = beams(priced(None), 4), llmir.run(priced(None).program, "stages{pp=2}")
     job = llmir.workload(
-        program, "h100-sxm", batch=BATCH, prompt=PROMPT, generate=GENERATE, cost="ideal", engine=None
+        program,
+        "h100-sxm",
+        batch=BATCH,
+        prompt=PROMPT,
+        generate=GENERATE,
+        estimation=llmir.Estimation(cost="ideal", engine=None),
     )
     two = beams(job, 4).decode
     assert two is not None and whole.decode is not None and len(two.stages) == 2

@@ -17,6 +17,8 @@ from llmir.base.errors import InputError
 from llmir.ir.sizes.binding import Binding, MixedBinding, PackedBinding, pack
 from llmir.ir.sizes.polynomial import B, C, Dim, Max, Min, Size, T, ceildiv
 
+from .flat import records
+
 SIZES: tuple[Size, ...] = (
     B * T,
     B + 2 * C,
@@ -160,7 +162,10 @@ def test_a_report_of_very_many_points_is_that_of_its_parts() -> None:
     random, count = np.random.default_rng(1), (1 << 20) + 5
     at = {"batch": random.integers(1, 200, count), "new": 1, "context": random.integers(0, 9000, count)}
     program = llmir.run(llmir.load("qwen3-0.6b"), llmir.DEFAULT_PIPELINE)
-    whole, some = llmir.analyze(program, "h100-sxm", **at), random.integers(0, count, 50)
+    whole, some = (
+        llmir.analyze(program, "h100-sxm", **records(llmir.analyze, **at)),
+        random.integers(0, count, 50),
+    )
     part = llmir.analyze(program, "h100-sxm", batch=at["batch"][some], context=at["context"][some])
     for name in ("batch", "context", "time_s", "peak_memory_bytes", "flops"):
         assert getattr(whole, name).dtype == np.float64

@@ -20,6 +20,7 @@ from llmir.ir.sizes.binding import Binding
 
 from .commands import TINY, Run, runner
 from .decoders import decoders
+from .flat import records
 
 MEASURED = Path(__file__).parents[2] / "shared" / "measured" / "engine_memory.csv"
 
@@ -84,12 +85,19 @@ def test_each_policy_reserves_more_than_the_one_before(
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context}
     found = []
     for name in POLICIES:
-        one, other = (llmir.analyze(p, "h100", cache_policy=name, **at) for p in (program, flat))
+        one, other = (
+            llmir.analyze(p, "h100", **records(llmir.analyze, cache_policy=name, **at))
+            for p in (program, flat)
+        )
         assert one.kv_cache_bytes == other.kv_cache_bytes
         assert one.peak_memory_bytes == other.peak_memory_bytes
-        grid = llmir.analyze(program, "h100", cache_policy=name, **{**at, "context": np.array([context, 7])})
+        grid = llmir.analyze(
+            program,
+            "h100",
+            **records(llmir.analyze, cache_policy=name, **{**at, "context": np.array([context, 7])}),
+        )
         assert grid.kv_cache_bytes[0] == one.kv_cache_bytes
-        assert one.read_bytes == llmir.analyze(program, "h100", **at).read_bytes
+        assert one.read_bytes == llmir.analyze(program, "h100", **records(llmir.analyze, **at)).read_bytes
         found.append(one.kv_cache_bytes)
     assert found == sorted(found)
 
@@ -112,7 +120,10 @@ def test_at_whole_pages_of_full_attention_policies_agree(model: str) -> None:
 def test_a_policy_is_named_where_it_acts(run: Run) -> None:
     program = llmir.run(llmir.load("gemma-3-12b"), "fuse-attention")
     at: dict[str, Any] = {"prompt": 30000, "generate": 2}
-    jobs = {name: llmir.workload(program, "h200", cache_policy=name, **at) for name in POLICIES}
+    jobs = {
+        name: llmir.workload(program, "h200", **records(llmir.workload, cache_policy=name, **at))
+        for name in POLICIES
+    }
     assert jobs["exact"].max_batch >= jobs["paged"].max_batch > 2 * jobs["unified"].max_batch
     for name, job in jobs.items():
         assert job.to_dict()["cache_policy"] == name
@@ -124,13 +135,20 @@ def test_a_policy_is_named_where_it_acts(run: Run) -> None:
     assert "'exact', 'paged', 'unified'" in wrong.err
     for made in (llmir.workload, llmir.analyze):
         with pytest.raises(InputError, match="cache_policy: expected exact, paged or unified, got 'all'"):
-            made(llmir.load(TINY), "h100", cache_policy="all")
+            made(llmir.load(TINY), "h100", **records(made, cache_policy="all"))
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_peak_is_that_of_the_fullest_step_though_chunks_are_let_go(name: str) -> None:
     program = llmir.run(llmir.load("llama-4-scout"), "fuse-attention")
-    job = llmir.workload(program, "h200", prompt=8000, generate=400, cache_policy=name, cost="ideal")
+    job = llmir.workload(
+        program,
+        "h200",
+        prompt=8000,
+        generate=400,
+        memory=llmir.Memory(cache_policy=name),
+        estimation=llmir.Estimation(cost="ideal"),
+    )
     steps = llmir.analyze(program, "h200", context=np.arange(8000, 8399), cache_policy=name)
     highest = max(job.prefill.peak_memory_bytes, float(np.max(steps.peak_memory_bytes)))
     assert job.peak_bytes(1) == highest
@@ -202,7 +220,9 @@ def test_longer_requests_never_hold_less_where_chunks_are_dropped(engine: str) -
     program = llmir.run(llmir.load("Llama-4-Scout-17B-16E"), f"{llmir.pipeline_of(engine)},shard{{tp=8}}")
     lengths = 8000, 8191, 8192, 8193, 12_000, 16_384, 16_385, 20_001
     held = [
-        llmir.workload(program, "h200", batch=8, prompt=n, generate=2, engine=engine).peak_bytes(8)
+        llmir.workload(
+            program, "h200", batch=8, prompt=n, generate=2, estimation=llmir.Estimation(engine=engine)
+        ).peak_bytes(8)
         for n in lengths
     ]
     assert held == sorted(held)

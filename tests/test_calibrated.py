@@ -18,6 +18,7 @@ from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
 
 from .commands import Run, runner
+from .flat import records
 from .strategies import LOGITS, PIPELINES, configs, points
 
 MEASURED = Path(__file__).parents[2] / "shared" / "measured" / "e2e.csv"
@@ -42,8 +43,8 @@ def test_no_time_is_below_the_rooflines(
     engine: str | None,
 ) -> None:
     program = llmir.run(llmir.load(config, logits=logits), pipeline)
-    step = llmir.analyze(program, device, **point, cost="calibrated", engine=engine)
-    ideal = llmir.analyze(program, device, **point, cost="ideal")
+    step = llmir.analyze(program, device, **records(llmir.analyze, **point, cost="calibrated", engine=engine))
+    ideal = llmir.analyze(program, device, **records(llmir.analyze, **point, cost="ideal"))
     for ours, least in zip(step.work, ideal.work, strict=True):
         assert ours.time_s >= least.time_s == ours.ideal_time_s, ours.name
     assert step.time_s >= step.ideal_time_s == ideal.time_s
@@ -62,7 +63,9 @@ def test_more_sequences_and_more_context_take_no_less(name: str, device: str) ->
     """
     program = llmir.run(llmir.load(name), llmir.DEFAULT_PIPELINE)
     batch, context = np.arange(1, 300)[:, None], np.arange(1, 20000, 97)
-    time = llmir.analyze(program, device, batch=batch, new=1, context=context, cost="calibrated").time_s
+    time = llmir.analyze(
+        program, device, batch=batch, new=1, context=context, estimation=llmir.Estimation(cost="calibrated")
+    ).time_s
     assert np.all(time[1:] >= 0.99 * time[:-1])
     assert np.all(time[:, 1:] >= 0.99 * time[:, :-1])
 
@@ -73,7 +76,7 @@ def test_a_grid_is_its_points() -> None:
     grid = llmir.analyze(program, "h100", batch=batch, new=new, context=context)
     for i, j, k in np.ndindex(2, 2, 3):
         at = {"batch": int(batch[i, 0, 0]), "new": int(new[j, 0]), "context": int(context[k])}
-        point = llmir.analyze(program, "h100", **at)
+        point = llmir.analyze(program, "h100", **records(llmir.analyze, **at))
         assert grid.time_s[i, j, k] == pytest.approx(point.time_s)
         for whole, one in zip(grid.ops, point.ops, strict=True):
             assert whole.time_s[i, j, k] == pytest.approx(one.time_s)
@@ -88,9 +91,11 @@ def test_many_unrelated_points_are_each_its_own(how: str, cost: str) -> None:
     at = {"batch": (1, 300), "new": (1, 4096), "context": (0, 1 << 17)}
     some = {name: random.integers(*ends, 150_000) for name, ends in at.items()}
     some["new"][::2] = 1  # decodes beside prompts
-    many = llmir.analyze(program, "h100", **some, cost=cost)
+    many = llmir.analyze(program, "h100", **records(llmir.analyze, **some, cost=cost))
     for i in (0, 1, 2, 3, 4095, 65_536, 131_073, 149_999):
-        one = llmir.analyze(program, "h100", **{k: int(v[i]) for k, v in some.items()}, cost=cost)
+        one = llmir.analyze(
+            program, "h100", **records(llmir.analyze, **{k: int(v[i]) for k, v in some.items()}, cost=cost)
+        )
         for figure in ("time_s", "period_s", "bubble", "ideal_time_s", "peak_memory_bytes"):
             assert getattr(many, figure)[i] == pytest.approx(getattr(one, figure), rel=1e-12, abs=1e-15)
 
@@ -131,7 +136,10 @@ def test_each_op_says_the_basis_of_its_time() -> None:
 @pytest.mark.parametrize("op", ["append_k", "append_v"])
 def test_appending_costs_no_more_over_a_longer_cache(op: str) -> None:
     model = llmir.load("llama3.1-8b")
-    steps = [llmir.analyze(model, "h100", batch=8, new=1, context=c, engine="vllm") for c in (16, 65536)]
+    steps = [
+        llmir.analyze(model, "h100", batch=8, new=1, context=c, estimation=llmir.Estimation(engine="vllm"))
+        for c in (16, 65536)
+    ]
     few, many = ([x.time_s for x in step.ops if x.name.endswith(op)] for step in steps)
     assert few == many
 
@@ -161,7 +169,7 @@ def test_calibrated_is_the_default_where_kernels_were_measured_or_can_be_borrowe
     assert {op.basis for op in llmir.analyze(program, "tpu-v6e").ops} == {Basis("roofline")}
     for asked in ({"cost": "calibrated"}, {"engine": "vllm"}):
         with pytest.raises(HardwareError, match="TPU-v6e was not measured, nor was a GPU like it"):
-            llmir.analyze(program, "tpu-v6e", **asked)
+            llmir.analyze(program, "tpu-v6e", **records(llmir.analyze, **asked))
     alone = llmir.analyze(program, "tpu-v6e")
     assert (alone.time_s, alone.error) == (alone.ideal_time_s, None)
 
@@ -173,15 +181,15 @@ def test_each_efficiency_acts(share: str, limit: str) -> None:
     """Half the rate is twice the time of what it bounds, and nothing else."""
     program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=8}"])
     at = {"batch": 8, "new": 512, "context": 0}
-    whole = llmir.analyze(program, "a100", **at, efficiency={share: 1})
-    half = llmir.analyze(program, "a100", **at, efficiency={share: 0.5})
+    whole = llmir.analyze(program, "a100", **records(llmir.analyze, **at, efficiency={share: 1}))
+    half = llmir.analyze(program, "a100", **records(llmir.analyze, **at, efficiency={share: 0.5}))
     assert whole.time_s == pytest.approx(whole.ideal_time_s)
     assert half.cost_model == "efficiency"
     bound = [a.bound == limit for a in whole.ops]
     assert any(bound)
     for before, after, mine in zip(whole.ops, half.ops, bound, strict=True):
         assert after.time_s == pytest.approx(before.time_s * (2 if mine else 1)) or after.bound == limit
-    launch = llmir.analyze(program, "a100", **at, efficiency={"launch": 1e-3})
+    launch = llmir.analyze(program, "a100", **records(llmir.analyze, **at, efficiency={"launch": 1e-3}))
     calls = sum(op.repeat for op in launch.ops)
     assert launch.time_s == pytest.approx(launch.ideal_time_s + calls * 1e-3)
 
@@ -201,7 +209,7 @@ def test_each_efficiency_acts(share: str, limit: str) -> None:
 )
 def test_what_contradicts_itself(options: dict[str, Any], says: str) -> None:
     with pytest.raises((InputError, HardwareError), match=says):
-        llmir.analyze(llmir.load("qwen3-0.6b"), "h100", **options)
+        llmir.analyze(llmir.load("qwen3-0.6b"), "h100", **records(llmir.analyze, **options))
 
 
 def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
@@ -209,9 +217,9 @@ def test_an_engine_of_ones_own(run: Run, tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text(text + "kernel_us: 1\n")
     shown = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "ours.yaml", "--prompt", "8")
     assert shown.code == 0
-    host = llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=str(tmp_path / "ours.yaml")).overhead[
-        "host_s"
-    ]
+    host = llmir.analyze(
+        llmir.load("qwen3-0.6b"), "h100", estimation=llmir.Estimation(engine=str(tmp_path / "ours.yaml"))
+    ).overhead["host_s"]
     assert host == pytest.approx(5001e-6)
     (tmp_path / "bad.yaml").write_text(text + "kernel_us: 900\n")
     said = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "bad.yaml")
@@ -255,10 +263,19 @@ def test_attention_is_as_uncertain_as_the_kernel_that_runs() -> None:
     assert calibration
     kernels = calibration.engines["trtllm"]
     for new, family in (1, "attention_decode"), (512, "attention_prefill"):
-        step = llmir.analyze(program, "h100", batch=4, new=new, context=99, engine="trtllm")
+        step = llmir.analyze(
+            program, "h100", batch=4, new=new, context=99, estimation=llmir.Estimation(engine="trtllm")
+        )
         (attention,) = (op for op in step.ops if op.kind == "attention")
         assert attention.error == kernels[family].error
-    both = llmir.analyze(program, "h100", batch=4, new=np.array([1, 512]), context=99, engine="trtllm")
+    both = llmir.analyze(
+        program,
+        "h100",
+        batch=4,
+        new=np.array([1, 512]),
+        context=99,
+        estimation=llmir.Estimation(engine="trtllm"),
+    )
     (attention,) = (op for op in both.ops if op.kind == "attention")
     assert [*attention.error] == [kernels[f].error for f in ("attention_decode", "attention_prefill")]
 
@@ -289,7 +306,16 @@ def test_an_engine_takes_its_own_kernel_of_near_arithmetic_before_anothers() -> 
 def test_an_engines_kernel_goes_with_its_relatives() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     for device in ("h100", "h200"):
-        step = llmir.analyze(program, device, batch=8, new=1, context=99, engine="sglang-triton")
+        step = llmir.analyze(
+            program, device, batch=8, new=1, context=99, estimation=llmir.Estimation(engine="sglang-triton")
+        )
         assert step.plan.model.host == model(library.load("h100"), engine="sglang").host
     with pytest.raises(HardwareError, match="unknown engine 'sglang-triton'"):
-        llmir.analyze(program, "tpu-v6e", batch=8, new=1, context=99, engine="sglang-triton")
+        llmir.analyze(
+            program,
+            "tpu-v6e",
+            batch=8,
+            new=1,
+            context=99,
+            estimation=llmir.Estimation(engine="sglang-triton"),
+        )

@@ -15,6 +15,8 @@ from llmir import Program
 from llmir.backends.cost.batch import OpTimeStack
 from llmir.base.errors import HardwareError, InputError, PassError
 
+from .flat import records
+
 CLOSE = 1e-12
 TOKENS = st.integers(1, 3000)
 Search = tuple[list[tuple[Program, int]], str, dict[str, Any]]  # programs in stages, on what, and how priced
@@ -73,9 +75,9 @@ def test_steps_are_those_of_reports(search: Search, batch: list[int], tokens: in
     programs, device, how = search
     at: dict[str, Any] = {"batch": 2 * np.array(batch)[:, None]}
     at |= {"new": 1, "context": np.array([tokens, 9 * tokens])} if decodes else {"new": tokens + 1}
-    found = llmir.candidates(programs, device, **how).step(**at)
+    found = llmir.candidates(programs, device, **records(llmir.candidates, **how)).step(**at)
     for i, (program, stages) in enumerate(programs):
-        report = llmir.analyze(whole(program, stages), device, **at, **how)
+        report = llmir.analyze(whole(program, stages), device, **records(llmir.analyze, **at, **how))
         for name in ("time_s", "period_s", "interval_s"):
             assert near(getattr(found, name)[i], getattr(report, name)), (name, i)
         assert near(found.peak_memory_bytes[i], report.peak_memory_bytes)
@@ -86,11 +88,13 @@ def test_steps_are_those_of_reports(search: Search, batch: list[int], tokens: in
 @given(searches(), st.integers(1, 20), st.integers(1, 400), st.sampled_from((1, 2, 7, 40)))
 def test_requests_are_those_of_workloads(search: Search, batch: int, prompt: int, generate: int) -> None:
     programs, device, how = search
-    found = llmir.candidates(programs, device, **how).requests([2 * batch, 6], prompt, generate)
+    found = llmir.candidates(programs, device, **records(llmir.candidates, **how)).requests(
+        [2 * batch, 6], prompt, generate
+    )
     for i, (program, stages) in enumerate(programs):
         for place, sequences in enumerate((2 * batch, 6)):
             at: dict[str, Any] = {"batch": sequences, "prompt": prompt, "generate": generate, "chunk": "all"}
-            job = llmir.workload(whole(program, stages), device, **at, **how)
+            job = llmir.workload(whole(program, stages), device, **records(llmir.workload, **at, **how))
             assert near(found.ttft_s[i, place], job.ttft_s)
             assert near(found.e2e_s[i, place], job.e2e_s)
             tpot = found.tpot_s[i, place]

@@ -103,10 +103,19 @@ def test_it_lies_between_an_equal_share_and_all_and_grows(
 def test_a_program_that_says_nothing_is_priced_by_chance(over: str) -> None:
     fused = llmir.run(llmir.load("qwen3-235b-a22b"), ["fuse-attention,fuse", over])
     step = {
-        law: llmir.analyze(llmir.run(fused, f"route{{routing={law}}}"), "h100", batch=64, new=1, cost="ideal")
+        law: llmir.analyze(
+            llmir.run(fused, f"route{{routing={law}}}"),
+            "h100",
+            batch=64,
+            new=1,
+            estimation=llmir.Estimation(cost="ideal"),
+        )
         for law in ("chance", "even")
     }
-    assert step["chance"].time_s == llmir.analyze(fused, "h100", batch=64, new=1, cost="ideal").time_s
+    assert (
+        step["chance"].time_s
+        == llmir.analyze(fused, "h100", batch=64, new=1, estimation=llmir.Estimation(cost="ideal")).time_s
+    )
     flops = {law: next(op.flops for op in s.ops if op.name.endswith("gate_up")) for law, s in step.items()}
     rows = Chance().busiest(8, 8, 64, 128)
     assert rows > 64

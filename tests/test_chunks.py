@@ -19,6 +19,7 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
 from .commands import Run, runner
+from .flat import records
 
 SIZES = st.integers(1, 300)
 
@@ -86,7 +87,15 @@ def test_a_cached_prefix_leaves_the_rest(program: Program) -> None:
 
 def test_a_chunk_that_holds_all_changes_nothing(program: Program) -> None:
     one, same = (
-        llmir.workload(program, "h100", batch=2, prompt=1000, generate=4, chunk=n, cost="ideal")
+        llmir.workload(
+            program,
+            "h100",
+            batch=2,
+            prompt=1000,
+            generate=4,
+            chunk=n,
+            estimation=llmir.Estimation(cost="ideal"),
+        )
         for n in (None, 2000)
     )
     assert (one.ttft_s, one.peak_bytes(2)) == (same.ttft_s, same.peak_bytes(2))
@@ -104,7 +113,9 @@ def test_ttft_is_the_sum_of_the_chunks(program: Program) -> None:
 def test_smaller_chunks_need_less_memory_and_more_time(program: Program, cost: str, clock: float) -> None:
     """But for the clock, which is higher in shorter products, and graphs, which hold short chunks alone."""
     asked = {"batch": 8, "prompt": 4096, "generate": 4, "cost": cost}
-    jobs = [llmir.workload(program, "h100", **asked, chunk=2**n) for n in range(6, 16)]
+    jobs = [
+        llmir.workload(program, "h100", **records(llmir.workload, **asked, chunk=2**n)) for n in range(6, 16)
+    ]
     held = [bool(job.prefill.plan.captured(job.prefill.at)) for job in jobs]
     pairs = [(a, b) for (a, x), (b, y) in combinations(zip(jobs, held, strict=True), 2) if x == y]
     assert all(a.ttft_s >= clock * b.ttft_s for a, b in pairs)
@@ -114,8 +125,15 @@ def test_smaller_chunks_need_less_memory_and_more_time(program: Program, cost: s
 def test_stages_go_on_with_the_next_chunk() -> None:
     """The makespan of a flow shop: all chunks through the slowest stage, the last through the others too."""
     piped = llmir.run(llmir.load("qwen3-0.6b"), ["stages{pp=2}", llmir.DEFAULT_PIPELINE])
-    job = llmir.workload(piped, "h100", batch=1, prompt=1024, generate=1, chunk=256, cost="ideal")
-    steps = [llmir.analyze(piped, "h100", batch=1, new=256, context=256 * i, cost="ideal") for i in range(4)]
+    job = llmir.workload(
+        piped, "h100", batch=1, prompt=1024, generate=1, chunk=256, estimation=llmir.Estimation(cost="ideal")
+    )
+    steps = [
+        llmir.analyze(
+            piped, "h100", batch=1, new=256, context=256 * i, estimation=llmir.Estimation(cost="ideal")
+        )
+        for i in range(4)
+    ]
     assert job.ttft_s == pytest.approx(sum(s.interval_s for s in steps[:3]) + steps[3].time_s)
 
 
@@ -132,7 +150,7 @@ def test_stages_go_on_with_the_next_chunk() -> None:
 )
 def test_what_cannot_be_read(program: Program, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        llmir.workload(program, "h100", prompt=1000, **options)
+        llmir.workload(program, "h100", **records(llmir.workload, prompt=1000, **options))
 
 
 def test_the_command_line_has_both(run: Run) -> None:
@@ -172,9 +190,9 @@ def test_whose_budget_acts_is_said(batch: int, more: tuple[str, ...], said: str,
 def test_an_engine_reads_by_its_own_budget(program: Program, engine: str, batch: int) -> None:
     """By default as if its budget had been stated: in time, and in memory."""
     asked: dict[str, Any] = {"batch": batch, "prompt": 3000, "generate": 4, "engine": engine}
-    usual = llmir.workload(program, "h100", **asked)
+    usual = llmir.workload(program, "h100", **records(llmir.workload, **asked))
     assert usual.pool and usual.budget == usual.pool.tokens
-    stated = llmir.workload(program, "h100", chunk=usual.budget, **asked)
+    stated = llmir.workload(program, "h100", **records(llmir.workload, chunk=usual.budget, **asked))
     figures = [(job.ttft_s, job.ttft_mean_s, job.peak_bytes(batch), job.max_batch) for job in (usual, stated)]
     assert figures[0] == figures[1]
     assert (usual.budget_by, stated.budget_by) == (usual.memory.engine, None)
@@ -185,7 +203,7 @@ def test_all_prompts_in_one_step_need_room_for_it(program: Program) -> None:
     asked: dict[str, Any] = {"prompt": 4096, "generate": 4, "engine": "vllm"}
     for batch, grows in ((2, False), (64, True)):
         usual, whole, stated = (
-            llmir.workload(program, "h100", batch=batch, chunk=n, **asked)
+            llmir.workload(program, "h100", **records(llmir.workload, batch=batch, chunk=n, **asked))
             for n in (None, "all", max(8192, batch * 4096))
         )
         assert whole.ttft_s == stated.ttft_s == whole.ttft_mean_s
@@ -193,8 +211,12 @@ def test_all_prompts_in_one_step_need_room_for_it(program: Program) -> None:
         assert (whole.peak_bytes(batch) > usual.peak_bytes(batch)) == grows
         assert whole.max_batch < usual.max_batch
         assert whole.budget is None
-    assert llmir.workload(program, "h100", batch=whole.max_batch, chunk="all", **asked).fits
-    assert not llmir.workload(program, "h100", batch=whole.max_batch + 1, chunk="all", **asked).fits
+    assert llmir.workload(
+        program, "h100", **records(llmir.workload, batch=whole.max_batch, chunk="all", **asked)
+    ).fits
+    assert not llmir.workload(
+        program, "h100", **records(llmir.workload, batch=whole.max_batch + 1, chunk="all", **asked)
+    ).fits
 
 
 @given(st.integers(1, 12), SIZES, st.integers(1, 700), st.integers(1, 3))
@@ -261,4 +283,4 @@ def test_prompts_that_are_read_as_a_whole(
     (name,) = option
     says = f"^{name}: 16.*{'is not modelled' if name == 'concurrency' else why}|^cached: expected fewer"
     with pytest.raises(InputError, match=says):
-        llmir.workload(whole, "h100", **sizes, **option)
+        llmir.workload(whole, "h100", **records(llmir.workload, **sizes, **option))

@@ -187,9 +187,10 @@ def test_limits_of_the_user_decide_the_exit_code(run: Run) -> None:
     ("text", "size"), [("2GiB", 2 << 30), ("500MB", 500_000_000), ("1.5 kib", 1536), ("7", 7), ("0B", 0)]
 )
 def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
-    from llmir.cli.options import Bytes, of_workload
+    from llmir.api.options import Memory, option
+    from llmir.cli.options import Bytes
 
-    assert of_workload("reserve_bytes", Bytes).convert(text, None, None) == size
+    assert Bytes(option(Memory, "reserve_bytes")).convert(text, None, None) == size
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from llmir.passes.shard import Shard
 from llmir.passes.stages import Stages
 
 from .commands import TINY, Run, config, runner
+from .flat import records
 
 DEVICE = "name: X\nvector_tflops: {fp32: 1}\nmemory_GiB: 8\nmemory_GBps: 100\n"
 
@@ -282,7 +283,7 @@ TAKEN: dict[str, Callable[[Any], object]] = {
 
 
 def job(**asked: Any) -> object:
-    return llmir.workload(llmir.load(TINY), "h100-sxm", **asked)
+    return llmir.workload(llmir.load(TINY), "h100-sxm", **records(llmir.workload, **asked))
 
 
 @pytest.mark.parametrize("option", TAKEN)

@@ -16,6 +16,7 @@ from llmir.hw.engine_sections import scheduler
 from llmir.ir.core.program import Program
 
 from .commands import Run, runner
+from .flat import records
 
 ENGINES = ("vllm", "vllm@0.6", "sglang", "trtllm")
 
@@ -32,7 +33,9 @@ def built(*passes: str, model: str = "qwen3-4b") -> Program:
 def served(
     program: Program, users: int, prompt: int = 1000, generate: int = 200, **how: Any
 ) -> ClosedLoopWorkload:
-    found = llmir.workload(program, "h100", concurrency=users, prompt=prompt, generate=generate, **how)
+    found = llmir.workload(
+        program, "h100", **records(llmir.workload, concurrency=users, prompt=prompt, generate=generate, **how)
+    )
     assert isinstance(found, ClosedLoopWorkload)
     return found
 
@@ -86,10 +89,14 @@ def test_a_token_takes_the_step_that_decodes_and_at_most_all_other_prompts(engin
     """Of N users each waits for N − 1 prompts at most, over the G − 1 steps of an answer."""
     users, generate = 24, 300
     service = served(built(), users, generate=generate, engine=engine)
-    alone = llmir.workload(service.program, "h100", prompt=1000, generate=1, engine=engine).ttft_s
+    alone = llmir.workload(
+        service.program, "h100", prompt=1000, generate=1, estimation=llmir.Estimation(engine=engine)
+    ).ttft_s
     batch, tpot = service.tpot_s, service.loop.tpot_s
     assert batch is not None and tpot is not None
-    decode = llmir.analyze(service.program, "h100", batch=16, context=1000, engine=engine).time_s
+    decode = llmir.analyze(
+        service.program, "h100", batch=16, context=1000, estimation=llmir.Estimation(engine=engine)
+    ).time_s
     assert decode < tpot < batch + (users - 1) / (generate - 1) * alone
 
 
@@ -229,7 +236,7 @@ def test_json_and_tables_have_both_answers(run: Run) -> None:
 )
 def test_what_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        loop = llmir.workload(built(), "h100", **options)
+        loop = llmir.workload(built(), "h100", **records(llmir.workload, **options))
         loop.to_dict()
 
 
@@ -251,7 +258,7 @@ def test_budgets_are_the_engines() -> None:
     program = built(model="qwen3-0.6b")
     for engine, devices in budgets.items():
         for device, tokens in devices.items():
-            job = llmir.workload(program, device, concurrency=2, engine=engine)
+            job = llmir.workload(program, device, concurrency=2, estimation=llmir.Estimation(engine=engine))
             assert isinstance(job, ClosedLoopWorkload)
             assert job.loop.chunk == tokens
 
@@ -267,16 +274,20 @@ def test_transformers_pads_so_that_a_step_has_one_length() -> None:
     """It runs a rectangle of tokens: no step of its has sequences of two lengths."""
     program = llmir.load("qwen3-0.6b")
     at: dict[str, Any] = {"batch": 2, "new": 1, "context": 100, "engine": "hf-transformers"}
-    alike = llmir.analyze(program, "a100", **at, beside=[{"batch": 3, "new": 1, "context": 100}])
-    assert alike.time_s == pytest.approx(llmir.analyze(program, "a100", **{**at, "batch": 5}).time_s)
+    alike = llmir.analyze(
+        program, "a100", **records(llmir.analyze, **at, beside=[{"batch": 3, "new": 1, "context": 100}])
+    )
+    assert alike.time_s == pytest.approx(
+        llmir.analyze(program, "a100", **records(llmir.analyze, **{**at, "batch": 5})).time_s
+    )
     longest = (
         "pads the sequences of a step to the longest; price one batch, with new and context of the longest"
     )
     for other in ({"new": 1, "context": 101}, {"new": 50, "context": 0}):
         with pytest.raises(InputError, match=f"beside: hf-transformers 4 {longest}"):
-            llmir.analyze(program, "a100", **at, beside=[{"batch": 1, **other}])
+            llmir.analyze(program, "a100", **records(llmir.analyze, **at, beside=[{"batch": 1, **other}]))
     with pytest.raises(InputError, match=f"surface: hf-transformers 4 {longest}"):
-        llmir.surface(program, "a100", engine="hf-transformers")
+        llmir.surface(program, "a100", estimation=llmir.Estimation(engine="hf-transformers"))
 
 
 @pytest.mark.parametrize(

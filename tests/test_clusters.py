@@ -209,7 +209,7 @@ def test_counts_that_do_not_match_nodes(how: str, cluster: str, says: str | None
 @pytest.mark.parametrize(("tp", "link"), [(4, "nvlink"), (8, "network")])
 def test_a_stage_of_half_a_node_sends_inside_it(tp: int, link: str) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), f"stages{{pp=2}},fuse-attention,fuse,shard{{tp={tp}}}")
-    report = llmir.analyze(program, "dgx-h100", batch=4, new=100, cost="ideal")
+    report = llmir.analyze(program, "dgx-h100", batch=4, new=100, estimation=llmir.Estimation(cost="ideal"))
     found = explain(report, "send")
     payload = 4 * 100 * 4096 * 2
     assert [(a.what, a.value) for a in found.sends] == [(f"over {link}", payload)]
@@ -316,7 +316,12 @@ def test_more_devices_than_a_box_holds_are_in_the_usual_cluster(tmp_path: Path) 
     program = llmir.load("llama3.1-70b")
 
     def step(on: object, how: str = "tp=16") -> llmir.Report:
-        return llmir.analyze(llmir.run(program, f"fuse,shard{{{how}}}"), on, batch=24, cost="ideal")
+        return llmir.analyze(
+            llmir.run(program, f"fuse,shard{{{how}}}"),
+            on,
+            batch=24,
+            estimation=llmir.Estimation(cost="ideal"),
+        )
 
     assert step("h100").time_s == step("dgx-h100").time_s
     assert any("are taken to be in DGX-H100: 8 devices a node and 50 GB/s" in n for n in step("h100").notes)
@@ -357,7 +362,11 @@ def test_shares_of_links_act_apart_and_only_where_something_goes_over_them() -> 
     program = llmir.run(llmir.load("llama3.1-70b"), "fuse-attention,fuse,shard{tp=16}")
 
     def seconds(**shares: float) -> float:
-        return float(llmir.analyze(program, "dgx-h100", new=4096, efficiency=shares).time_s)
+        return float(
+            llmir.analyze(
+                program, "dgx-h100", new=4096, estimation=llmir.Estimation(efficiency=shares)
+            ).time_s
+        )
 
     whole = seconds(compute=1.0)
     assert seconds(network=0.5) > whole
@@ -365,6 +374,6 @@ def test_shares_of_links_act_apart_and_only_where_something_goes_over_them() -> 
     alone = llmir.run(llmir.load("llama3.1-70b"), "fuse-attention,fuse,shard{tp=8}")
     for on, share in ((alone, "network"), (program, "pcie"), (llmir.load("llama3.1-8b"), "nvlink")):
         with pytest.raises(llmir.LlmirError, match=f"{share} cannot act, nothing of .* goes over it"):
-            llmir.analyze(on, "dgx-h100", efficiency={share: 0.5})
+            llmir.analyze(on, "dgx-h100", estimation=llmir.Estimation(efficiency={share: 0.5}))
     with pytest.raises(llmir.LlmirError, match="there is no 'infiniband'"):
-        llmir.analyze(program, "dgx-h100", efficiency={"infiniband": 0.5})
+        llmir.analyze(program, "dgx-h100", estimation=llmir.Estimation(efficiency={"infiniband": 0.5}))

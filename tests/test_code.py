@@ -20,6 +20,7 @@ from llmir.base.errors import InputError
 from llmir.ir.sizes.binding import Binding
 
 from .code_cases import cases, differences, plans
+from .flat import records
 
 SOME = 12  # programs; `python -m tests.code_cases` takes as many as it is told
 
@@ -45,14 +46,20 @@ def program() -> llmir.Program:
 
 
 def test_compiled_steps_are_those_of_reports(program: llmir.Program) -> None:
-    step = llmir.compile(program, "h100-sxm", engine="vllm")
+    step = llmir.compile(program, "h100-sxm", estimation=llmir.Estimation(engine="vllm"))
     for at in ((1, 1, 0), (8, 1, 1000), (8, 1, 1001), (3, 65, 0), (8, 1, 1000)):
         report = llmir.analyze(
-            program, "h100-sxm", engine="vllm", **dict(zip(("batch", "new", "context"), at, strict=True))
+            program,
+            "h100-sxm",
+            **records(
+                llmir.analyze, engine="vllm", **dict(zip(("batch", "new", "context"), at, strict=True))
+            ),
         )
         assert step(*at) == (report.time_s, report.peak_memory_bytes)
     batch, context = np.arange(1, 6)[:, None], np.array([[0, 7, 4096]])
-    report = llmir.analyze(program, "h100-sxm", engine="vllm", batch=batch, context=context)
+    report = llmir.analyze(
+        program, "h100-sxm", batch=batch, context=context, estimation=llmir.Estimation(engine="vllm")
+    )
     found = step(batch, 1, context)
     assert found.time_s == pytest.approx(report.time_s, rel=1e-12, abs=0)
     assert (found.peak_memory_bytes == report.peak_memory_bytes).all()
@@ -63,12 +70,12 @@ def test_rows_are_the_same_before_and_after_they_are_code(
     program: llmir.Program, monkeypatch: pytest.MonkeyPatch, new: int
 ) -> None:
     at: dict[str, Any] = {"batch": 3, "new": new, "context": 1000}
-    step = llmir.analyze(program, "h20", **at)
+    step = llmir.analyze(program, "h20", **records(llmir.analyze, **at))
     rows, error = repr(step.ops), step.error
     monkeypatch.setattr(module, "OFTEN", 0)
     asked: list[int] = []
     monkeypatch.setattr(type(step.plan), "figures", lambda *_: asked.append(1))
-    again = llmir.analyze(program, "h20", **at)
+    again = llmir.analyze(program, "h20", **records(llmir.analyze, **at))
     monkeypatch.undo()
     assert (repr(again.ops), again.error, asked) == (rows, error, [])
 
@@ -83,11 +90,11 @@ def test_many_points_of_several_lengths_are_code_too(
     grid = {"batch": np.arange(1, 21)[:, None], "new": 64, "context": np.arange(15)[None] * 99}
     staged = llmir.run(program, "stages{pp=2}")
     for at in (flat, grid):
-        known = llmir.analyze(staged, device, **at)
+        known = llmir.analyze(staged, device, **records(llmir.analyze, **at))
         expected, alone = known.time_s, known.overhead_s
         monkeypatch.setattr(evaluate, "MANY", 10)
         monkeypatch.setattr(OpGroup, "sums", counted := Counted(OpGroup.sums))
-        found = llmir.analyze(staged, device, **at)
+        found = llmir.analyze(staged, device, **records(llmir.analyze, **at))
         assert found.time_s == pytest.approx(expected, rel=1e-12, abs=0)
         assert found.overhead_s == pytest.approx(alone, rel=1e-11, abs=1e-15)
         assert counted.shapes <= {()}  # symbols alone, if those were not met before
@@ -133,13 +140,13 @@ def test_what_is_no_step_is_refused(program: llmir.Program) -> None:
             return lambda at: 1e-6
 
     with pytest.raises(InputError, match="cost: Flat"):
-        llmir.compile(program, "h100-sxm", cost=Flat())
+        llmir.compile(program, "h100-sxm", estimation=llmir.Estimation(cost=Flat()))
     with pytest.raises(InputError, match="printer"):
         step.text("cobol")
 
 
 def test_code_is_made_anew_in_another_process(program: llmir.Program) -> None:
-    step = llmir.compile(program, "h100-sxm", engine="sglang")
+    step = llmir.compile(program, "h100-sxm", estimation=llmir.Estimation(engine="sglang"))
     again = pickle.loads(pickle.dumps(step))
     assert again(4, 1, 100) == step(4, 1, 100)
     assert repr(again) == repr(step) == f"<StepCode {program.name} on H100-SXM>"

@@ -15,6 +15,7 @@ from llmir.base.errors import PassError, VerifyError
 from llmir.ir.core.program import Program
 from llmir.passes.quantize import Quantize
 
+from .flat import records
 from .strategies import LOGITS, configs, degrees
 from .test_interpret import ids, logits, same
 from .test_quantized_meaning import CONFIG, EXPERTS
@@ -147,7 +148,8 @@ def test_narrow_collectives_keep_what_they_must(
         assert llmir.run(program, "shard{sp=1}") == llmir.run(sharded, "shard{sp=1}")
     point = {"batch": 5, "new": 7, "context": 3}
     before, after, flat = (
-        llmir.analyze(p, "h100", **point) for p in (sharded, program, llmir.run(program, "unroll"))
+        llmir.analyze(p, "h100", **records(llmir.analyze, **point))
+        for p in (sharded, program, llmir.run(program, "unroll"))
     )
     assert after.matmul_flops_by_kind == before.matmul_flops_by_kind
     assert (after.comm_bytes, after.flops, after.peak_memory_bytes) == (

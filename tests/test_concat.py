@@ -6,6 +6,8 @@ import pytest
 
 import llmir
 
+from .flat import records
+
 
 @pytest.mark.parametrize("model", ["qwen3-0.6b", "gemma-2-2b"])
 def test_a_step_reads_and_writes_all_that_is_cached(model: str) -> None:
@@ -13,7 +15,7 @@ def test_a_step_reads_and_writes_all_that_is_cached(model: str) -> None:
     copied = llmir.run(program, "concat-caches")
     for batch, context in ((1, 7), (3, 100)):
         at = {"batch": batch, "context": context, "cost": "ideal"}
-        before, after = (llmir.analyze(p, "a100", **at) for p in (program, copied))
+        before, after = (llmir.analyze(p, "a100", **records(llmir.analyze, **at)) for p in (program, copied))
         held = before.kv_cache_bytes
         assert after.kv_cache_bytes == held
         new = sum(op.repeat * op.kv_cache_write_bytes for op in before.ops)

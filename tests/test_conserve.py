@@ -19,6 +19,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
 
 from .commands import Run, config, runner
+from .flat import records
 from .strategies import configs, degrees
 from .test_shard import BEFORE, wide
 
@@ -51,7 +52,7 @@ def test_all_ranks_are_one_device_and_what_is_named(
     point = {"batch": batch * dp, "new": new * ranks}  # sizes divide
     held = conservation(program, after, **point)
     assert held.problems == ()
-    one, each = (llmir.analyze(p, "h100", **point) for p in (program, after))
+    one, each = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (program, after))
     for what, figure in (
         ("weights", "weight_bytes"),
         ("kv_cache", "kv_cache_bytes"),
@@ -124,7 +125,7 @@ def test_stages_hold_a_tied_embedding_twice_and_nothing_else(
     [table] = [s for s in held.shares if s.name.endswith("embed.weight")]
     assert table.copies == dp * (2 if tied else 1)
     assert all(s.copies <= ranks for s in held.shares if s is not table)
-    one = llmir.analyze(program, "h100", **point)
+    one = llmir.analyze(program, "h100", **records(llmir.analyze, **point))
     assert held.totals["matmul_flops"].unsharded == one.matmul_flops
     for what, total in held.totals.items():
         assert total == flat.totals[what]

@@ -22,6 +22,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
 
 from .decoders import decoders, kinds
+from .flat import records
 from .strategies import ALL, PIPELINES, points
 from .test_interpret import ids, same, weight
 from .test_layers import cut
@@ -77,7 +78,7 @@ def test_a_folded_model_is_the_one_written_out_in_any_chunks(
     assert folded.parameters_by_kind == flat.parameters_by_kind
     assert folded.kv_cache_bytes_per_token == flat.kv_cache_bytes_per_token
     assert expected(folded) == expected(flat)
-    one, other = (llmir.analyze(p, "h100", **point) for p in (folded, flat))
+    one, other = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (folded, flat))
     assert close(figures(one), figures(other))
     assert one.matmul_flops_by_kind == other.matmul_flops_by_kind
     assert same(logits(folded, *pieces), logits(flat, sum(pieces)))
@@ -91,7 +92,7 @@ def test_unrolled_costs_what_rolled_costs(decoder: Decoder, pipeline: str, point
     assert len(flat.graphs) == len(flat.entries)
     assert flat.parameters_by_kind == rolled.parameters_by_kind
     assert flat.active_parameters == rolled.active_parameters
-    one, other = (llmir.analyze(p, "h100", **point) for p in (rolled, flat))
+    one, other = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (rolled, flat))
     assert close(figures(one), figures(other))
     assert one.matmul_flops_by_kind == other.matmul_flops_by_kind
     assert one.peak_at.split(".")[-1] == other.peak_at.split(".")[-1]
@@ -103,7 +104,7 @@ def test_live_memory_is_what_a_simulation_holds(
     decoder: Decoder, pipeline: str, point: dict[str, int]
 ) -> None:
     program = after(decoder.program("last"), pipeline)
-    report = llmir.analyze(program, "h100", phase="prefill", **point)
+    report = llmir.analyze(program, "h100", **records(llmir.analyze, phase="prefill", **point))
     flat = llmir.run(program, "unroll").replace(phases={})
     resident, transient = simulate(flat.graphs["main"], report.at)
     assert report.weight_bytes + report.kv_cache_bytes == resident

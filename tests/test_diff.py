@@ -18,6 +18,7 @@ from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.op import OPS, Op
 from llmir.ir.ops.sources import Source
 
+from .flat import records
 from .strategies import PIPELINES, configs, points
 
 STEP = {"batch": 2, "new": 64, "context": 16}
@@ -42,7 +43,9 @@ def passed(program: llmir.Program, pipeline: str) -> llmir.Program:
 
 
 def diff(a: llmir.Program, b: llmir.Program, **at: int) -> StepDiff:
-    found = llmir.diff(*(llmir.analyze(p, "h100-sxm", **(at or STEP), cost="ideal") for p in (a, b)))
+    found = llmir.diff(
+        *(llmir.analyze(p, "h100-sxm", **records(llmir.analyze, **at or STEP, cost="ideal")) for p in (a, b))
+    )
     assert isinstance(found, StepDiff)
     return found
 
@@ -231,7 +234,8 @@ def test_folding_equal_layers_loses_nothing(config: dict[str, object], before: s
 def test_another_device_changes_times_only() -> None:
     program = llmir.load("llama3.1-8b")
     old, new = (
-        llmir.analyze(program, hw, batch=1, new=1, context=9, cost="ideal") for hw in ("a100", "h100-sxm")
+        llmir.analyze(program, hw, batch=1, new=1, context=9, estimation=llmir.Estimation(cost="ideal"))
+        for hw in ("a100", "h100-sxm")
     )
     found = llmir.diff(old, new)
     assert isinstance(found, StepDiff)
@@ -287,7 +291,14 @@ def test_the_overhead_of_an_engine_is_one_more_change() -> None:
     model = llmir.load("qwen3-0.6b")  # so small that the host is longer than its kernels
     fused = llmir.run(model, llmir.DEFAULT_PIPELINE)
     old, new = (
-        llmir.analyze(p, "a100", batch=1, new=1, context=9, cost="calibrated", engine="hf-transformers")
+        llmir.analyze(
+            p,
+            "a100",
+            batch=1,
+            new=1,
+            context=9,
+            estimation=llmir.Estimation(cost="calibrated", engine="hf-transformers"),
+        )
         for p in (model, fused)
     )
     found = llmir.diff(old, new)

@@ -13,9 +13,11 @@ from llmir.backends.compare.diff import ClosedLoopDiff
 from llmir.base.errors import InputError
 
 from .commands import Run, runner
+from .flat import records
 
 ASKED: dict[str, Any] = {"prompt": 700, "generate": 40}
 ENGINES = "vllm@0.12", "sglang"
+FIRST = llmir.Estimation(engine=ENGINES[0])
 
 
 @pytest.fixture
@@ -32,9 +34,10 @@ def sides() -> list[llmir.Program]:
 @pytest.mark.parametrize("more", [{}, {"chunk": 256}, {"cached": 300}, {"chunk": 128, "cached": 1}])
 def test_each_side_is_its_workload(sides: list[llmir.Program], more: dict[str, int]) -> None:
     asked = {**ASKED, "batch": 4, **more}
-    found = llmir.diff(*sides, "h100", engine=ENGINES[0], engine_after=ENGINES[1], **asked)
+    found = llmir.diff(*sides, "h100", engine_after=ENGINES[1], **asked, estimation=FIRST)
     alone = [
-        llmir.workload(p, "h100", engine=engine, **asked) for p, engine in zip(sides, ENGINES, strict=True)
+        llmir.workload(p, "h100", **records(llmir.workload, engine=engine, **asked))
+        for p, engine in zip(sides, ENGINES, strict=True)
     ]
     for name in ("ttft_s", "tpot_s", "output_tokens_per_s", "max_batch"):
         assert tuple(found.total(name)) == tuple(getattr(job, name) for job in alone)
@@ -45,11 +48,13 @@ def test_each_server_is_its_loop_and_the_terms_add_up(
     sides: list[llmir.Program], more: dict[str, int]
 ) -> None:
     asked = {**ASKED, "concurrency": 24, **more}
-    found = llmir.diff(*sides, "h100", engine=ENGINES[0], engine_after=ENGINES[1], **asked)
+    found = llmir.diff(*sides, "h100", engine_after=ENGINES[1], **asked, estimation=FIRST)
     assert isinstance(found, ClosedLoopDiff)
     serving = found.to_dict()["serving"]
     for side, program, engine in zip(("before", "after"), sides, ENGINES, strict=True):
-        loop = llmir.workload(program, "h100", engine=engine, **asked).to_dict()["serving"]
+        loop = llmir.workload(program, "h100", **records(llmir.workload, engine=engine, **asked)).to_dict()[
+            "serving"
+        ]
         for name in ("ttft_s", "tpot_s", "output_tokens_per_s", "in_flight"):
             assert serving[name][side] == loop[name]
         assert sum(pair[side] for pair in serving["terms"].values()) == pytest.approx(loop["tpot_s"])

@@ -84,7 +84,10 @@ def test_tokens_are_sent_narrow(form: str) -> None:
     wide = llmir.run(fused, f"shard{{dp=8, ep=8}},dispatch{{by={form}}}")
     narrow = llmir.run(wide, "quantize{collectives=fp8}")
     of = [
-        {op.name: op.comm_bytes for op in llmir.analyze(p, "h200", batch=64, new=8, cost="ideal").ops}
+        {
+            op.name: op.comm_bytes
+            for op in llmir.analyze(p, "h200", batch=64, new=8, estimation=llmir.Estimation(cost="ideal")).ops
+        }
         for p in (wide, narrow)
     ]
     moved = [name for name, sent in of[0].items() if sent and "dispatch" in name and "_2" not in name]
@@ -183,7 +186,9 @@ def test_ranks_send_less_than_rows_and_than_gather(cost: str | None, new: int) -
     sums: dict[str, float] = {}
     for form in FORMS:
         program = llmir.run(fused, f"shard{{dp=32, ep=32}},dispatch{{by={form}}}")
-        step = llmir.analyze(program, "dgx-h100", batch=128, new=new, context=64, cost=cost)
+        step = llmir.analyze(
+            program, "dgx-h100", batch=128, new=new, context=64, estimation=llmir.Estimation(cost=cost)
+        )
         moved = [op for op in step.ops if op.comm_bytes and op.block == "routed_experts"]
         sums[form] = sum(op.comm_bytes for op in moved)
         assert step.time_s >= sum(op.time_s for op in moved) > 0

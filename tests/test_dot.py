@@ -33,6 +33,8 @@ from llmir.ir.core.program import Program
 from llmir.ir.ops.sources import Source
 from llmir.ir.tools.build import Builder
 
+from .flat import records
+
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz's dot is not installed")
 
 FONT_SETS = {
@@ -140,7 +142,11 @@ def ops(path: Path) -> list[Shape]:
 @lru_cache(maxsize=8)
 def job(model: str, pipeline: str = llmir.DEFAULT_PIPELINE, **changes: int) -> Workload:
     program = llmir.run(llmir.load(model), pipeline)
-    return llmir.workload(program, "h100-sxm", **{"batch": 4, "prompt": 512, "generate": 8, **changes})
+    return llmir.workload(
+        program,
+        "h100-sxm",
+        **records(llmir.workload, **{"batch": 4, "prompt": 512, "generate": 8, **changes}),
+    )
 
 
 def program_of(name: str, op: str = "y", layers: int = 1) -> Program:

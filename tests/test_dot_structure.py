@@ -23,6 +23,7 @@ from llmir.cli.main import cli
 from llmir.ir.core.program import Program
 from llmir.ir.tools.build import Builder
 
+from .flat import records
 from .test_dot import SVG, job, needs_dot
 
 FUSED = llmir.DEFAULT_PIPELINE
@@ -97,7 +98,9 @@ def area(node: dict[str, str]) -> Area:
 def step(case: str, **sizes: int) -> Any:
     model, pipeline = CASES[case]
     program = llmir.run(llmir.load(model), pipeline)
-    return llmir.analyze(program, "h200", **{"batch": 8, "new": 1, "context": 2048, **sizes})
+    return llmir.analyze(
+        program, "h200", **records(llmir.analyze, **{"batch": 8, "new": 1, "context": 2048, **sizes})
+    )
 
 
 @needs_dot

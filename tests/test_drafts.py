@@ -18,6 +18,7 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 
 from .commands import Run, runner
+from .flat import records
 from .newest_cases import CASES as NEWEST
 from .transformers_cases import CASES
 
@@ -154,8 +155,8 @@ def test_glm_with_its_draft_has_the_released_total(name: str, total: int) -> Non
 def test_a_draft_is_memory_of_all_steps_and_a_step_of_its_own() -> None:
     how = {"batch": 8, "new": 1, "context": 4096}
     alone, both = (llmir.run(llmir.load("DeepSeek-V3", draft=draft), DEFAULT) for draft in (False, True))
-    one, two = (llmir.analyze(program, "b200", **how) for program in (alone, both))
-    step = llmir.analyze(both, "b200", **how, phase="draft")
+    one, two = (llmir.analyze(program, "b200", **records(llmir.analyze, **how)) for program in (alone, both))
+    step = llmir.analyze(both, "b200", **records(llmir.analyze, **how, phase="draft"))
     assert two.time_s == one.time_s and two.flops == one.flops
     assert step.weight_bytes == two.weight_bytes > one.weight_bytes + 11.5e9
     assert two.kv_cache_bytes == step.kv_cache_bytes == one.kv_cache_bytes * 62 // 61

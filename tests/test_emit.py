@@ -25,6 +25,7 @@ from llmir.base.errors import InputError
 from . import emit_cases
 from .code_cases import STEPS, cases
 from .commands import Run, runner
+from .flat import records
 
 SOME = 8  # programs; `python -m tests.emit_cases` takes as many as it is told
 node = pytest.mark.skipif(not emit_cases.available(), reason="needs node")
@@ -50,12 +51,14 @@ def test_what_verifies_drafts_decodes_in_javascript_too() -> None:
     model = llmir.run(llmir.load("deepseek-v3"), llmir.pipeline_of("vllm"))
     assert model.splits
     points = [(4, 3, 1000), (4, 3, 0), (4, 1, 10), (2, 500, 0)]
-    source = llmir.emit(model, "h100-sxm", cost="ideal")
+    source = llmir.emit(model, "h100-sxm", estimation=llmir.Estimation(cost="ideal"))
     assert emit_cases.off(source, model, points, hw="h100-sxm", cost="ideal") == (0, 0)
 
 
 def test_python_is_what_reports_are(program: llmir.Program, tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(llmir.emit(program, "h100-sxm", to="py", engine="vllm"))
+    (tmp_path / "model.py").write_text(
+        llmir.emit(program, "h100-sxm", to="py", estimation=llmir.Estimation(engine="vllm"))
+    )
     ask = "import json, model; print(json.dumps([[model.price(*at), model.ops(*at)] for at in %r]))"
     points = [(1, 1, 0), (8, 1, 1000), (3, 65, 0), (2, 1000, 4095)]
     done = subprocess.run(
@@ -63,7 +66,7 @@ def test_python_is_what_reports_are(program: llmir.Program, tmp_path: Path) -> N
     )
     for (batch, new, context), (step, ops) in zip(points, json.loads(done.stdout), strict=True):
         at = {"batch": batch, "new": new, "context": context}
-        report = llmir.analyze(program, "h100-sxm", engine="vllm", **at)
+        report = llmir.analyze(program, "h100-sxm", **records(llmir.analyze, engine="vllm", **at))
         assert step["time_s"] == pytest.approx(report.time_s, rel=1e-12, abs=0)
         assert [step[name] for name in STEP[2:]] == [getattr(report, name) for name in STEP[2:]]
         for own, row in zip(ops, (row for row in report.ops if row.kind != "overhead"), strict=True):
@@ -144,7 +147,7 @@ def test_what_cannot_be_emitted_is_refused(program: llmir.Program) -> None:
     with pytest.raises(InputError, match="to: expected js or py"):
         llmir.emit(program, "h100-sxm", to="c")
     with pytest.raises(InputError, match="Flat is a model of numbers"):
-        llmir.emit(program, "h100-sxm", cost=Flat())
+        llmir.emit(program, "h100-sxm", estimation=llmir.Estimation(cost=Flat()))
 
 
 @pytest.fixture

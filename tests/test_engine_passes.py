@@ -18,6 +18,7 @@ from llmir.hw.engine_sections import passes
 from llmir.ir.tools.pipeline import label, parse_pipeline
 
 from .commands import Run, runner
+from .flat import records
 
 
 @pytest.fixture
@@ -93,7 +94,10 @@ def test_no_fusion_costs_time(model: str, device: str, how: str) -> None:
     for engine in sorted(names):
         for batch, new, context in STEPS:
             at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "engine": engine}
-            times = {id(p): np.asarray(llmir.analyze(p, found, **at).time_s) for p in programs}
+            times = {
+                id(p): np.asarray(llmir.analyze(p, found, **records(llmir.analyze, **at)).time_s)
+                for p in programs
+            }
             for before, after in pairs:
                 assert (times[id(after)] <= times[id(before)] * 1.01).all(), (engine, new)
 
@@ -109,7 +113,11 @@ def test_an_engine_s_file_is_what_it_says_now(tmp_path: Path) -> None:
     times = []
     for step_us in (100, 5000):
         path.write_text(f"extend: vllm\nhost: {{step_us: {step_us}}}\n", "utf-8")
-        times.append(llmir.analyze(model, "h100-sxm", batch=1, new=1, context=99, engine=str(path)).time_s)
+        times.append(
+            llmir.analyze(
+                model, "h100-sxm", batch=1, new=1, context=99, estimation=llmir.Estimation(engine=str(path))
+            ).time_s
+        )
     assert times[1] - times[0] == pytest.approx(4.9e-3)
 
 

@@ -22,6 +22,7 @@ from llmir.hw.engine_sections import CudaGraphs, GraphSizes
 from llmir.hw.engine_sections import graphs as section
 
 from .commands import Run, runner
+from .flat import records
 
 
 @pytest.fixture
@@ -65,13 +66,18 @@ def test_a_version_is_its_range_or_the_nearest(asked: str, found: str, run: Run)
     head = " ".join(run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", asked).out.split())
     assert f"kernels, host of {found}; ideal" in head
     program = llmir.load("qwen3-0.6b")
-    job = llmir.workload(program, "h100", prompt=8, generate=2, engine=asked).to_dict()
+    job = llmir.workload(
+        program, "h100", prompt=8, generate=2, estimation=llmir.Estimation(engine=asked)
+    ).to_dict()
     name, _, span = found.partition(",")[0].partition(" ")
     assert (job["engine"], job["engine_version"]) == (name, span)
 
 
 def test_kernels_are_those_of_the_name(run: Run) -> None:
-    steps = [llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=e) for e in ("sglang", "sglang@0.5.6")]
+    steps = [
+        llmir.analyze(llmir.load("qwen3-0.6b"), "h100", estimation=llmir.Estimation(engine=e))
+        for e in ("sglang", "sglang@0.5.6")
+    ]
     assert steps[0].time_s == steps[1].time_s
     triton = run("analyze", "qwen3-0.6b", "--hw", "h100", "--engine", "sglang-triton@0.5").out
     assert "calibrated, sglang-triton kernels, host of sglang 0.5–0.5.16;" in " ".join(triton.split())
@@ -90,7 +96,7 @@ def test_kernels_are_those_of_the_name(run: Run) -> None:
 )
 def test_what_is_no_version(asked: str, says: str) -> None:
     with pytest.raises(HardwareError, match=re.escape(says)):
-        llmir.analyze(llmir.load("qwen3-0.6b"), "h100", engine=asked)
+        llmir.analyze(llmir.load("qwen3-0.6b"), "h100", estimation=llmir.Estimation(engine=asked))
 
 
 @dataclass(frozen=True)
@@ -176,7 +182,8 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
         program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp={tp}}}")
         at = {"batch": 4, "context": 100}
         one, some = (
-            llmir.analyze(program, "h100", **at, engine=str(tmp_path / f"{n}.yaml")) for n in (1, 10)
+            llmir.analyze(program, "h100", **records(llmir.analyze, **at, engine=str(tmp_path / f"{n}.yaml")))
+            for n in (1, 10)
         )
         calls = sum(op.repeat for op in some.ops if op.comm_bytes)
         each = 10e-6 * (draws[:, :tp].max(axis=1) - draws[:, :tp].mean(axis=1)).mean()
@@ -185,7 +192,7 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
     shown = llmir.explain(some, "engine_overhead").to_dict()
     assert "each is 10 µs late" in str(shown)
     staged = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},stages{{pp=2}}")
-    sent = llmir.analyze(staged, "h100", **at, engine=str(tmp_path / "10.yaml"))
+    sent = llmir.analyze(staged, "h100", **records(llmir.analyze, **at, engine=str(tmp_path / "10.yaml")))
     assert any(op.comm_bytes for op in sent.ops)
     assert sent.overhead["skew_s"] == 0  # a send waits for nobody
 
@@ -230,9 +237,18 @@ def test_sglang_captures_by_memory_and_ranks(version: str, device: str, tp: int,
 ])  # fmt: skip
 def test_what_is_in_no_graph_hides_no_launch(engine: str, batch: int, new: int, captured: bool) -> None:
     model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
-    step = llmir.analyze(model, "h100", batch=batch, new=new, context=64, engine=engine)
+    step = llmir.analyze(
+        model, "h100", batch=batch, new=new, context=64, estimation=llmir.Estimation(engine=engine)
+    )
     assert (step.overhead["hidden_s"] < 0) == captured
-    grid = llmir.analyze(model, "h100", batch=np.array([batch, 1]), new=new, context=64, engine=engine)
+    grid = llmir.analyze(
+        model,
+        "h100",
+        batch=np.array([batch, 1]),
+        new=new,
+        context=64,
+        estimation=llmir.Estimation(engine=engine),
+    )
     assert np.asarray(grid.time_s)[0] == pytest.approx(step.time_s)
 
 
@@ -244,16 +260,25 @@ def test_a_decode_step_runs_at_the_size_that_was_captured() -> None:
     at: dict[str, Any] = {"new": 1, "context": 64, "engine": "vllm"}
     for dp in (1, 4):
         some, full = (
-            llmir.analyze(llmir.run(model, f"shard{{dp={dp}}}"), "h100", batch=dp * n, **at) for n in (33, 40)
+            llmir.analyze(
+                llmir.run(model, f"shard{{dp={dp}}}"), "h100", **records(llmir.analyze, batch=dp * n, **at)
+            )
+            for n in (33, 40)
         )
         for a, b in zip(some.work, full.work, strict=True):
             own = a.kind == "attention" or a.name in ("last_token", "lm_head")
             assert (a.time_s == b.time_s) != own
         assert some.flops * 40 == pytest.approx(full.flops * 33, rel=0.01)
         assert sum(op.repeat * op.time_s for op in some.ops) == pytest.approx(some.time_s)
-        grid = llmir.analyze(model, "h100", batch=np.array([33, 600]), **at) if dp == 1 else None
+        grid = (
+            llmir.analyze(model, "h100", **records(llmir.analyze, batch=np.array([33, 600]), **at))
+            if dp == 1
+            else None
+        )
         assert grid is None or np.asarray(grid.time_s)[0] == pytest.approx(some.time_s)
-    prompts = [llmir.analyze(model, "h100", batch=n, **at | {"new": 9}) for n in (33, 40)]
+    prompts = [
+        llmir.analyze(model, "h100", **records(llmir.analyze, batch=n, **at | {"new": 9})) for n in (33, 40)
+    ]
     assert prompts[0].time_s < prompts[1].time_s
 
 
@@ -267,7 +292,9 @@ def test_a_chunk_beside_decodes_is_no_decode_step() -> None:
     model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     beside = [{"batch": 1, "new": 20, "context": 0}]
     for engine, captured in (("vllm", True), ("trtllm", False)):
-        step = llmir.analyze(model, "h100", batch=4, context=64, engine=engine, beside=beside)
+        step = llmir.analyze(
+            model, "h100", batch=4, context=64, beside=beside, estimation=llmir.Estimation(engine=engine)
+        )
         assert (step.overhead["hidden_s"] < 0) == captured
 
 
@@ -276,5 +303,7 @@ def test_a_scheduler_counts_the_sequences_of_its_own_rank() -> None:
     host = {}
     for dp in (1, 4):
         program = llmir.run(model, [llmir.DEFAULT_PIPELINE, f"shard{{tp=2,dp={dp}}}"])
-        host[dp] = llmir.analyze(program, "h100", batch=64 * dp, context=64, engine="vllm").overhead["host_s"]
+        host[dp] = llmir.analyze(
+            program, "h100", batch=64 * dp, context=64, estimation=llmir.Estimation(engine="vllm")
+        ).overhead["host_s"]
     assert host[1] == pytest.approx(host[4])

@@ -16,6 +16,8 @@ from llmir.cli.main import cli
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import parse
 
+from .flat import records
+
 
 @pytest.fixture(autouse=True)
 def _one_line_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +37,10 @@ CASES = (
 def steps(model: str, pipeline: str, cost: str | None = None) -> list[Report]:
     program = llmir.run(llmir.load(model), pipeline)
     points = ({"new": 100, "context": 0}, {"new": 1, "context": 99})
-    return [llmir.analyze(program, "h100-sxm", batch=3, **at, cost=cost) for at in points]
+    return [
+        llmir.analyze(program, "h100-sxm", **records(llmir.analyze, batch=3, **at, cost=cost))
+        for at in points
+    ]
 
 
 def explanations(model: str, pipeline: str, cost: str | None = None) -> list[tuple[Report, Any, Explanation]]:
@@ -194,7 +199,7 @@ def test_a_collective_says_what_it_sends_and_how(
     device: str, batch: int, way: str, sent: Fraction, hops: int
 ) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention,fuse,shard{tp=8}")
-    report = llmir.analyze(program, device, batch=batch, new=16, cost="ideal")
+    report = llmir.analyze(program, device, batch=batch, new=16, estimation=llmir.Estimation(cost="ideal"))
     found = explain(report, "all_reduce_o_proj")
     payload = batch * 16 * 4096 * 2
     assert [a.value for a in found.sends] == [2 * 7 * payload // 8, sent * payload]
@@ -232,6 +237,8 @@ def test_a_collective_across_nodes_says_both_its_links(capsys: pytest.CaptureFix
 )
 def test_attention_says_which_of_its_kernels_holds(phase: dict[str, int], family: str) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
-    found = explain(llmir.analyze(program, "h100", batch=2, **phase), "flash_attention")
+    found = explain(
+        llmir.analyze(program, "h100", **records(llmir.analyze, batch=2, **phase)), "flash_attention"
+    )
     assert found.kernel and found.kernel.family == f"attention_{family}"
     assert found.error == found.kernel.error or family == "prefill"

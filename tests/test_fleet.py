@@ -26,6 +26,8 @@ from tests.naive_world import World
 from tests.serving_cases import ROOM, Case, Toy, alike, cases, in_use, journeys, left, load, plain, requests
 from tests.test_simulation import MODEL
 
+from .flat import records
+
 
 def served(
     replicas: int, router: str, load: Load, capacity: Capacity, fills: Policy
@@ -134,7 +136,11 @@ def test_a_replica_that_is_far_ahead_gets_no_more() -> None:
 def test_the_whole_is_made_of_its_replicas() -> None:
     asked: dict[str, Any] = {"prompt": "uniform:10,900", "generate": "uniform:1,90", "requests": 120}
     found = llmir.simulate(
-        MODEL, "h100-sxm", rate=60, **asked, replicas=3, router="least-loaded", warm_up=10, max_ttft_s=0.03
+        MODEL,
+        "h100-sxm",
+        **records(
+            llmir.simulate, rate=60, **asked, replicas=3, router="least-loaded", warm_up=10, max_ttft_s=0.03
+        ),
     )
     assert isinstance(found, ReplicaSimulation)
     assert found.router == "least-loaded"
@@ -149,13 +155,16 @@ def test_the_whole_is_made_of_its_replicas() -> None:
     assert counts.sum() == (found.load.generate - 1).sum()
     assert seconds @ counts == pytest.approx((found.end_s - found.first_s).sum(), rel=1e-9, abs=0)
     assert found.goodput_share == pytest.approx(float((found.ttft_s[10:] <= 0.03).mean()))
-    single = llmir.simulate(MODEL, "h100-sxm", rate=20, **asked)
+    single = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, rate=20, **asked))
     assert found.largest_rate == pytest.approx(3 * single.largest_rate, rel=1e-12, abs=0)
 
 
 def test_users_are_answered_by_any_replica() -> None:
     found = llmir.simulate(
-        MODEL, "h100-sxm", closed=7, prompt=400, generate="uniform:5,60", requests=60, replicas=3
+        MODEL,
+        "h100-sxm",
+        llmir.Traffic(closed=7, prompt=400, generate="uniform:5,60", requests=60),
+        servers=llmir.Servers(replicas=3),
     )
     changes = sorted([(t, 1) for t in found.arrival_s] + [(t, -1) for t in found.end_s])
     assert np.max(np.cumsum([by for _, by in changes])) == 7
@@ -179,7 +188,7 @@ def test_users_are_answered_by_any_replica() -> None:
 )
 def test_what_no_router_can_do_is_refused(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError) as error:
-        llmir.simulate(MODEL, "h100-sxm", rate=1, **asked)
+        llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, rate=1, **asked))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -193,12 +202,8 @@ def test_the_command_says_what_the_api_says(tmp_path: Any) -> None:
     found = llmir.simulate(
         MODEL,
         "h100-sxm",
-        rate=9,
-        requests=60,
-        prompt="uniform:1,500",
-        generate=40,
-        replicas=3,
-        router="least-loaded",
+        llmir.Traffic(rate=9, requests=60, prompt="uniform:1,500", generate=40),
+        servers=llmir.Servers(replicas=3, router="least-loaded"),
     )
     assert json.loads(printed.stdout[: printed.stdout.rindex("}") + 1]) == json.loads(
         json.dumps(found.to_dict())

@@ -11,6 +11,8 @@ from llmir.backends.step.report import Report
 from llmir.base.errors import PassError
 from llmir.hw import library
 
+from .flat import records
+
 FUSED = "rotate,fuse-attention,fuse,shard{tp=2}"
 
 
@@ -36,7 +38,9 @@ def test_what_ranks_compute_stays(model: str, how: str, first: str) -> None:
 
 
 def step(program: llmir.Program, device: str, batch: int, new: int, **how: Any) -> Report:
-    return llmir.analyze(program, device, batch=batch, new=new, context=0 if new > 1 else 1000, **how)
+    return llmir.analyze(
+        program, device, **records(llmir.analyze, batch=batch, new=new, context=0 if new > 1 else 1000, **how)
+    )
 
 
 @pytest.mark.parametrize("tp", [2, 4, 8, 16])

@@ -15,6 +15,7 @@ from llmir.base.errors import UnsupportedError
 from llmir.frontends.models.presets import find
 
 from . import torch_scans
+from .flat import records
 
 DATA = Path(__file__).parent / "data"
 ORACLE = json.loads((DATA / "oracle.json").read_text("utf-8"))
@@ -61,7 +62,7 @@ def _equals_torch(program: llmir.Program, config: dict[str, Any], truth: dict[st
         batch, tokens = map(int, re.findall(r"\d+", point))
         step = {"new": tokens, "context": 0} if "_s" in point else {"new": 1, "context": tokens}
         step = {"new": 1, "context": 0} if "_latent" in point else step
-        report = llmir.analyze(program, "cpu", batch=batch, **step)
+        report = llmir.analyze(program, "cpu", **records(llmir.analyze, batch=batch, **step))
         scans = torch_scans.matmul_flops(program, config, batch, **step)
         found = Counter[str]()
         for kind, flops in (*report.matmul_flops_by_kind.items(), *scans.items()):

@@ -100,7 +100,9 @@ def test_eager_steps_take_the_longer_of_launches_and_kernels() -> None:
     """One token waits for the launches, a prompt for its kernels."""
     program = llmir.run(llmir.load("llama-2-7b"), llmir.pipeline_of("hf-transformers"))
     for new, launching in ((1, True), (1024, False)):
-        step = llmir.analyze(program, "a100", batch=1, new=new, engine="hf-transformers")
+        step = llmir.analyze(
+            program, "a100", batch=1, new=new, estimation=llmir.Estimation(engine="hf-transformers")
+        )
         assert (step.overhead["launching_s"] > 0) is launching, new
 
 

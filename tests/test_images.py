@@ -15,6 +15,7 @@ from llmir.frontends.checkpoints.weights import expected
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
 
+from .flat import records
 from .image_cases import DIT, FILE, IMAGE, LABELS, LLAVA, NEXT, PROMPT, SIDE, TILE, TIMESTEPS, cut, pixels
 from .test_transformers import Checkpoint
 from .transformers_cases import parameter
@@ -116,8 +117,8 @@ def test_the_time_to_the_first_token_has_encode_in_it() -> None:
     program = llmir.run(llmir.load("llava-onevision-qwen2-0.5b"), llmir.DEFAULT_PIPELINE)
     with_images = llmir.run(program, "place-images{tokens=1485}")  # of a square: whole, and as one tile
     asked: dict[str, Any] = {"batch": 4, "generate": 16}
-    text = llmir.workload(program, "a100", prompt=64 + 1485, chunk="all", **asked)
-    both = llmir.workload(with_images, "a100", prompt=64, **asked)
+    text = llmir.workload(program, "a100", **records(llmir.workload, prompt=64 + 1485, chunk="all", **asked))
+    both = llmir.workload(with_images, "a100", **records(llmir.workload, prompt=64, **asked))
     assert both.encode is not None and (both.images, both.encode.batch) == (2, 8)
     assert both.ttft_s == float(both.encode.time_s) + float(both.prefill.time_s)
     assert text.encode is None and both.tpot_s == text.tpot_s
@@ -129,7 +130,7 @@ def test_the_time_to_the_first_token_has_encode_in_it() -> None:
     layer = 2 * (4 * 1152**2 + 2 * 1152 * 4304) + 4 * 729 * 1152
     image = 729 * (26 * layer + 2 * 3 * 14 * 14 * 1152 + 2 * (1152 * 896 + 896**2))
     assert both.encode.matmul_flops == 8 * image
-    by_chunks = llmir.workload(program, "a100", prompt=64 + 1485, **asked)
+    by_chunks = llmir.workload(program, "a100", **records(llmir.workload, prompt=64 + 1485, **asked))
     assert both.max_batch <= by_chunks.max_batch
 
 
@@ -156,10 +157,10 @@ def test_what_has_no_images_or_no_tokens_says_so() -> None:
         llmir.analyze(text, "a100", phase="encode")
     for wrong in ({"new": 5}, {"context": 1}, {"phase": "decode"}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))}: DiT-XL-2-256 reads 256 patches"):
-            llmir.analyze(dit, "a100", **wrong)  # type: ignore[arg-type]
+            llmir.analyze(dit, "a100", **records(llmir.analyze, **wrong))  # type: ignore[arg-type]
     for name in ("prompt", "generate"):
         with pytest.raises(InputError, match=f"{name}: DiT-XL-2-256 reads 256 patches of each image"):
-            llmir.workload(dit, "a100", **{name: 5})  # type: ignore[arg-type]
+            llmir.workload(dit, "a100", **records(llmir.workload, **{name: 5}))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="logits: DiTTransformer2DModel has none"):
         llmir.load("DiT-XL/2", logits="all")
 

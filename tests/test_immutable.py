@@ -80,13 +80,25 @@ def roots(folder: Path) -> Iterator[object]:
     point = llmir.analyze(built, "dgx-h100", batch=2, new=3, context=4)
     yield from (point, point.peak)
     yield llmir.analyze(plain, "h100-sxm", batch=[1, 2], new=3, beside=[{"batch": [[1], [2]], "new": 5}])
-    yield llmir.analyze(plain, "h100-sxm", new=[1, 2], efficiency={"memory": 0.5})
+    yield llmir.analyze(
+        plain, "h100-sxm", new=[1, 2], estimation=llmir.Estimation(efficiency={"memory": 0.5})
+    )
     before, after = (llmir.workload(p, "h100-sxm", generate=3) for p in (llmir.load("llama3.1-8b"), plain))
     yield from (before, llmir.diff(before, after), llmir.diff(point, point))
-    yield llmir.replicate(plain, "h100-sxm", 2, closed=2, requests=3, prompt=9, generate=4)
-    yield llmir.simulate(plain, "h100-sxm", closed=2, requests=3, prompt=9, generate=4)
-    yield llmir.simulate(plain, "h100-sxm", closed=4, requests=6, prompt=9, generate=4, replicas=2)
-    yield llmir.simulate(plain, "h100-sxm", closed=4, requests=6, prompt=9, generate=4, link="nvlink")
+    yield llmir.replicate(plain, "h100-sxm", llmir.Traffic(closed=2, requests=3, prompt=9, generate=4), 2)
+    yield llmir.simulate(plain, "h100-sxm", llmir.Traffic(closed=2, requests=3, prompt=9, generate=4))
+    yield llmir.simulate(
+        plain,
+        "h100-sxm",
+        llmir.Traffic(closed=4, requests=6, prompt=9, generate=4),
+        servers=llmir.Servers(replicas=2),
+    )
+    yield llmir.simulate(
+        plain,
+        "h100-sxm",
+        llmir.Traffic(closed=4, requests=6, prompt=9, generate=4),
+        servers=llmir.Servers(link="nvlink"),
+    )
     yield explain(llmir.analyze(plain, "h100-sxm", batch=4), "lm_head")
     yield conservation(plain, llmir.run(plain, "shard{tp=2}"), batch=2, new=1, context=3)
     yield llmir.validate(table(folder))
@@ -235,10 +247,18 @@ def test_what_prices_depend_on_keys_their_caches() -> None:
     engines = {**measured.engines, "vllm": {**measured.engines["vllm"], "gemm_bf16": late}}
     slow_to_start = replace(h100, own_calibration=replace(measured, engines=engines))
     for cost, other in (("ideal", slower), ("calibrated", slow_to_start)):
-        before, after = (llmir.analyze(model, d, batch=64, cost=cost).ops_s for d in (h100, other))
+        before, after = (
+            llmir.analyze(model, d, batch=64, estimation=llmir.Estimation(cost=cost)).ops_s
+            for d in (h100, other)
+        )
         assert after > before
-        assert llmir.analyze(model, replace(other, name=h100.name), batch=64, cost=cost).ops_s == after
-        assert llmir.analyze(model, h100, batch=64, cost=cost).ops_s == before
+        assert (
+            llmir.analyze(
+                model, replace(other, name=h100.name), batch=64, estimation=llmir.Estimation(cost=cost)
+            ).ops_s
+            == after
+        )
+        assert llmir.analyze(model, h100, batch=64, estimation=llmir.Estimation(cost=cost)).ops_s == before
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])

@@ -7,6 +7,8 @@ import pytest
 import llmir
 from llmir.backends.step.report import Report
 
+from .flat import records
+
 GiB = 2**30
 # Tokens and seconds of generating; then bytes of a rank's cache of 512 tokens, and GiB/s and ms of moving it.
 RTX_3090, A100 = 432 / 9.19, 432 / 11.56
@@ -21,7 +23,11 @@ MOVED = (
 
 def token(device: str, **how: str) -> Report:
     program = llmir.run(llmir.load("llama-2-7b"), llmir.pipeline_of("hf-transformers"))
-    return llmir.analyze(program, device, batch=1, new=1, context=256, engine="hf-transformers", **how)
+    return llmir.analyze(
+        program,
+        device,
+        **records(llmir.analyze, batch=1, new=1, context=256, engine="hf-transformers", **how),
+    )
 
 
 def test_kernels_alone_decode_as_fast_as_the_rtx_3090_did() -> None:

@@ -89,10 +89,15 @@ def test_a_share_is_taken_if_it_acts_and_refused_if_not(link: str) -> None:
     for name in ("compute", "memory", *device.links, "network", "launch"):
         share = 0.5 if name != "launch" else 1e-3
         if channel(model(device, efficiency={name: share}), link).seconds(1e9) != whole:
-            assert llmir.kv(LLAMA, "dgx-a100", link=link, efficiency={name: share}).time_s > 0
+            assert (
+                llmir.kv(
+                    LLAMA, "dgx-a100", link=link, estimation=llmir.Estimation(efficiency={name: share})
+                ).time_s
+                > 0
+            )
         else:
             with pytest.raises(InputError, match=f"efficiency: {name} cannot act, caches go over "):
-                llmir.kv(LLAMA, "dgx-a100", link=link, efficiency={name: share})
+                llmir.kv(LLAMA, "dgx-a100", link=link, estimation=llmir.Estimation(efficiency={name: share}))
 
 
 def test_a_model_without_caches_has_none_to_move() -> None:

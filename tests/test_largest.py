@@ -19,6 +19,7 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
 from .commands import TINY, Run, runner
+from .flat import records
 
 ENGINES = ("vllm", "sglang", "trtllm")
 LLAMA = {engine: llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of(engine)) for engine in ENGINES}
@@ -46,7 +47,7 @@ def small(tmp_path: Path) -> Path:
 
 def meets(program: Program, hw: Any, engine: str, limits: dict[str, float], **asked: int) -> bool:
     """Whether a batch fits and comes within limits, as `workload` says, and the engine runs so many."""
-    job = llmir.workload(program, hw, engine=engine, **asked)
+    job = llmir.workload(program, hw, **records(llmir.workload, engine=engine, **asked))
     late = any(getattr(job, name) > limit for name, limit in limits.items())
     assert job.pool is not None
     return job.fits and not late and job.batch <= job.pool.sequences * program.parallelism.dp
@@ -54,7 +55,7 @@ def meets(program: Program, hw: Any, engine: str, limits: dict[str, float], **as
 
 def users(program: Program, hw: Any, engine: str, limits: dict[str, float], n: int, **asked: int) -> bool:
     """Whether so many users are all in flight and get their tokens within limits."""
-    loop = llmir.workload(program, hw, engine=engine, concurrency=n, **asked).loop  # type: ignore[attr-defined]
+    loop = llmir.workload(program, hw, **records(llmir.workload, engine=engine, concurrency=n, **asked)).loop  # type: ignore[attr-defined]
     late = any(getattr(loop, name) > limit for name, limit in limits.items())
     return n <= loop.max_in_flight and not late
 
@@ -78,7 +79,11 @@ def test_answers_meet_and_one_more_does_not(
 ) -> None:
     engine, program = model
     asked = {"prompt": prompt, "generate": generate}
-    found = llmir.largest(program, "h100-sxm", engine=engine, **asked, max_ttft=ttft_s, max_tpot=tpot_s)
+    found = llmir.largest(
+        program,
+        "h100-sxm",
+        **records(llmir.largest, engine=engine, **asked, max_ttft=ttft_s, max_tpot=tpot_s),
+    )
     limits = {"ttft_s": ttft_s, "tpot_s": tpot_s}
     of = program, "h100-sxm", engine, limits
     boundary(found.batch, lambda n: meets(*of, batch=n, **asked))
@@ -123,9 +128,12 @@ def test_memory_alone_is_the_largest_batch_of_analyze(small: Path) -> None:
 
 def test_limits_say_figures_of_workloads() -> None:
     asked = {"prompt": 700, "generate": 20}
-    found = llmir.largest(LLAMA["vllm"], "h100-sxm", **asked, max_tpot=0.012)
+    found = llmir.largest(LLAMA["vllm"], "h100-sxm", **records(llmir.largest, **asked, max_tpot=0.012))
     here, more = (
-        llmir.workload(LLAMA["vllm"], "h100-sxm", batch=found.batch.most + i, **asked) for i in (0, 1)
+        llmir.workload(
+            LLAMA["vllm"], "h100-sxm", **records(llmir.workload, batch=found.batch.most + i, **asked)
+        )
+        for i in (0, 1)
     )
     limits = {limit.name: limit for limit in found.batch.limits}
     for name in ("ttft", "tpot"):
@@ -139,7 +147,7 @@ def test_limits_say_figures_of_workloads() -> None:
 
 
 def test_stated_limits_of_the_engine_bind() -> None:
-    found = llmir.largest(LLAMA["vllm"], "h100-sxm", max_model_len=4000, max_num_seqs=16)
+    found = llmir.largest(LLAMA["vllm"], "h100-sxm", memory=llmir.Memory(max_model_len=4000, max_num_seqs=16))
     assert (found.batch.most, found.context.most, found.requests.most) == (16, 4000, 16)
     names = [answer.binding.name for answer in found.answers.values() if answer.binding]
     assert names == ["max_num_seqs", "max_model_len", "max_num_seqs"]

@@ -15,6 +15,7 @@ from llmir.base.errors import InputError, PassError, VerifyError
 from llmir.frontends.checkpoints.weights import expected
 from llmir.ir.core.program import Program
 
+from .flat import records
 from .test_golden import CONFIGS, ORACLE
 
 DEFAULT = llmir.DEFAULT_PIPELINE
@@ -101,7 +102,9 @@ def test_staged_in_both_phases(config: dict[str, Any], stages: str) -> None:
 
 def _decode(pipeline: str, model: str = "DeepSeek-V3") -> llmir.Report:
     program = llmir.run(llmir.load(_wide(CONFIGS[model])), pipeline)
-    return llmir.analyze(program, "h100-sxm", batch=1, new=1, context=32768, cost="ideal")
+    return llmir.analyze(
+        program, "h100-sxm", batch=1, new=1, context=32768, estimation=llmir.Estimation(cost="ideal")
+    )
 
 
 def _wide(config: dict[str, Any]) -> dict[str, Any]:
@@ -163,14 +166,18 @@ def test_matrices_that_are_kept_wide_for_decode_lie_beside_the_narrow_ones() -> 
     naive, both = llmir.run(program, NAIVE), llmir.run(program, DEFAULT)
     one = llmir.run(program, f"absorb-mla,{NAIVE}")
     prefill, decode = ({"batch": 1, "new": new, "context": 512} for new in (64, 1))
-    held = [llmir.analyze(p, "h200", **decode).weight_bytes for p in (naive, both, one)]
+    held = [
+        llmir.analyze(p, "h200", **records(llmir.analyze, **decode)).weight_bytes for p in (naive, both, one)
+    ]
     matrices = 61 * 128 * 256 * 512
     scales = 4 * matrices // 128**2
     assert held[1] - held[0] == 2 * matrices
     assert held[1] - held[2] == matrices + scales
-    assert llmir.analyze(both, "h200", **prefill).weight_bytes == held[1]
+    assert llmir.analyze(both, "h200", **records(llmir.analyze, **prefill)).weight_bytes == held[1]
     # Latents are not narrowed for a product that no longer reads them.
-    read = llmir.analyze(both, "h200", **decode).bytes_by_role["kv_cache_read_bytes"]
+    read = llmir.analyze(both, "h200", **records(llmir.analyze, **decode)).bytes_by_role[
+        "kv_cache_read_bytes"
+    ]
     assert read == 513 * 70272
 
 
@@ -241,8 +248,10 @@ def test_a_step_of_both_phases_does_the_work_of_each() -> None:
     """
     program = llmir.run(llmir.load("DeepSeek-V3"), [DEFAULT, "shard{tp=8}"])
     decode, chunk = {"batch": 32, "new": 1, "context": 4096}, {"batch": 1, "new": 256, "context": 1024}
-    both = llmir.analyze(program, "h200", **decode, beside=[chunk])
-    one, other = (llmir.analyze(program, "h200", **step) for step in (decode, chunk))
+    both = llmir.analyze(program, "h200", **records(llmir.analyze, **decode, beside=[chunk]))
+    one, other = (
+        llmir.analyze(program, "h200", **records(llmir.analyze, **step)) for step in (decode, chunk)
+    )
     for figure in ("flops", "matmul_flops", "kv_cache_bytes", "write_bytes"):
         assert getattr(both, figure) == getattr(one, figure) + getattr(other, figure)
     assert both.weight_bytes == one.weight_bytes == other.weight_bytes
@@ -270,7 +279,9 @@ def test_a_few_new_tokens_after_others_read_latents_as_a_step_does() -> None:
     """As engines verify drafts: keys and values of what is cached are not made anew for two tokens."""
     program = llmir.run(llmir.load("DeepSeek-V3"), [DEFAULT, "shard{tp=8}"])
     at: dict[str, Any] = {"batch": 1, "context": 32768}
-    one, two, eight, many = (llmir.analyze(program, "h200", new=n, **at) for n in (1, 2, 8, 9))
+    one, two, eight, many = (
+        llmir.analyze(program, "h200", **records(llmir.analyze, new=n, **at)) for n in (1, 2, 8, 9)
+    )
     assert [step.phase for step in (one, two, eight, many)] == ["decode"] * 3 + ["prefill"]
     assert one.time_s < two.time_s < 1.3 * one.time_s + two.ideal_time_s - one.ideal_time_s
     assert llmir.analyze(program, "h200", new=2).phase == "prefill"

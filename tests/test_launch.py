@@ -10,6 +10,8 @@ from click.testing import CliRunner
 import llmir
 from llmir.cli.main import cli
 
+from .flat import records
+
 
 @pytest.mark.parametrize(
     ("model", "gpus", "short"), [("llama3.1-70b", "2", True), ("llama3.1-8b", "1", False)]
@@ -25,6 +27,8 @@ def test_a_command_says_the_longest_request_where_caches_hold_less_than_the_mode
     if short:
         split = llmir.run(llmir.load(model), ["shard{tp=2}", llmir.pipeline_of("vllm")])
         limits = {"max_num_seqs": said["max-num-seqs"], "max_batched_tokens": said["max-num-batched-tokens"]}
-        held = llmir.workload(split, "h100-sxm", prompt=2048, generate=128, **limits).pool.kv_tokens
+        held = llmir.workload(
+            split, "h100-sxm", **records(llmir.workload, prompt=2048, generate=128, **limits)
+        ).pool.kv_tokens
         assert 2048 + 128 <= said["max-model-len"] <= held < said["max-model-len"] + 16
         assert held < 131_072

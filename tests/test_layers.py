@@ -24,6 +24,7 @@ from llmir.ir.core.tensor import Tensor, parse_tensor
 from llmir.ir.ops.region import Repeat
 from llmir.ir.tools.build import Builder
 
+from .flat import records
 from .test_interpret import same, weight
 from .test_liveness import simulate
 from .test_properties import close, figures
@@ -180,7 +181,7 @@ def test_nested_repeats_cost_alike_in_every_form(
 ) -> None:
     point = {"batch": batch, "new": new, "context": context}
     flat = llmir.run(program, "unroll")
-    one, other = (llmir.analyze(p, "h100", **point) for p in (program, flat))
+    one, other = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (program, flat))
     assert close(figures(one), figures(other))
     assert flat.parameters == program.parameters
     assert flat.kv_cache_bytes_per_token == program.kv_cache_bytes_per_token

@@ -18,6 +18,7 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import B, T
 from llmir.ir.tools.build import Builder
 
+from .flat import records
 from .strategies import PIPELINES, configs, points
 
 TYPE = "bf16[B, T, 8]"
@@ -136,7 +137,7 @@ def test_any_program(data: st.DataObject, point: dict[str, int]) -> None:
     program = llmir.run(Program("random", {g.name: g for g in (main, outer, inner)}), "dce")
     flat = llmir.run(program, "unroll").graphs["main"]
     note(llmir.print_program(program))
-    report = llmir.analyze(program, "h100", **point)
+    report = llmir.analyze(program, "h100", **records(llmir.analyze, **point))
     resident, transient = simulate(flat, report.at)
     assert report.weight_bytes + report.kv_cache_bytes == resident
     assert report.activation_peak_bytes == transient

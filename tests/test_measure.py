@@ -41,6 +41,7 @@ from llmir.hw import library
 from llmir.hw.device import Device
 
 from .commands import Run, runner
+from .flat import records
 from .measured import cases_of, points_of
 
 CORES = 2
@@ -266,7 +267,7 @@ def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
         point = MeasurePoint("steps", {"layers": layers, "batch": batch, "context": 16})
         program = build(engine_cpu.config(layers))
         at = {"batch": batch, "new": 1, "context": 16}
-        bare = llmir.analyze(program, device, **at)
+        bare = llmir.analyze(program, device, **records(llmir.analyze, **at))
         count = sum(row.repeat for row in bare.plan.rows)
         timed.append((point, bare.time_s + (300 + 7 * batch + 15 * count) * 1e-6))
     found, errors = engine_cpu.fit_eager_cpu(timed, device, build)
@@ -284,7 +285,7 @@ def test_a_device_that_states_a_host_is_priced_with_it(tmp_path: Path) -> None:
     device = library.load(path)
     program = llmir.load("llama3.2-1b")
     with_host = llmir.analyze(program, device, new=1, context=64)
-    bare = llmir.analyze(program, device, new=1, context=64, cost="ideal")
+    bare = llmir.analyze(program, device, new=1, context=64, estimation=llmir.Estimation(cost="ideal"))
     kernels_s = sum(
         row.repeat * CalibratedModel(device).price(row).time(with_host.at) for row in with_host.plan.rows
     )

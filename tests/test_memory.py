@@ -16,6 +16,7 @@ from llmir.hw.engine_sections import EngineMemory
 from llmir.ir.core.program import Program
 
 from .commands import Run, runner
+from .flat import records
 
 GIB = 2**30
 BLOCK = 16 * 2 * 32 * 8 * 128 * 2  # of Llama-3.1-8B: tokens, keys and values, layers, heads, head size, bf16
@@ -32,7 +33,7 @@ def built(model: str = "llama3.1-8b", *before: str, after: str = "") -> Program:
 
 
 def memory(program: Program, device: Any = "h100-sxm", **options: Any) -> MemoryBreakdown:
-    return llmir.workload(program, device, **{"engine": "vllm", **options}).memory
+    return llmir.workload(program, device, **records(llmir.workload, **{"engine": "vllm", **options})).memory
 
 
 def test_the_terms_of_a_known_model_are_closed_forms() -> None:
@@ -148,20 +149,35 @@ def test_ranks_hold_more_together() -> None:
 
 
 def test_the_fullest_batch_fits_and_one_more_does_not() -> None:
-    job = llmir.workload(built(), "h100-sxm", engine="vllm", prompt=4000, generate=97)
+    job = llmir.workload(
+        built(), "h100-sxm", prompt=4000, generate=97, estimation=llmir.Estimation(engine="vllm")
+    )
     assert job.peak_bytes(job.max_batch) <= job.capacity_bytes < job.peak_bytes(job.max_batch + 1)
     assert job.max_batch == job.memory.max_requests
     for batch, fits in ((job.max_batch, True), (job.max_batch + 1, False)):
-        again = llmir.workload(built(), "h100-sxm", engine="vllm", batch=batch, prompt=4000, generate=97)
+        again = llmir.workload(
+            built(),
+            "h100-sxm",
+            batch=batch,
+            prompt=4000,
+            generate=97,
+            estimation=llmir.Estimation(engine="vllm"),
+        )
         assert again.fits is fits
-    few = llmir.workload(built(), "h100-sxm", engine="vllm", batch=9, max_num_seqs=8)
+    few = llmir.workload(
+        built(),
+        "h100-sxm",
+        batch=9,
+        memory=llmir.Memory(max_num_seqs=8),
+        estimation=llmir.Estimation(engine="vllm"),
+    )
     assert (few.fits, few.max_batch) == (False, 8)
 
 
 def test_a_largest_batch_beyond_what_the_engine_runs_says_so(run: Run) -> None:
     """As many sampled at once take memory that caches have otherwise."""
     asked = ("analyze", "llama3.1-8b", "--hw", "b200", "--prompt", "500")
-    job = llmir.workload(built(), "b200", engine="vllm", prompt=500)
+    job = llmir.workload(built(), "b200", prompt=500, estimation=llmir.Estimation(engine="vllm"))
     assert job.pool.sequences == 1024 < job.max_batch < job.memory.max_requests
     line = next(line for line in run(*asked).out.splitlines() if line.startswith("largest batch"))
     assert f"{job.max_batch:,} with --max-num-seqs; " in line
@@ -188,7 +204,7 @@ def test_json_has_the_sum(run: Run) -> None:
 
 
 def test_without_an_engine_all_requests_are_read_in_one_step() -> None:
-    job = llmir.workload(built(), "h100-sxm", batch=8, cost="ideal")
+    job = llmir.workload(built(), "h100-sxm", batch=8, estimation=llmir.Estimation(cost="ideal"))
     assert job.memory.engine is None
     assert job.memory.activation_bytes == job.prefill.activation_peak_bytes
     rest = job.capacity_bytes - job.memory.weight_bytes - job.memory.activation_bytes
@@ -326,5 +342,7 @@ def test_releases_are_those_of_the_version_that_is_asked_for() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_the_memory_that_a_batch_is_held_against_is_that_of_the_sum(engine: str) -> None:
     """Stages of TensorRT-LLM may use a share of what weights and activations leave, which are unlike."""
-    job = llmir.workload(built("llama3.1-8b", "stages{pp=2}"), "h100", engine=engine)
+    job = llmir.workload(
+        built("llama3.1-8b", "stages{pp=2}"), "h100", estimation=llmir.Estimation(engine=engine)
+    )
     assert job.capacity_bytes == pytest.approx(job.memory.usable_bytes, abs=1)

@@ -346,6 +346,9 @@ def test_a_step_on_nodes_takes_no_less_than_on_one_link(tp: int) -> None:
     """The network is no faster than NVLink; comm_bytes do not depend on either."""
     program = llmir.run(llmir.load("llama3.1-405b"), f"fuse-attention,fuse,shard{{tp={tp}}}")
     whole = replace(library.load("h100-sxm"), node=MachineNode("one of them all", tp))
-    one, many = (llmir.analyze(program, on, batch=8, new=128, cost="ideal") for on in (whole, "dgx-h100"))
+    one, many = (
+        llmir.analyze(program, on, batch=8, new=128, estimation=llmir.Estimation(cost="ideal"))
+        for on in (whole, "dgx-h100")
+    )
     assert one.comm_bytes == many.comm_bytes
     assert one.time_s == many.time_s if tp == 8 else one.time_s < many.time_s

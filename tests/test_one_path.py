@@ -200,7 +200,9 @@ def test_a_row_takes_what_the_same_op_takes_inside_a_model(
         pipeline: list[Any] = [llmir.DEFAULT_PIPELINE, "shard{tp=4}"]
         pipeline += ["quantize{weights=fp8, activations=fp8, kv=fp8}"] * narrow
         program = llmir.run(llmir.load("llama3.1-8b"), pipeline)
-        step = llmir.analyze(program, device, batch=batch, new=new, context=context, engine=engine)
+        step = llmir.analyze(
+            program, device, batch=batch, new=new, context=context, estimation=llmir.Estimation(engine=engine)
+        )
         times = {op.name.removeprefix("layer."): op.time_s for op in step.ops}
         timed = f"{tokens},{hidden},{inter}"
         if narrow:
@@ -231,7 +233,9 @@ def test_experts_take_what_they_take_inside_a_model(tmp_path: Path, engine: str,
     pipeline = [*([f"quantize{{{narrow}}}"] if narrow else []), llmir.DEFAULT_PIPELINE, "shard{tp=4, ep=4}"]
     program = llmir.run(llmir.load("qwen3-30b-a3b"), pipeline)
     for batch, new in ((64, 1), (1, 900)):
-        step = llmir.analyze(program, "h100-sxm", batch=batch, new=new, context=100, engine=engine)
+        step = llmir.analyze(
+            program, "h100-sxm", batch=batch, new=new, context=100, estimation=llmir.Estimation(engine=engine)
+        )
         ops = [op for op in step.ops if op.block == "routed_experts" and op.kind != "collective"]
         ops = [op for op in ops if not op.name.endswith("mlp_add")]  # the residual's
         cells = f"{dtype},chance,{batch * new},2048,768,8,128,1,4"

@@ -14,6 +14,8 @@ from llmir.backends.silicon.closed_loop import InteractiveRun, MeasurementMethod
 from llmir.backends.silicon.validate.estimates import CostModelChoice
 from llmir.hw import library
 
+from .flat import records
+
 SHARDED = llmir.run(llmir.load("llama3.1-8b"), [llmir.pipeline_of("vllm"), "shard{tp=8}"])
 BUSY, BESIDE = (5e-3, 50e-3), 10e-3  # seconds of kernels that take less and more than the host
 
@@ -22,11 +24,13 @@ BUSY, BESIDE = (5e-3, 50e-3), 10e-3  # seconds of kernels that take less and mor
 @pytest.mark.parametrize("decodes", [0, 3])
 def test_short_prompts_take_as_long_as_their_launches(engine: str, decodes: int) -> None:
     """No graph holds a step that reads prompts, and eight ranks are done before the next kernel comes."""
-    step = llmir.server(SHARDED, "h100-sxm", engine=engine).prices().step
+    step = llmir.server(SHARDED, "h100-sxm", estimation=llmir.Estimation(engine=engine)).prices().step
     host = model(library.load("h100-sxm"), engine=engine).host
     assert host is not None
     parts = [{"batch": 1, "new": 1, "context": 500}] * decodes + [{"batch": 1, "new": 64, "context": 0}]
-    whole = llmir.analyze(SHARDED, "h100-sxm", engine=engine, **parts[0], beside=parts[1:])
+    whole = llmir.analyze(
+        SHARDED, "h100-sxm", **records(llmir.analyze, engine=engine, **parts[0], beside=parts[1:])
+    )
     kernels = sum(row.repeat for row in whole.plan.rows)
     assert whole.time_s >= kernels * host.kernel_us * 1e-6
     sums = [decodes * 500] * len(step.functions) if decodes else ()  # type: ignore[attr-defined]
@@ -53,7 +57,9 @@ def test_a_report_says_what_is_left_of_the_host(engine: str, family: type[Engine
     assert KERNELS[of.family] is family
     few = llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of(engine))
     for program, batch in ((few, 256), (SHARDED, 1)):
-        report = llmir.analyze(program, "h100-sxm", batch=batch, new=1, context=64, engine=engine)
+        report = llmir.analyze(
+            program, "h100-sxm", batch=batch, new=1, context=64, estimation=llmir.Estimation(engine=engine)
+        )
         host = KERNELS[of.family].of(of.host.parameters, "test")
         assert isinstance(host, EngineCpu)
         beside = host.beside(batch)

@@ -33,23 +33,31 @@ def program() -> llmir.Program:
 
 
 def test_a_step_takes_what_the_model_says_of_its_ops() -> None:
-    step = llmir.analyze(program(), "h100-sxm", batch=3, new=5, context=7, cost=Flat())
+    step = llmir.analyze(
+        program(), "h100-sxm", batch=3, new=5, context=7, estimation=llmir.Estimation(cost=Flat())
+    )
     kernels = sum(op.repeat for op in step.ops)
     moved = sum(op.repeat * (op.read_bytes + op.write_bytes) for op in step.ops)
     assert step.time_s == pytest.approx(5e-6 * kernels + moved / 1e12, rel=1e-12, abs=0)
     assert (step.cost_model, {op.basis.kind for op in step.ops}, step.error) == ("Flat", {"Flat"}, None)
     assert (
         step.ideal_time_s
-        == llmir.analyze(program(), "h100-sxm", batch=3, new=5, context=7, cost="ideal").time_s
+        == llmir.analyze(
+            program(), "h100-sxm", batch=3, new=5, context=7, estimation=llmir.Estimation(cost="ideal")
+        ).time_s
     )
 
 
 def test_a_grid_is_its_points() -> None:
     batch, context = np.array([[1], [4]]), np.array([0, 10, 1000])
-    grid = llmir.analyze(program(), "h100-sxm", batch=batch, new=1, context=context, cost=Flat())
+    grid = llmir.analyze(
+        program(), "h100-sxm", batch=batch, new=1, context=context, estimation=llmir.Estimation(cost=Flat())
+    )
     points = [
         [
-            llmir.analyze(program(), "h100-sxm", batch=b, new=1, context=c, cost=Flat()).time_s
+            llmir.analyze(
+                program(), "h100-sxm", batch=b, new=1, context=c, estimation=llmir.Estimation(cost=Flat())
+            ).time_s
             for c in (0, 10, 1000)
         ]
         for b in (1, 4)
@@ -59,21 +67,28 @@ def test_a_grid_is_its_points() -> None:
 
 def test_nothing_is_kept_of_a_model_that_changes() -> None:
     model = Flat(1e-6)
-    before = llmir.analyze(program(), "h100-sxm", cost=model).time_s
+    before = llmir.analyze(program(), "h100-sxm", estimation=llmir.Estimation(cost=model)).time_s
     model.launch_s = 2e-6
-    after = llmir.analyze(program(), "h100-sxm", cost=model)
+    after = llmir.analyze(program(), "h100-sxm", estimation=llmir.Estimation(cost=model))
     assert after.time_s - before == pytest.approx(1e-6 * sum(op.repeat for op in after.ops))
 
 
 def test_requests_comparisons_and_tables_take_it_too() -> None:
-    job = llmir.workload(program(), "h100-sxm", prompt=8, generate=3, cost=Flat())
+    job = llmir.workload(
+        program(), "h100-sxm", prompt=8, generate=3, estimation=llmir.Estimation(cost=Flat())
+    )
     assert json.loads(json.dumps(job.to_dict()))["cost_model"] == "Flat"
     assert ("cost model", "Flat; ideal: the roofline") in wording.head_lines(job)
     assert "Flat" in str(job)
-    found = llmir.diff(llmir.load(TINY), program(), "h100-sxm", new=8, cost=Flat())
+    found = llmir.diff(
+        llmir.load(TINY), program(), "h100-sxm", new=8, estimation=llmir.Estimation(cost=Flat())
+    )
     saved = sum(c.figure("time_s").delta for c in found.changes)
     assert saved == pytest.approx(found.total("time_s").delta)
-    priced = [llmir.analyze(program(), "h100-sxm", cost=cost) for cost in (Flat(), "ideal")]
+    priced = [
+        llmir.analyze(program(), "h100-sxm", estimation=llmir.Estimation(cost=cost))
+        for cost in (Flat(), "ideal")
+    ]
     with pytest.raises(InputError, match="times of two kinds do not compare"):
         llmir.diff(*priced)
 
@@ -88,11 +103,13 @@ def test_a_registered_model_is_called_with_the_device() -> None:
         return Bytes()
 
     try:
-        step = llmir.analyze(program(), "h100-sxm", cost="bytes-alone")
+        step = llmir.analyze(program(), "h100-sxm", estimation=llmir.Estimation(cost="bytes-alone"))
         assert step.cost_model == "bytes-alone"
         assert step.time_s == pytest.approx((step.read_bytes + step.write_bytes) / step.device.memory_Bps)
         with pytest.raises(InputError, match="cost model bytes-alone knows no engines"):
-            llmir.analyze(program(), "h100-sxm", cost="bytes-alone", engine="vllm")
+            llmir.analyze(
+                program(), "h100-sxm", estimation=llmir.Estimation(cost="bytes-alone", engine="vllm")
+            )
     finally:
         del COSTS["bytes-alone"]
 
@@ -121,5 +138,5 @@ class Priced:
 )
 def test_what_is_no_cost_model_is_one_line(model: Any, says: str) -> None:
     with pytest.raises(InputError, match=says) as error:
-        _ = llmir.analyze(program(), "h100-sxm", cost=model).time_s
+        _ = llmir.analyze(program(), "h100-sxm", estimation=llmir.Estimation(cost=model)).time_s
     assert "\n" not in str(error.value)

@@ -28,7 +28,10 @@ def test_tables_have_the_rows_of_engines_and_the_parameters_of_the_model(
     after = llmir.run(program, "pad-vocab")
     assert after.parameters_by_kind == program.parameters_by_kind
     assert after.active_parameters == program.active_parameters
-    steps = [llmir.analyze(p, "a100", batch=3, context=5, cost="ideal") for p in (program, after)]
+    steps = [
+        llmir.analyze(p, "a100", batch=3, context=5, estimation=llmir.Estimation(cost="ideal"))
+        for p in (program, after)
+    ]
     tables = 1 if tied else 2
     assert steps[1].weight_bytes - steps[0].weight_bytes == tables * 2 * (padded - vocabulary) * 16
     assert steps[1].matmul_flops - steps[0].matmul_flops == 2 * 3 * (padded - vocabulary) * 16

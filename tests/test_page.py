@@ -14,6 +14,7 @@ from llmir.base.errors import LlmirError
 
 from . import browser
 from .commands import Run, runner
+from .flat import records
 from .page_cases import differs
 
 # The figures of a set-up at some sizes, by the code of the page, as its strip has them.
@@ -74,7 +75,9 @@ def test_figures_of_other_families(model: str, axes: dict[str, Any], chromium: A
         for batch, prompt, generate in ((1, 1, 1), (8, 3000, 40), (48, 20_001, 2)):
             how = {name: setup.values[name] for name in ("engine", "cost") if name in setup.values}
             at = {"batch": batch * parts, "prompt": prompt, "generate": generate}
-            job = llmir.workload(setup.program, library.load(setup.values["hw"]), **at, **how)
+            job = llmir.workload(
+                setup.program, library.load(setup.values["hw"]), **records(llmir.workload, **at, **how)
+            )
             assert differs(chromium.execute_script(PRICED, number, *at.values()), job) < browser.OFF
 
 

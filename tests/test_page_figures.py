@@ -50,7 +50,9 @@ def _tightest(model: str, stages: int, share: float) -> int:
     memory = int(share * device.capacity_bytes)
     other = dataclasses.replace(device, memory_bytes=memory, physical_bytes=None)
     program = llmir.run(llmir.load(model), f"{llmir.DEFAULT_PIPELINE},stages{{pp={stages}}}")
-    pool = llmir.workload(program, other, batch=1, prompt=1, generate=1, engine="trtllm").pool
+    pool = llmir.workload(
+        program, other, batch=1, prompt=1, generate=1, estimation=llmir.Estimation(engine="trtllm")
+    ).pool
     assert pool
     return pool.tightest
 
@@ -75,7 +77,14 @@ def test_stages_of_a_page_are_the_timeline(model: str, split: str, engine: str |
     points = [(parts, 5, 4), (16 * parts, 900, 30)]
     (found,) = page_cases.run(told, functions, points, [{}])
     for (batch, prompt, generate), said in zip(points, found["points"], strict=True):
-        job = llmir.workload(program, device, batch=batch, prompt=prompt, generate=generate, engine=engine)
+        job = llmir.workload(
+            program,
+            device,
+            batch=batch,
+            prompt=prompt,
+            generate=generate,
+            estimation=llmir.Estimation(engine=engine),
+        )
         for name, step in (("prefill", job.prefill), ("decode", job.decode)):
             assert step is not None
             shown = [

@@ -14,6 +14,7 @@ from llmir.base.errors import LlmirError
 from llmir.base.formats import FRAME
 
 from . import browser
+from .flat import records
 
 # A notebook's page: it listens, and has something that a frame must not reach.
 NOTEBOOK = """<!doctype html><title>notebook</title><script>globalThis.secret = 1</script>
@@ -23,7 +24,7 @@ NOTEBOOK = """<!doctype html><title>notebook</title><script>globalThis.secret = 
 @pytest.fixture(scope="module")
 def job() -> Any:
     program = browser.program_of("qwen3-32b", {"weights": "fp8", "tp": 2})
-    return llmir.workload(program, "h100-sxm", **browser.START)
+    return llmir.workload(program, "h100-sxm", **records(llmir.workload, **browser.START))
 
 
 @browser.real
@@ -83,7 +84,7 @@ def test_the_frame_holds_the_page_as_it_is(job: Any) -> None:
 def test_what_the_page_has_no_place_for_is_refused(how: dict[str, Any], why: str) -> None:
     program = browser.program_of("llama3.2-1b", {})
     with pytest.raises(LlmirError, match=why):
-        llmir.workload(program, "h100-sxm", **how).page()
+        llmir.workload(program, "h100-sxm", **records(llmir.workload, **how)).page()
     with pytest.raises(LlmirError, match="max_size"):
         llmir.workload(program, "h100-sxm").page(max_size=0)
     with pytest.raises(LlmirError, match="more than 10"):

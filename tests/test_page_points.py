@@ -14,6 +14,7 @@ import llmir
 
 from . import browser, emit_cases, emit_points, page_cases, page_points
 from .covering import Case, Far, found, pairs
+from .flat import records
 from .javascript import in_node
 
 node = pytest.mark.skipif(not emit_cases.available(), reason="needs node")
@@ -49,7 +50,9 @@ def test_what_a_page_says_wrong_is_found() -> None:
     program, device, priced, told, functions = page_cases.page_of({**OF, "model": "LFM2-350M"})
     at = [(2 * batch, prompt, generate) for batch, prompt, generate in page_points.points(20)]
     jobs = page_cases.jobs_of(program, device, at, priced)
-    expected = page_points.Expected(jobs, partial(llmir.analyze, program, device, **priced))
+    expected = page_points.Expected(
+        jobs, partial(llmir.analyze, program, device, **records(llmir.analyze, **priced))
+    )
     right = page_points.said(told, functions.source, at, in_node)
     assert expected.far(right).most < 1e-14
     for name, rows in right.steps.items():

@@ -15,6 +15,7 @@ from llmir.backends.export import units
 
 from . import browser
 from .commands import Run, runner
+from .flat import records
 
 
 @pytest.fixture
@@ -54,7 +55,11 @@ def test_boxes_that_are_out_of_sight_say_the_same_step(page: Path, chromium: Any
     costs = "return llmirPage.views.flatMap(({ sections }) => sections ?? [])"
     costs += ".flatMap(({ boxes }) => boxes.map(({ own, cost }) => [own.name, cost.textContent]))"
     far = "return llmirPage.views.find(({ far }) => far).far.size"
-    job = llmir.workload(browser.program_of(browser.MODEL, {"weights": "bf16"}), "h100-sxm", **browser.START)
+    job = llmir.workload(
+        browser.program_of(browser.MODEL, {"weights": "bf16"}),
+        "h100-sxm",
+        **records(llmir.workload, **browser.START),
+    )
     assert job.decode is not None
     expected = {op.name: units.time(float(op.time_s)) for op in job.decode.work}
     try:
@@ -104,7 +109,7 @@ def test_what_is_pinned_stays_beside_it_and_differences_add_up(page: Path, chrom
     Select(chromium.find_element("id", "menu-weights")).select_by_visible_text("fp8")
     browser.settled(chromium)
     programs = [browser.program_of("qwen3-32b", {"weights": weights}) for weights in ("bf16", "fp8")]
-    then, now = (llmir.workload(p, "h100-sxm", **browser.START) for p in programs)
+    then, now = (llmir.workload(p, "h100-sxm", **records(llmir.workload, **browser.START)) for p in programs)
     said = chromium.find_element("id", "ttft_s").text
     assert units.time(then.ttft_s) in said
     assert units.digits(now.ttft_s / then.ttft_s) in said
@@ -141,7 +146,11 @@ def test_the_table_is_sorted_found_in_and_copied(page: Path, chromium: Any) -> N
         "return decodeURIComponent(llmirPage.views[0].saved.url.split(',').slice(1).join(','))"
     )
     rows = list(csv.DictReader(io.StringIO(text)))
-    job = llmir.workload(browser.program_of("qwen3-32b", {"weights": "bf16"}), "h100-sxm", **browser.START)
+    job = llmir.workload(
+        browser.program_of("qwen3-32b", {"weights": "bf16"}),
+        "h100-sxm",
+        **records(llmir.workload, **browser.START),
+    )
     assert job.decode is not None
     assert [row["op"] for row in rows if row["phase"] == "decode"] == [op.name for op in job.decode.ops]
     times = {row["op"]: float(row["time_s"]) for row in rows if row["phase"] == "prefill"}

@@ -224,7 +224,9 @@ def test_queries_are_narrowed_where_the_cache_is_in_fp8() -> None:
     plain = llmir.run(model, "quantize{kv=fp8},fuse-attention,fuse")
     times = {}
     for name, program in (("narrow", narrow), ("plain", plain)):
-        step = llmir.analyze(program, "h100-sxm", batch=4, new=2048, engine="trtllm")
+        step = llmir.analyze(
+            program, "h100-sxm", batch=4, new=2048, estimation=llmir.Estimation(engine="trtllm")
+        )
         times[name] = {op.name: op for op in step.ops if op.block == "attention_core"}
         assert any(op.name.startswith("layer.rope_append") for op in step.ops)
         last = step.plan.program.graphs["layer"]["flash_attention"].results[0]

@@ -18,6 +18,8 @@ from llmir.backends.request.speculation import accepted_tokens
 from llmir.base.errors import InputError
 from tests.commands import Run, runner
 
+from .flat import records
+
 MODEL, EVERY, SMALL = (
     llmir.load(name, logits=logits)
     for name, logits in (("llama3.1-8b", "last"), ("llama3.1-8b", "all"), ("llama3.2-1b", "last"))
@@ -29,31 +31,53 @@ DRAFTS: dict[str, Any] = {"verify": EVERY, "draft_tokens": 4, "acceptance": 0.7}
 @pytest.mark.parametrize("draft", [None, SMALL])
 def test_closed_forms_are_steps_that_analyze_prices(draft: Any) -> None:
     """Of requests that answer one after another, alone: reading, then steps over what each yields."""
-    plans = llmir.plan(MODEL, "h100-sxm", **ASKED, **DRAFTS, draft=draft)
+    plans = llmir.plan(MODEL, "h100-sxm", **records(llmir.plan, **ASKED, **DRAFTS, draft=draft))
     points = plans.points
     for number, structure in enumerate(plans.structures):
         (at,) = np.flatnonzero((points.structure == number) & (points.batch == 1) & (points.chunk == 2048))
         assert structure.drafts
         asked: dict[str, Any] = {"batch": 1, "context": 600}
-        step = float(llmir.analyze(structure.drafts.verify, "h100-sxm", new=5, **asked).period_s)
+        step = float(
+            llmir.analyze(
+                structure.drafts.verify, "h100-sxm", **records(llmir.analyze, new=5, **asked)
+            ).period_s
+        )
         if draft:
-            step += 4 * float(llmir.analyze(structure.drafts.drafter, "h100-sxm", new=1, **asked).period_s)
+            step += 4 * float(
+                llmir.analyze(
+                    structure.drafts.drafter, "h100-sxm", **records(llmir.analyze, new=1, **asked)
+                ).period_s
+            )
         assert points.tpot_s[at] == pytest.approx(step / accepted_tokens(4, 0.7), rel=1e-9, abs=0)
         job = llmir.workload(structure.program, "h100-sxm", prompt=500, generate=200, chunk=2048)
-        said = llmir.speculate(job, structure.drafts.verify, 4, 0.7, structure.drafts.drafter)
+        said = llmir.speculate(
+            job,
+            llmir.Drafts(
+                draft_tokens=4,
+                acceptance=0.7,
+                draft_model=structure.drafts.drafter,
+                verify=structure.drafts.verify,
+            ),
+        )
         assert points.ttft_s[at] == pytest.approx(said.ttft_s, rel=1e-9, abs=0)
 
 
 def test_the_plan_is_what_a_server_does() -> None:
-    best = llmir.plan(MODEL, "h100-sxm", **ASKED, **DRAFTS).best
+    best = llmir.plan(MODEL, "h100-sxm", **records(llmir.plan, **ASKED, **DRAFTS)).best
     assert best and best.meets and best.structure.drafts
     engine = llmir.server(
-        *(best.structure.program, "h100-sxm"),
-        **DRAFTS | {"verify": best.structure.drafts.verify},
-        max_num_seqs=best.batch,
-        max_batched_tokens=best.chunk,
+        best.structure.program,
+        "h100-sxm",
+        **records(
+            llmir.server,
+            **DRAFTS | {"verify": best.structure.drafts.verify},
+            max_num_seqs=best.batch,
+            max_batched_tokens=best.chunk,
+        ),
     )
-    load = llmir.traffic(rate=10 / best.replicas, prompt=500, generate=200, requests=1000, seed=0)
+    load = llmir.traffic(
+        llmir.Traffic(rate=10 / best.replicas, prompt=500, generate=200, requests=1000, seed=0)
+    )
     tpot = engine.run(load, warm_up=100).latencies["tpot"]
     assert tpot and best.trial.runs[0].tpot_s == pytest.approx(tpot, rel=1e-12, abs=0)
 
@@ -61,14 +85,16 @@ def test_the_plan_is_what_a_server_does() -> None:
 def test_drafts_that_are_right_serve_more() -> None:
     rates = []
     for share in (0.0, 0.6, 1.0):
-        found = llmir.plan(MODEL, "h100-sxm", **ASKED, **DRAFTS | {"acceptance": share})
+        found = llmir.plan(
+            MODEL, "h100-sxm", **records(llmir.plan, **ASKED, **DRAFTS | {"acceptance": share})
+        )
         rates.append(found.points.rate.max())
     assert rates == sorted(rates) and rates[0] < rates[2]
 
 
 @pytest.mark.parametrize("draft", [None, SMALL])
 def test_json_has_what_a_step_yields_and_what_drafts_take_of_it(draft: Any) -> None:
-    found = llmir.plan(MODEL, "h100-sxm", **ASKED, **DRAFTS, draft=draft)
+    found = llmir.plan(MODEL, "h100-sxm", **records(llmir.plan, **ASKED, **DRAFTS, draft=draft))
     report, best = found.to_dict(), found.best
     assert best
     name = draft and "Llama-3.2-1B"
@@ -79,11 +105,11 @@ def test_json_has_what_a_step_yields_and_what_drafts_take_of_it(draft: Any) -> N
         lowered = [llmir.run(of, llmir.pipeline_of("vllm")) for of in (EVERY, SMALL)]
         at: dict[str, Any] = {"batch": best.decoding, "context": 600}
         verify, drafts = (
-            n * float(llmir.analyze(of, "h100-sxm", new=new, **at).period_s)
+            n * float(llmir.analyze(of, "h100-sxm", **records(llmir.analyze, new=new, **at)).period_s)
             for of, new, n in zip(lowered, (5, 1), (1, 4), strict=True)
         )
         assert report["best"]["draft_share"] == pytest.approx(drafts / (verify + drafts), rel=1e-9, abs=0)
-    plain = llmir.plan(MODEL, "h100-sxm", **ASKED).to_dict()
+    plain = llmir.plan(MODEL, "h100-sxm", **records(llmir.plan, **ASKED)).to_dict()
     assert plain["speculation"] is plain["best"]["draft_share"] is None
 
 
@@ -99,7 +125,7 @@ def test_json_has_what_a_step_yields_and_what_drafts_take_of_it(draft: Any) -> N
 )
 def test_what_cannot_be_is_one_line(more: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says) as error:
-        llmir.plan(MODEL, "h100-sxm", **ASKED, **DRAFTS | more)
+        llmir.plan(MODEL, "h100-sxm", **records(llmir.plan, **ASKED, **DRAFTS | more))
     assert "\n" not in str(error.value)
 
 

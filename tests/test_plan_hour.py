@@ -15,6 +15,8 @@ from llmir.backends.search.plan import Plans, PoolCandidate
 from llmir.backends.search.traffic import LatencyLimit
 from llmir.backends.simulate.result import PoolSimulation, ReplicaSimulation
 
+from .flat import records
+
 LENGTHS: dict[str, Any] = {"prompt": "lognormal:400,0.6", "generate": "uniform:20,100"}
 
 
@@ -28,7 +30,7 @@ def planned(rate: float = 3, **asked: Any) -> Plans:
         **LENGTHS,
         **asked,
     }
-    return llmir.plan("llama3.1-8b", rate=rate, **few)
+    return llmir.plan("llama3.1-8b", **records(llmir.plan, rate=rate, **few))
 
 
 def hour(found: Plans) -> hours.HourlyCost:
@@ -51,15 +53,18 @@ def test_an_hour_is_what_simulate_says_of_its_traffic(several: Plans) -> None:
     run = llmir.simulate(
         s.program,
         s.device,
-        rate=8 / best.replicas,
-        burstiness=best.replicas,  # every so manyth of Poisson's arrivals
-        requests=round(8 * 3600 / best.replicas),
-        seed=5,
-        max_num_seqs=best.batch,
-        max_batched_tokens=best.chunk,
-        max_ttft_s=1,
-        max_tpot_s=0.024,
-        **LENGTHS,
+        **records(
+            llmir.simulate,
+            rate=8 / best.replicas,
+            burstiness=best.replicas,
+            requests=round(8 * 3600 / best.replicas),
+            seed=5,
+            max_num_seqs=best.batch,
+            max_batched_tokens=best.chunk,
+            max_ttft_s=1,
+            max_tpot_s=0.024,
+            **LENGTHS,
+        ),
     )
     told = hour(several).to_dict()
     for name, seconds in (("ttft_s", run.ttft_s), ("tpot_s", run.tpot_s)):
@@ -162,7 +167,7 @@ def test_an_hour_without_room_says_so(several: Plans) -> None:
     best = several.best
     assert best is not None
     s = best.structure
-    small = llmir.server(s.program, s.device, memory_utilization=0.2)
+    small = llmir.server(s.program, s.device, memory=llmir.Memory(memory_utilization=0.2))
     none = replace(several, server=small)
     assert "no hour is simulated: does not fit: " in " ".join(str(none).split())
     assert none.to_dict()["hour"]["error"].startswith("does not fit: ")

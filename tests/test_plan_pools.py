@@ -18,6 +18,8 @@ from llmir.backends.search.traffic import Traffic
 from llmir.backends.search.trial import pool_latencies
 from llmir.base.errors import InputError
 
+from .flat import records
+
 LINK = "50GBps,5us"
 ASKED: dict[str, Any] = {
     "prompt": 2000,
@@ -35,7 +37,9 @@ def pooled(plans: Plans) -> list[PoolCandidate]:
 def together(pools: Any, servers: tuple[int, int], router: str, *, rounds: bool = False) -> None:
     """Of stages a round that another server interrupts goes on in parts of equal length: on average."""
     load = llmir.traffic(
-        rate=12 * servers[0], prompt="uniform:100,3000", generate="uniform:1,200", requests=400, seed=1
+        llmir.Traffic(
+            rate=12 * servers[0], prompt="uniform:100,3000", generate="uniform:1,200", requests=400, seed=1
+        )
     )
     named = router if max(servers) > 1 else None
     whole = pools.run(load, prefill_replicas=servers[0], decode_replicas=servers[1], router=named)
@@ -54,7 +58,7 @@ def test_servers_one_by_one_are_all_of_them_together(
     engine: str, servers: tuple[int, int], router: str
 ) -> None:
     model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of(engine))
-    one = llmir.server(model, "h100-sxm", engine=engine)
+    one = llmir.server(model, "h100-sxm", estimation=llmir.Estimation(engine=engine))
     together(llmir.pools(one, one, "5GBps,5us"), servers, router)
 
 
@@ -64,7 +68,7 @@ def test_servers_one_by_one_are_all_of_them_together(
 def test_so_are_servers_of_ranks_and_of_stages(sides: tuple[dict[str, int], ...]) -> None:
     one, two = (
         llmir.server(
-            llmir.run(llmir.load("qwen3-30b-a3b"), Deployment(**each).around(llmir.pipeline_of("vllm"))),
+            llmir.run(llmir.load("qwen3-30b-a3b"), Deployment.of(each).around(llmir.pipeline_of("vllm"))),
             "h100-sxm",
         )
         for each in sides
@@ -78,7 +82,10 @@ def test_so_are_servers_that_verify_drafts(acceptance: float) -> None:
         llmir.run(llmir.load(name, logits), llmir.pipeline_of("vllm"))
         for name, logits in (("llama3.1-8b", "last"), ("llama3.1-8b", "all"), ("llama3.2-1b", "last"))
     )
-    one = llmir.server(*(model, "h100-sxm"), verify=every, draft_tokens=4, acceptance=acceptance, draft=small)
+    one = llmir.server(
+        *(model, "h100-sxm"),
+        drafts=llmir.Drafts(verify=every, draft_tokens=4, acceptance=acceptance, draft_model=small),
+    )
     together(llmir.pools(one, one, "5GBps,5us"), (2, 3), "random")
 
 
@@ -87,14 +94,16 @@ def test_pools_with_drafts_are_the_simulators(acceptance: float) -> None:
     model, every = (llmir.load("llama3.1-8b", logits) for logits in ("last", "all"))
     asked = {**ASKED, "max_tpot": "11ms", "requests": 100}
     drafts: dict[str, Any] = {"verify": every, "draft_tokens": 3, "acceptance": acceptance}
-    plans = llmir.plan(model, "h100-sxm", rate=20, gpus=6, link=LINK, **asked, **drafts)
+    plans = llmir.plan(
+        model, "h100-sxm", **records(llmir.plan, rate=20, gpus=6, link=LINK, **asked, **drafts)
+    )
     found = pooled(plans)[0]
     sides = []
     for side, batch in ((found.reads, None), (found.structure, found.batch)):
         assert side.drafts
         own = {**drafts, "verify": side.drafts.verify}
         limits = {"max_num_seqs": batch, "max_batched_tokens": found.chunk}
-        sides.append(llmir.server(side.program, "h100-sxm", **own, **limits))
+        sides.append(llmir.server(side.program, "h100-sxm", **records(llmir.server, **own, **limits)))
     load = found.traffic.alone(found.replicas, 0)
     many = {"prefill_replicas": found.servers[0], "decode_replicas": found.servers[1]}
     router = found.traffic.router if max(found.servers) > 1 else None
@@ -107,7 +116,9 @@ def test_pools_with_drafts_are_the_simulators(acceptance: float) -> None:
 
 def test_ranks_and_stages_are_among_the_sides() -> None:
     asked = {**ASKED, "max_tpot": "12ms", "requests": 100}
-    plans = llmir.plan("qwen3-30b-a3b", "h100-sxm", rate=10, gpus=4, link=LINK, **asked)
+    plans = llmir.plan(
+        "qwen3-30b-a3b", "h100-sxm", **records(llmir.plan, rate=10, gpus=4, link=LINK, **asked)
+    )
     search = Search(plans.structures, plans.traffic, 4, None, None)
     for sides in PoolSearch(search, LINK).sides():
         splits = [search.structures[side.number].split for side in sides]
@@ -130,9 +141,9 @@ def test_ranks_and_stages_are_among_the_sides() -> None:
 def test_stages_that_an_engine_joins(engine: str, stages: tuple[int, int], says: str | None) -> None:
     one, two = (
         llmir.server(
-            llmir.run(llmir.load("llama3.1-8b"), Deployment(pp=pp).around(llmir.pipeline_of(engine))),
+            llmir.run(llmir.load("llama3.1-8b"), Deployment.of({"pp": pp}).around(llmir.pipeline_of(engine))),
             *("h100-sxm",),
-            engine=engine,
+            estimation=llmir.Estimation(engine=engine),
         )
         for pp in stages
     )
@@ -158,12 +169,16 @@ def test_in_turn_a_replica_gets_one_of_as_many_that_come(replicas: int) -> None:
 def test_replicas_of_a_plan_are_those_of_a_simulation(router: str) -> None:
     asked: dict[str, Any] = {"prompt": 1500, "generate": 100, "requests": 1000}
     plans = llmir.plan(
-        "llama3.1-8b", "h100-sxm", rate=28, gpus=3, max_ttft="2s", router=router, chunk=8192, **asked
+        "llama3.1-8b",
+        "h100-sxm",
+        **records(llmir.plan, rate=28, gpus=3, max_ttft="2s", router=router, chunk=8192, **asked),
     )
     best = next(each for each in plans.shown if each.structure.split.tp == 1 and each.replicas > 1)
     model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
-    engine = llmir.server(model, "h100-sxm", max_num_seqs=best.batch, max_batched_tokens=8192)
-    load = llmir.traffic(rate=28, **asked | {"requests": 6000}, seed=9)
+    engine = llmir.server(
+        model, "h100-sxm", memory=llmir.Memory(max_num_seqs=best.batch, max_batched_tokens=8192)
+    )
+    load = llmir.traffic(**records(llmir.traffic, rate=28, **asked | {"requests": 6000}, seed=9))
     whole = engine.run(load, replicas=best.replicas, router=router, warm_up=600).latencies["ttft"]
     assert whole and best.trial.ttft_s.mean == pytest.approx(whole.mean, rel=0.15)
     assert plans.to_dict()["router"] == router and f"({router} router)" in " ".join(str(plans).split())
@@ -172,7 +187,7 @@ def test_replicas_of_a_plan_are_those_of_a_simulation(router: str) -> None:
 def test_a_router_that_sees_queues_needs_no_more() -> None:
     asked: dict[str, Any] = {**ASKED, "rate": 40, "gpus": 12, "requests": 200}
     few = [
-        llmir.plan("llama3.1-8b", "h100-sxm", router=name, **asked).best
+        llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, router=name, **asked)).best
         for name in ("random", "least-loaded")
     ]
     assert few[0] and few[1] and few[1].devices <= few[0].devices
@@ -181,20 +196,22 @@ def test_a_router_that_sees_queues_needs_no_more() -> None:
         ("any", "router: expected round-robin, random or"),
     ):
         with pytest.raises(InputError, match=says):
-            llmir.plan("llama3.1-8b", "h100-sxm", router=name, **asked)
+            llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, router=name, **asked))
 
 
 def test_pools_are_the_fewest_of_all_pairs_by_brute_force() -> None:
     """Every pair of tp 1 and 2 in all numbers of servers on 6 devices, by the simulator of pools."""
     rate, gpus = 30, 6
-    plans = llmir.plan("llama3.1-8b", "h100-sxm", rate=rate, gpus=gpus, link=LINK, chunk=8192, **ASKED)
+    plans = llmir.plan(
+        "llama3.1-8b", "h100-sxm", **records(llmir.plan, rate=rate, gpus=gpus, link=LINK, chunk=8192, **ASKED)
+    )
     (found,) = pooled(plans)
     assert found.meets
     servers = {}
     for tp in (1, 2):
         shard = f",shard{{tp={tp}}}" if tp > 1 else ""
         model = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.pipeline_of('vllm')}{shard}")
-        servers[tp] = llmir.server(model, "h100-sxm", max_batched_tokens=8192)
+        servers[tp] = llmir.server(model, "h100-sxm", memory=llmir.Memory(max_batched_tokens=8192))
     fewest = gpus + 1
     for one, two, x, y in product((1, 2), (1, 2), range(1, gpus), range(1, gpus)):
         devices = x * one + y * two
@@ -203,7 +220,7 @@ def test_pools_are_the_fewest_of_all_pairs_by_brute_force() -> None:
         pools = llmir.pools(servers[one], servers[two], LINK)
         runs = []
         for seed in plans.seeds:
-            load = llmir.traffic(rate=rate, prompt=2000, generate=60, requests=300, seed=seed)
+            load = llmir.traffic(llmir.Traffic(rate=rate, prompt=2000, generate=60, requests=300, seed=seed))
             router = "random" if max(x, y) > 1 else None
             run = pools.run(load, prefill_replicas=x, decode_replicas=y, router=router, warm_up=30)
             runs.append((run.latencies["ttft"].p99, run.latencies["tpot"].p99))
@@ -218,7 +235,7 @@ def test_pools_are_the_fewest_of_all_pairs_by_brute_force() -> None:
 def test_pools_that_an_engine_refuses_are_no_plans() -> None:
     """SGLang sends windows only between servers of one tp: what would be cheaper is refused."""
     asked = {**ASKED, "rate": 60, "max_tpot": "14ms", "gpus": 32, "link": LINK}
-    plans = llmir.plan("gemma2-9b", "h100-sxm", engine="sglang", **asked)
+    plans = llmir.plan("gemma2-9b", "h100-sxm", **records(llmir.plan, engine="sglang", **asked))
     assert pooled(plans)
     assert all(each.reads.split.tp == each.structure.split.tp for each in pooled(plans))
     why = [refusal.why for name, refusal in plans.refused.items() if name.startswith("pools ")]
@@ -227,7 +244,7 @@ def test_pools_that_an_engine_refuses_are_no_plans() -> None:
 
 def test_closed_forms_of_pools_are_those_of_analyze() -> None:
     """As many decode servers at least as answer B requests in the time of their steps."""
-    plans = llmir.plan("llama3.1-8b", "h100-sxm", rate=30, gpus=8, link=LINK, **ASKED)
+    plans = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, rate=30, gpus=8, link=LINK, **ASKED))
     (found,) = pooled(plans)
     batch, s = found.batch, found.structure
     step = llmir.analyze(s.program, s.device, batch=batch, new=1, context=2000 + 30)
@@ -239,7 +256,9 @@ def test_closed_forms_of_pools_are_those_of_analyze() -> None:
 
 def test_a_plan_of_pools_has_its_line_and_its_servers() -> None:
     asked = {"prompt": 2000, "generate": 100, "max_ttft": "0.5s", "max_tpot": "10ms"}
-    plans = llmir.plan("llama3.1-8b", "h100-sxm", rate=40, gpus=16, link="nvlink", **asked)
+    plans = llmir.plan(
+        "llama3.1-8b", "h100-sxm", **records(llmir.plan, rate=40, gpus=16, link="nvlink", **asked)
+    )
     best = plans.best
     assert isinstance(best, PoolCandidate)
     lines = str(plans).splitlines()
@@ -260,19 +279,21 @@ def test_a_plan_of_pools_has_its_line_and_its_servers() -> None:
 )
 def test_links_that_join_nothing(asked: dict[str, str], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        llmir.plan("llama3.1-8b", rate=1, gpus=2, requests=100, **asked)
+        llmir.plan("llama3.1-8b", **records(llmir.plan, rate=1, gpus=2, requests=100, **asked))
 
 
 def test_a_link_that_no_device_has_is_said_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmir.backends.search.search.search", None)
     with pytest.raises(InputError, match="link: H100-SXM has "):
-        llmir.plan("llama3.1-8b", rate=1, gpus=2, link="infiniband")
+        llmir.plan("llama3.1-8b", gpus=2, link="infiniband", traffic=llmir.Traffic(rate=1))
 
 
 def test_a_slow_link_is_as_slow_in_a_plan() -> None:
     """A cache of 2,000 tokens is 262 MB: at 1 GB/s one link carries 3.8 of them a second."""
     asked = {**ASKED, "max_tpot": "40ms"}
-    plans = llmir.plan("llama3.1-8b", "h100-sxm", rate=10, link="1GBps", gpus=16, **asked)
+    plans = llmir.plan(
+        "llama3.1-8b", "h100-sxm", **records(llmir.plan, rate=10, link="1GBps", gpus=16, **asked)
+    )
     for each in pooled(plans):
         if each.meets:
             assert min(each.servers) * each.replicas >= 10 * 262e6 / 1e9

@@ -10,6 +10,8 @@ import llmir
 from llmir.backends.search.plan import Candidate
 from llmir.base.errors import InputError
 
+from .flat import records
+
 ASKED: dict[str, Any] = {"rate": 5, "prompt": 500, "generate": 50, "requests": 100, "max_tpot": "30ms"}
 
 
@@ -20,7 +22,9 @@ def test_each_run_is_told_by_its_number_and_plan(link: str | None) -> None:
     def tell(runs: int, plan: str) -> None:
         told.append((runs, plan))
 
-    plans = llmir.plan("llama3.1-8b", "h100-sxm", **ASKED, gpus=4, link=link, progress=tell)
+    plans = llmir.plan(
+        "llama3.1-8b", "h100-sxm", **records(llmir.plan, **ASKED, gpus=4, link=link, progress=tell)
+    )
     assert [runs for runs, _ in told] == [*range(1, len(told) + 1)]
     assert len(told) >= sum(len(each.trial.runs) for each in plans.shown)  # and those that decided nothing
     names = {plan for _, plan in told}
@@ -31,9 +35,9 @@ def test_each_run_is_told_by_its_number_and_plan(link: str | None) -> None:
 
 def test_an_error_in_it_ends_the_search() -> None:
     with pytest.raises(ZeroDivisionError):
-        llmir.plan("llama3.1-8b", "h100-sxm", **ASKED, progress=lambda *_: 1 // 0)
+        llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **ASKED, progress=lambda *_: 1 // 0))
 
 
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(InputError, match=r"progress: expected a function .* got 'loud'"):
-        llmir.plan("llama3.1-8b", "h100-sxm", **ASKED, progress="loud")  # type: ignore[arg-type]
+        llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **ASKED, progress="loud"))  # type: ignore[arg-type]

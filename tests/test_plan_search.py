@@ -20,6 +20,8 @@ from llmir.backends.search.traffic import LatencyLimit, latency_limit
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 
+from .flat import records
+
 RATE = 80
 TRAFFIC: dict[str, Any] = {"rate": RATE, "prompt": 1000, "generate": 100, "seed": 3}
 LIMITS = {"max_ttft": "0.3s", "max_tpot": "20ms"}
@@ -28,7 +30,9 @@ LIMITS = {"max_ttft": "0.3s", "max_tpot": "20ms"}
 @pytest.fixture(scope="module")
 def plans() -> Plans:
     """Two devices, of which one misses nothing and one is dearer."""
-    return llmir.plan("llama3.1-8b", "h100-sxm,a100-80-sxm", gpus=16, **LIMITS, **TRAFFIC)
+    return llmir.plan(
+        "llama3.1-8b", "h100-sxm,a100-80-sxm", **records(llmir.plan, gpus=16, **LIMITS, **TRAFFIC)
+    )
 
 
 def simulated(candidate: Candidate, seed: int) -> Any:
@@ -41,16 +45,19 @@ def simulated(candidate: Candidate, seed: int) -> Any:
     return llmir.simulate(
         s.program,
         s.device,
-        rate=traffic.rate / candidate.replicas,
-        burstiness=candidate.replicas,
-        prompt=traffic.prompt,
-        generate=traffic.generate,
-        requests=traffic.requests,
-        warm_up=traffic.requests // 10,
-        max_num_seqs=candidate.batch // s.split.dp,
-        max_batched_tokens=candidate.chunk,
-        seed=seed,
-        **limits,
+        **records(
+            llmir.simulate,
+            rate=traffic.rate / candidate.replicas,
+            burstiness=candidate.replicas,
+            prompt=traffic.prompt,
+            generate=traffic.generate,
+            requests=traffic.requests,
+            warm_up=traffic.requests // 10,
+            max_num_seqs=candidate.batch // s.split.dp,
+            max_batched_tokens=candidate.chunk,
+            seed=seed,
+            **limits,
+        ),
     )
 
 
@@ -102,7 +109,9 @@ def test_the_search_is_brute_force_through_analyze(name: str) -> None:
     """Every split of 16 GPUs, at a few batches: the same figures, and the same front."""
     batches, chunk, prompt, generate = (8, 64), 2048, 3000, 200
     asked = {"prompt": prompt, "generate": generate, "batch": batches, "chunk": chunk}
-    found = llmir.plan(name, rate=1e6, gpus=16, **asked)  # a rate that nothing serves: there is no simulation
+    found = llmir.plan(
+        name, **records(llmir.plan, rate=1e6, gpus=16, **asked)
+    )  # a rate that nothing serves: there is no simulation
     assert found.best is None and not found.missed
     expected: list[tuple[float, float]] = []
     keys: list[tuple[Any, ...]] = []
@@ -124,7 +133,9 @@ def test_the_search_is_brute_force_through_analyze(name: str) -> None:
                 except llmir.LlmirError:
                     continue
                 at: dict[str, Any] = {"prompt": prompt, "generate": generate, "max_batched_tokens": chunk}
-                job = llmir.workload(program, "h100-sxm", max_model_len=prompt + generate, **at)
+                job = llmir.workload(
+                    program, "h100-sxm", **records(llmir.workload, max_model_len=prompt + generate, **at)
+                )
                 assert job.pool is not None and job.pool.kv_tokens is not None
                 room = job.pool.kv_tokens // 16 // -(-(prompt + generate - 1) // 16)
                 for batch in batches:
@@ -176,7 +187,9 @@ def test_a_replica_less_does_not_do(plans: Plans) -> None:
     assert best is not None and best.replicas > 1
     split = best.structure.split
     gpus = best.devices - split.devices
-    fewer = llmir.plan("llama3.1-8b", best.structure.device.name, gpus=gpus, **LIMITS, **TRAFFIC)
+    fewer = llmir.plan(
+        "llama3.1-8b", best.structure.device.name, **records(llmir.plan, gpus=gpus, **LIMITS, **TRAFFIC)
+    )
     assert all(each.structure.split != split for each in fewer.ranked)
 
 
@@ -186,7 +199,7 @@ def test_a_batch_is_one_that_the_engine_admits(plans: Plans) -> None:
         s = plans.structures[int(points.structure[i])]
         chunk, batch = int(points.chunk[i]), int(points.batch[i])
         at = {"prompt": 1000, "generate": 100, "max_batched_tokens": chunk}
-        server = llmir.workload(s.program, s.device, max_model_len=1100, **at).pool
+        server = llmir.workload(s.program, s.device, **records(llmir.workload, max_model_len=1100, **at)).pool
         assert server is not None and server.kv_tokens is not None
         assert batch * -(-1099 // 16) <= server.kv_tokens // 16
         assert batch <= server.sequences * s.split.dp
@@ -195,18 +208,26 @@ def test_a_batch_is_one_that_the_engine_admits(plans: Plans) -> None:
 def test_a_mean_is_no_percentile() -> None:
     """At this rate the mean is within a limit that a percent of requests are far beyond."""
     asked = {"rate": 8, "prompt": "lognormal:1500,1", "generate": 50, "gpus": 1}
-    found = llmir.plan("llama3.1-8b", max_ttft=10, **asked)
+    found = llmir.plan("llama3.1-8b", **records(llmir.plan, max_ttft=10, **asked))
     assert found.best is not None
     mean, _, _, p99 = found.best.trial.ttft_s
     between = (mean * p99) ** 0.5
     assert mean < between / 1.3 < between * 1.3 < p99
-    assert llmir.plan("llama3.1-8b", max_ttft=between, **asked).best is None
-    assert llmir.plan("llama3.1-8b", max_ttft=f"mean:{between:.6f}s", **asked).best is not None
+    assert llmir.plan("llama3.1-8b", **records(llmir.plan, max_ttft=between, **asked)).best is None
+    assert (
+        llmir.plan("llama3.1-8b", **records(llmir.plan, max_ttft=f"mean:{between:.6f}s", **asked)).best
+        is not None
+    )
 
 
 def test_little_traffic_takes_few_devices() -> None:
     """One node serves it, and nobody is told to buy eleven; one GPU does where the model fits."""
-    found = llmir.plan("llama3.1-8b", rate=0.2, prompt=500, generate=50, max_ttft="1s", max_tpot="50ms")
+    found = llmir.plan(
+        "llama3.1-8b",
+        max_ttft="1s",
+        max_tpot="50ms",
+        traffic=llmir.Traffic(rate=0.2, prompt=500, generate=50),
+    )
     assert found.best is not None and found.best.devices == 1
 
 
@@ -319,7 +340,7 @@ def test_every_format_has_the_plans(form: str) -> None:
     ("arguments", "says"),
     [
         (("llama3.1-8b",), "--rate: say how many requests come"),
-        (("llama3.1-8b", "--rate", "0"), "--rate: expected a number above 0"),
+        (("llama3.1-8b", "--rate", "0"), "--rate: expected a number from 0.000001 to 1,000,000,000"),
         ((*ASKED, "--max-tpot", "20m"), "--max-tpot: 20m has no unit; say 20ms or 20s"),
         ((*ASKED, "--hw", "h200,h200-sxm"), "--hw: H200-SXM is there twice"),
         ((*ASKED, "--prompt", "pareto:3"), "--prompt: expected constant"),

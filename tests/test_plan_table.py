@@ -12,6 +12,8 @@ import llmir
 from llmir.cli.main import cli
 from llmir.cli.options import parse_limit
 
+from .flat import records
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["plan", *arguments])
@@ -20,7 +22,9 @@ def run(*arguments: str) -> Result:
 def test_a_limit_stands_in_the_table_by_what_it_is_of() -> None:
     """Of the mean and of the p90 of requests, each beside the p99."""
     limits = {"max_ttft": "mean:0.5s", "max_tpot": "p90:15ms"}
-    found = llmir.plan("llama3.1-8b", rate=10, prompt=500, generate=50, gpus=1, requests=300, **limits)
+    found = llmir.plan(
+        "llama3.1-8b", **records(llmir.plan, rate=10, prompt=500, generate=50, gpus=1, requests=300, **limits)
+    )
     best = found.best
     assert best is not None
     lines = str(found).splitlines()
@@ -48,23 +52,32 @@ def test_the_closest_miss_is_the_one_that_lacks_least() -> None:
 def test_a_cached_prefix_is_read_by_no_plan() -> None:
     """Of prompts that are cached to nine tenths a tenth is read: closed form and simulation know it."""
     asked = {"rate": 30, "prompt": 4000, "generate": 50, "gpus": 1, "requests": 300, "chunk": 8192}
-    whole, hit = (llmir.plan("llama3.1-8b", prefix_hits=share, **asked) for share in (0, 0.9))
+    whole, hit = (
+        llmir.plan("llama3.1-8b", **records(llmir.plan, prefix_hits=share, **asked)) for share in (0, 0.9)
+    )
     assert whole.best is None and hit.best is not None  # 8e9 · 2 · 4000 · 30 FLOP/s are twice an H100's
     s = hit.best.structure
     read = llmir.analyze(s.program, s.device, batch=1, new=400, context=3600)
     alone = hit.points.ttft_s[hit.points.structure == 0]
     assert alone == pytest.approx(float(read.time_s))
     run = llmir.simulate(
-        s.program, s.device, rate=30, prompt=4000, generate=50, requests=300, prefix_hits=0.9, warm_up=30
+        s.program,
+        s.device,
+        llmir.Traffic(rate=30, prompt=4000, generate=50, requests=300, prefix_hits=0.9),
+        warm_up=30,
     )
     assert hit.best.trial.runs[0].ttft_s.mean == pytest.approx(run.latencies["ttft"].mean)
 
 
 def test_requests_longer_than_the_model_are_counted() -> None:
-    found = llmir.plan("gpt2", rate=1, prompt="lognormal:300,1", generate=50, requests=200, gpus=1)
+    found = llmir.plan(
+        "gpt2", gpus=1, traffic=llmir.Traffic(rate=1, prompt="lognormal:300,1", generate=50, requests=200)
+    )
     runs = [  # of the search, and of the hour
         llmir.traffic(
-            rate=1, prompt="lognormal:300,1", generate=50, requests=3600 if seed == 5 else 200, seed=seed
+            llmir.Traffic(
+                rate=1, prompt="lognormal:300,1", generate=50, requests=3600 if seed == 5 else 200, seed=seed
+            )
         )
         for seed in range(6)
     ]
@@ -76,9 +89,9 @@ def test_requests_longer_than_the_model_are_counted() -> None:
 def test_no_plan_is_overloaded_where_only_tpot_is_limited() -> None:
     """Few requests at once keep TPOT, and then fewer are answered than come: waits would grow for ever."""
     asked = {"rate": 2, "prompt": 500, "generate": 200, "max_tpot": "6.7ms"}
-    alone = llmir.plan("llama3.1-8b", "h100-sxm", gpus=1, **asked)
+    alone = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, gpus=1, **asked))
     assert alone.best is None
-    several = llmir.plan("llama3.1-8b", "h100-sxm", gpus=8, **asked)
+    several = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, gpus=8, **asked))
     best = several.best
     assert best is not None and several.largest_rate is not None and several.largest_rate >= asked["rate"]
     for candidate in several.ranked:
@@ -86,12 +99,10 @@ def test_no_plan_is_overloaded_where_only_tpot_is_limited() -> None:
         run = llmir.simulate(
             s.program,
             s.device,
-            rate=asked["rate"] / candidate.replicas,
-            prompt=500,
-            generate=200,
-            requests=1000,
-            max_num_seqs=candidate.batch,
-            seed=77,
+            llmir.Traffic(
+                rate=asked["rate"] / candidate.replicas, prompt=500, generate=200, requests=1000, seed=77
+            ),
+            memory=llmir.Memory(max_num_seqs=candidate.batch),
         )
         assert not run.overloaded
 

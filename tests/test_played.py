@@ -30,7 +30,11 @@ def job(engine: str, prompt: int = 700, generate: int = 60, chunk: int | None = 
 def test_it_is_what_simulate_says_of_users_who_begin_together(engine: str) -> None:
     played = InteractiveRun(job(engine), 8, MeasurementMethod(rounds=4))
     simulated = llmir.simulate(
-        MODEL, "h100", closed=8, prompt=700, generate=60, requests=32, engine=engine, max_model_len=761
+        MODEL,
+        "h100",
+        llmir.Traffic(closed=8, prompt=700, generate=60, requests=32),
+        memory=llmir.Memory(max_model_len=761),
+        estimation=llmir.Estimation(engine=engine),
     )
     assert played.ttft_s == pytest.approx(simulated.ttft_s.mean(), rel=1e-12, abs=0)
     assert played.tpot_s == pytest.approx(simulated.tpot_s.mean(), rel=1e-12, abs=0)

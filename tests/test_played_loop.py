@@ -14,6 +14,8 @@ import llmir
 from llmir.backends.request.closed_loop import ClosedLoopWorkload
 from llmir.ir.core.program import Program
 
+from .flat import records
+
 HOW: dict[str, Any] = {"engine": "vllm"}
 Parts = tuple[tuple[tuple[int, int], int], ...]  # (new, cached) of chunks, and how many of each
 
@@ -115,7 +117,9 @@ def seconds(
                 [(count, new, cached) for _, parts in some for (new, cached), count in [parts[i]]]
             )
             each.append(dict(zip(("batch", "new", "context"), numbers.T, strict=True)))
-        report = llmir.analyze(program, "h100", **each[0], beside=each[1:], engine=engine)
+        report = llmir.analyze(
+            program, "h100", **records(llmir.analyze, **each[0], beside=each[1:], engine=engine)
+        )
         found |= zip(some, np.atleast_1d(report.time_s), strict=True)
     return [found[step] for step in steps]
 
@@ -140,7 +144,9 @@ def test_a_loop_settles_where_it_ends_up_when_it_is_played(chunk: int) -> None:
     for users in (2, 12, 64):
         for prompt, generate in ((100, 20), (100, 300), (1000, 100), (4000, 20), (4000, 300)):
             asked = {"prompt": prompt, "generate": generate, "chunk": chunk}
-            service = llmir.workload(program, "h100", concurrency=users, **asked, **HOW)
+            service = llmir.workload(
+                program, "h100", **records(llmir.workload, concurrency=users, **asked, **HOW)
+            )
             assert isinstance(service, ClosedLoopWorkload)
             loop = service.loop
             figures = loop.tpot_s, loop.ttft_s, loop.output_tokens_per_s
@@ -170,7 +176,7 @@ def test_waves_are_what_they_are_when_they_are_played(engine: str, chunk: int) -
         if whole and prompt > chunk:
             continue
         asked: dict[str, Any] = {"prompt": prompt, "generate": generate, "chunk": chunk, "engine": engine}
-        service = llmir.workload(program, "h100", concurrency=users, **asked)
+        service = llmir.workload(program, "h100", **records(llmir.workload, concurrency=users, **asked))
         assert isinstance(service, ClosedLoopWorkload)
         loop = service.loop
         assert loop.in_flight == users and loop.tpot_s is not None

@@ -186,7 +186,9 @@ def test_bands_are_the_error_that_is_known() -> None:
     heights = {round(float(y), 12) for _, y in band.get_paths()[0].vertices}
     for seconds, error in zip(step.time_s, step.error, strict=True):
         assert {round(float(seconds * (1 + error)), 12), round(float(seconds * (1 - error)), 12)} <= heights
-    ideal = llmir.analyze(step.program, "h100-sxm", batch=8, context=[1000, 4000], cost="ideal")
+    ideal = llmir.analyze(
+        step.program, "h100-sxm", batch=8, context=[1000, 4000], estimation=llmir.Estimation(cost="ideal")
+    )
     assert not llmir.plot_context(ideal, new_axes()).collections
 
 

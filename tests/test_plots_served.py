@@ -14,6 +14,7 @@ import llmir
 from llmir.base.errors import InputError
 
 from .commands import Run, runner
+from .flat import records
 from .plots import line, new_axes, outside, texts
 
 KINDS = ("roofline", "distributions", "memory", "batch", "context")
@@ -28,7 +29,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 @cache
 def plans() -> Any:
     how: dict[str, Any] = {"max_ttft": "1s", "max_tpot": "25ms", "gpus": 4, "requests": 200}
-    return llmir.plan("llama3.1-8b", "h100-sxm,h200", rate=20, prompt=1000, generate=100, **how)
+    return llmir.plan(
+        "llama3.1-8b", "h100-sxm,h200", **records(llmir.plan, rate=20, prompt=1000, generate=100, **how)
+    )
 
 
 @cache
@@ -37,7 +40,9 @@ def server() -> Any:
 
 
 def served(rate: float, requests: int = 200, **how: Any) -> Any:
-    load = llmir.traffic(rate=rate, prompt="lognormal:512,0.6", generate=100, requests=requests)
+    load = llmir.traffic(
+        llmir.Traffic(rate=rate, prompt="lognormal:512,0.6", generate=100, requests=requests)
+    )
     return server().run(load, **how)
 
 
@@ -105,7 +110,12 @@ def test_what_is_overloaded_is_hatched_from_the_largest_stable_rate() -> None:
 def test_replications_have_bands_of_their_intervals() -> None:
     program = server().job.program
     both = [
-        llmir.replicate(program, "h100-sxm", 3, rate=rate, prompt="uniform:100,900", generate=50, requests=60)
+        llmir.replicate(
+            program,
+            "h100-sxm",
+            llmir.Traffic(rate=rate, prompt="uniform:100,900", generate=50, requests=60),
+            3,
+        )
         for rate in (5, 15)
     ]
     ax = llmir.plot_latencies(both, new_axes())
@@ -134,7 +144,7 @@ def test_over_time_all_that_runs_and_waits_is_there(replicas: int) -> None:
 
 
 def test_users_of_a_closed_loop_have_no_rate() -> None:
-    run = server().run(llmir.traffic(closed=4, prompt=100, generate=10, requests=20))
+    run = server().run(llmir.traffic(llmir.Traffic(closed=4, prompt=100, generate=10, requests=20)))
     with pytest.raises(InputError, match="runs at a rate"):
         llmir.plot_latencies(run, new_axes())
     assert "4 users" in words(llmir.plot_serving(run, new_axes()))
@@ -220,7 +230,10 @@ TRAFFIC = ("serve-sim", "tiny.json", "--prompt", "8", "--generate", "4")
         ),
         (("plot", "roofline", "tiny.json", "-o", "-"), "-o -: a picture goes to a file"),
         ((*TRAFFIC, "--rates", "5", "-o", "x.png"), "--rates: expected rates from two up"),
-        ((*TRAFFIC, "--rates", "5,x", "-o", "x.png"), "--rates: expected a number above 0, got 'x'"),
+        (
+            (*TRAFFIC, "--rates", "5,x", "-o", "x.png"),
+            "--rates: expected a number from 0.000001 to 1,000,000,000, got 'x'",
+        ),
         ((*TRAFFIC, "--rates", "5,9", "--rate", "5", "-o", "x.png"), "--rate: --rates has runs of its own"),
         ((*TRAFFIC, "--rates", "5,9", "-o", "x.csv"), "suffix '.csv' is unknown"),
     ],

@@ -31,6 +31,8 @@ from tests.naive_serving import Request
 from tests.serving_cases import Case, Toy, alike, cases, in_use, journeys, left, load, plain, policy, requests
 from tests.test_simulation import MODEL
 
+from .flat import records
+
 
 def served(
     many: tuple[int, int], router: str, load: Load, room: Capacity, fills: Policy, seconds: Any
@@ -137,7 +139,7 @@ def test_one_request_takes_its_steps_and_the_way() -> None:
     job = llmir.workload(MODEL, "h100-sxm", prompt=1000, generate=300)
     one = llmir.server(MODEL, "h100-sxm")
     pools = llmir.pools(one, one, "50GBps,5us")
-    alone = llmir.traffic(rate=1, prompt=1000, generate=300, requests=1)
+    alone = llmir.traffic(llmir.Traffic(rate=1, prompt=1000, generate=300, requests=1))
     found = pools.run(alone)
     way = 5e-6 + MODEL.cache_bytes(1000) / 50e9
     assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12, abs=0)
@@ -150,15 +152,9 @@ def test_the_whole_is_made_of_both() -> None:
     found = llmir.simulate(
         MODEL,
         "h100-sxm",
-        rate=40,
-        requests=200,
-        prompt="uniform:10,3000",
-        generate="uniform:1,60",
-        prefill_replicas=3,
-        decode_replicas=2,
-        link="50GBps",
-        router="least-loaded",
+        llmir.Traffic(rate=40, requests=200, prompt="uniform:10,3000", generate="uniform:1,60"),
         warm_up=20,
+        servers=llmir.Servers(prefill_replicas=3, decode_replicas=2, link="50GBps", router="least-loaded"),
     )
     assert isinstance(found, PoolSimulation)
     assert found.prefill is not None
@@ -186,19 +182,19 @@ def test_too_much_for_any_part_is_overload() -> None:
     asked: dict[str, Any] = {"prompt": 4000, "generate": 50, "requests": 200}
     one = llmir.server(MODEL, "h100-sxm")
     slow, fast = (llmir.pools(one, one, link) for link in ("1GBps", "400GBps"))
-    read = fast.run(llmir.traffic(rate=1, **asked)).prefill
+    read = fast.run(llmir.traffic(**records(llmir.traffic, rate=1, **asked))).prefill
     assert read is not None
     most = read.largest_rate
-    assert fast.run(llmir.traffic(rate=0.7 * most, **asked)).overloaded is False
-    assert fast.run(llmir.traffic(rate=1.3 * most, **asked)).overloaded
-    carried = slow.run(llmir.traffic(rate=5, **asked))
+    assert fast.run(llmir.traffic(**records(llmir.traffic, rate=0.7 * most, **asked))).overloaded is False
+    assert fast.run(llmir.traffic(**records(llmir.traffic, rate=1.3 * most, **asked))).overloaded
+    carried = slow.run(llmir.traffic(**records(llmir.traffic, rate=5, **asked)))
     assert carried.overloaded
     assert carried.largest_rate == pytest.approx(1e9 / MODEL.cache_bytes(4000), rel=1e-6)
 
 
 def of(name: str, engine: str, **asked: Any) -> Any:
-    program = llmir.run(llmir.load(name), Deployment(**asked).around(llmir.pipeline_of(engine)))
-    return llmir.server(program, "h200", engine=engine)
+    program = llmir.run(llmir.load(name), Deployment.of(asked).around(llmir.pipeline_of(engine)))
+    return llmir.server(program, "h200", estimation=llmir.Estimation(engine=engine))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +255,7 @@ def test_servers_that_do_not_match_are_refused() -> None:
             llmir.pools(one, two, link)
         assert says in str(error.value)
     with pytest.raises(InputError, match="decode servers have nothing to do"):
-        llmir.pools(vllm, vllm, "nvlink").run(llmir.traffic(rate=1, generate=1, requests=3))
+        llmir.pools(vllm, vllm, "nvlink").run(llmir.traffic(llmir.Traffic(rate=1, generate=1, requests=3)))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +270,7 @@ def test_servers_that_do_not_match_are_refused() -> None:
 )
 def test_what_pools_cannot_do_is_refused(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError) as error:
-        llmir.simulate(MODEL, "h100-sxm", rate=1, **asked)
+        llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, rate=1, **asked))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -289,7 +285,9 @@ def test_the_side_that_has_more_of_each_rank_decides_how_long_a_cache_takes() ->
 
 def test_cancelled_requests_get_as_many_tokens_as_they_wait_for() -> None:
     asked: dict[str, Any] = {"rate": 20, "prompt": 300, "generate": 60, "requests": 60, "cancel": 0.5}
-    found = llmir.simulate(MODEL, "h100-sxm", **asked, decode_replicas=2, link="nvlink")
+    found = llmir.simulate(
+        MODEL, "h100-sxm", **records(llmir.simulate, **asked, decode_replicas=2, link="nvlink")
+    )
     assert 0 < found.cancelled < 60
     assert found.made.tolist() == found.load.generate.tolist()
     assert np.isfinite(found.e2e_s).all()
@@ -297,7 +295,11 @@ def test_cancelled_requests_get_as_many_tokens_as_they_wait_for() -> None:
 
 def test_users_are_answered_by_decode_servers() -> None:
     asked: dict[str, Any] = {"closed": 6, "prompt": 400, "generate": "uniform:1,60", "requests": 60}
-    found = llmir.simulate(MODEL, "h100-sxm", **asked, prefill_replicas=2, decode_replicas=2, link="nvlink")
+    found = llmir.simulate(
+        MODEL,
+        "h100-sxm",
+        **records(llmir.simulate, **asked, prefill_replicas=2, decode_replicas=2, link="nvlink"),
+    )
     changes = sorted([(t, 1) for t in found.arrival_s] + [(t, -1) for t in found.end_s])
     assert np.max(np.cumsum([by for _, by in changes])) == 6
     assert found.overloaded is None
@@ -310,17 +312,12 @@ def test_the_command_says_what_the_api_says(tmp_path: Any) -> None:
     printed = runner.invoke(
         cli, ["serve-sim", "llama3.1-8b", *asked.split(), "--decode-tp", "2", *out, "--format", "json"]
     )
-    split = llmir.run(llmir.load("llama3.1-8b"), Deployment(tp=2).around(llmir.pipeline_of("vllm")))
+    split = llmir.run(llmir.load("llama3.1-8b"), Deployment.of({"tp": 2}).around(llmir.pipeline_of("vllm")))
     found = llmir.simulate(
         MODEL,
         "h100-sxm",
-        rate=9,
-        requests=60,
-        prompt="uniform:1,500",
-        generate=40,
-        link="nvlink",
-        prefill_replicas=2,
-        decode_program=split,
+        llmir.Traffic(rate=9, requests=60, prompt="uniform:1,500", generate=40),
+        servers=llmir.Servers(link="nvlink", prefill_replicas=2, decode_program=split),
     )
     said = json.loads(printed.stdout[: printed.stdout.rindex("}") + 1])
     assert said == json.loads(json.dumps(found.to_dict()))

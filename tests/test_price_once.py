@@ -12,6 +12,8 @@ from llmir.backends.cost.calibrated import FastestKernel, KernelTime
 from llmir.backends.cost.op_time import OpTime
 from llmir.ir.sizes.binding import Binding
 
+from .flat import records
+
 MIXED = {"batch": 4, "new": 1, "context": 100, "beside": [{"batch": 2, "new": 64, "context": 0}]}
 SHARDED = "quantize{weights=fp8},shard{tp=8, ep=8}"
 
@@ -26,7 +28,7 @@ SHARDED = "quantize{weights=fp8},shard{tp=8, ep=8}"
 )
 def test_rows_of_a_mixed_step_make_up_its_stages(model: str, device: str, passes: str) -> None:
     program = llmir.run(llmir.load(model), f"{llmir.DEFAULT_PIPELINE},{passes}")
-    step: Any = llmir.analyze(program, device, **MIXED)
+    step: Any = llmir.analyze(program, device, **records(llmir.analyze, **MIXED))
     for stage in step.stages:
         rows = [row for row in step.ops if row.stage == stage.stage and row.bound != "bubble"]
         assert sum(row.total_s for row in rows) == pytest.approx(stage.time_s, rel=1e-12, abs=0)

@@ -18,6 +18,7 @@ from llmir.frontends.models.presets import PRESETS
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Dim, distinct
 
+from .flat import records
 from .strategies import LOGITS, PIPELINES, configs, points, window
 
 FIGURES = (
@@ -73,7 +74,7 @@ def test_fusion_keeps_what_it_must(config: dict[str, object], logits: str, point
     """Weights, caches and matmul FLOPs outside the attention core; what the mask leaves inside it."""
     program = llmir.load(config, logits=logits)
     fused = llmir.run(program, llmir.DEFAULT_PIPELINE)
-    before, after = (llmir.analyze(p, "h100", **point) for p in (program, fused))
+    before, after = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (program, fused))
     assert fused.parameters_by_kind == program.parameters_by_kind
     assert (after.weight_bytes, after.kv_cache_bytes) == (before.weight_bytes, before.kv_cache_bytes)
     eager, flash = before.matmul_flops_by_kind, after.matmul_flops_by_kind
@@ -97,7 +98,7 @@ def test_fusing_unmasked_attention_keeps_its_matmul_flops(
     program = llmir.parse_program(text)
     fused = llmir.run(program, "fuse-attention")
     assert any(n.op.opcode == "flash_attention" for g in fused.graphs.values() for n in g.nodes)
-    before, after = (llmir.analyze(p, "h100", **point) for p in (program, fused))
+    before, after = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (program, fused))
     assert before.matmul_flops_by_kind == after.matmul_flops_by_kind
 
 
@@ -108,7 +109,9 @@ def test_fusion_never_raises_the_peak_of_a_preset(name: str, new: int, context: 
     step = {} if program.patches else {"new": new, "context": context}
     scans = any(n.op.chunked for g in program.graphs.values() for n in g.nodes)  # chunks take a workspace
     peaks = [
-        llmir.analyze(llmir.run(program, p), "h100", batch=4, **step).activation_peak_bytes
+        llmir.analyze(
+            llmir.run(program, p), "h100", **records(llmir.analyze, batch=4, **step)
+        ).activation_peak_bytes
         for p in ("", "fuse-attention", *([llmir.DEFAULT_PIPELINE] if not scans else []))
     ]
     # A merged product is held until its last part is read.
@@ -154,9 +157,11 @@ def test_costs_never_fall_as_work_grows(
     config: dict[str, object], pipeline: str, point: dict[str, int]
 ) -> None:
     program = llmir.run(llmir.load(config), pipeline)
-    here = figures(llmir.analyze(program, "h100", **point))
+    here = figures(llmir.analyze(program, "h100", **records(llmir.analyze, **point)))
     for axis, value_there in point.items():
-        more = figures(llmir.analyze(program, "h100", **{**point, axis: value_there + 1}))
+        more = figures(
+            llmir.analyze(program, "h100", **records(llmir.analyze, **{**point, axis: value_there + 1}))
+        )
         assert all(more[k] >= value * (1 - 1e-12) for k, value in here.items()), axis
 
 
@@ -181,12 +186,17 @@ def test_a_mixed_step_merges_its_parts(
 ) -> None:
     """Of sequences that are alike it is one step of them all; of others, what counts tokens is summed."""
     program = llmir.run(llmir.load(config, logits=logits), pipeline)
-    alike = llmir.analyze(program, "h100", **point, cost="ideal", beside=[point] * len(beside))
+    alike = llmir.analyze(
+        program, "h100", **records(llmir.analyze, **point, cost="ideal", beside=[point] * len(beside))
+    )
     more = point | {"batch": point["batch"] * (1 + len(beside))}
-    together = llmir.analyze(program, "h100", **more, cost="ideal")
+    together = llmir.analyze(program, "h100", **records(llmir.analyze, **more, cost="ideal"))
     assert close(figures(alike), figures(together), 1e-9)
-    mixed = llmir.analyze(program, "h100", **point, cost="ideal", beside=beside)
-    alone = [llmir.analyze(program, "h100", **at, cost="ideal") for at in (point, *beside)]
+    mixed = llmir.analyze(program, "h100", **records(llmir.analyze, **point, cost="ideal", beside=beside))
+    alone = [
+        llmir.analyze(program, "h100", **records(llmir.analyze, **at, cost="ideal"))
+        for at in (point, *beside)
+    ]
     for figure in ("matmul_flops", "kv_cache_bytes"):
         assert getattr(mixed, figure) == pytest.approx(sum(getattr(r, figure) for r in alone))
     assert mixed.weight_bytes == alone[0].weight_bytes

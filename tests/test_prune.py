@@ -14,6 +14,8 @@ from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 
+from .flat import records
+
 TINY: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 32,
@@ -218,7 +220,7 @@ STEPS: list[dict[str, Any]] = [
 def test_a_pruned_prompt_is_read_whole(step: dict[str, Any]) -> None:
     program = pruned(llmir.load(TINY), "5, 4, 2")
     with pytest.raises(InputError, match="fewer tokens of a prompt: new 5 and context 0, or new 1 after 5"):
-        llmir.analyze(program, "a100", **step)
+        llmir.analyze(program, "a100", **records(llmir.analyze, **step))
     with pytest.raises(InputError, match="see fewer of 5 tokens, got 6"):
         llmir.workload(program, "a100", prompt=6)
     llmir.analyze(program, "a100", new=1, context=np.array([5, 6, 700]))

@@ -15,6 +15,7 @@ from llmir.ir.core.tensor import parse_tensor
 from llmir.ir.tools.pipeline import parse_pipeline
 from llmir.passes.quantize import Quantize
 
+from .flat import records
 from .strategies import FUSIONS, LOGITS, configs, points, quantizations
 
 FUSE = "fuse-attention,fuse,dce"
@@ -136,9 +137,15 @@ def test_what_computes_in_what() -> None:
     """Weight-only products run at the activations' rate, narrow ones at the narrow one."""
     program = llmir.run(llmir.load("llama3.1-8b"), FUSE)
     prefill = {"batch": 4, "new": 2048, "context": 0, "cost": "ideal"}
-    plain = llmir.analyze(program, "h100", **prefill)
-    only = llmir.analyze(llmir.run(program, "quantize{weights=fp8}"), "h100", **prefill)
-    both = llmir.analyze(llmir.run(program, "quantize{weights=fp8, activations=fp8}"), "h100", **prefill)
+    plain = llmir.analyze(program, "h100", **records(llmir.analyze, **prefill))
+    only = llmir.analyze(
+        llmir.run(program, "quantize{weights=fp8}"), "h100", **records(llmir.analyze, **prefill)
+    )
+    both = llmir.analyze(
+        llmir.run(program, "quantize{weights=fp8, activations=fp8}"),
+        "h100",
+        **records(llmir.analyze, **prefill),
+    )
     times = [{op.name: op.time_s for op in r.ops}["layer.gate_up_proj"] for r in (plain, only, both)]
     assert times[0] == times[1]
     assert math.isclose(times[0] / times[2], 1978.9 / 989.4)
@@ -291,7 +298,7 @@ def test_before_fusion_is_after_fusion(
     program = llmir.load(config, logits=logits)
     before = llmir.run(program, [step, "fuse-attention,fuse,dce"])
     after = llmir.run(program, ["fuse-attention,fuse,dce", step])
-    first, second = (llmir.analyze(p, "h100", **point) for p in (before, after))
+    first, second = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (before, after))
     assert first.time_s == second.time_s
     assert (first.flops, first.read_bytes, first.write_bytes) == (
         second.flops,
@@ -307,7 +314,10 @@ def test_matmul_flops_never_change(
     config: dict[str, object], logits: str, step: Quantize, pipeline: str, point: dict[str, int]
 ) -> None:
     program = llmir.run(llmir.load(config, logits=logits), pipeline)
-    plain, quantized = (llmir.analyze(p, "h100", **point) for p in (program, llmir.run(program, step)))
+    plain, quantized = (
+        llmir.analyze(p, "h100", **records(llmir.analyze, **point))
+        for p in (program, llmir.run(program, step))
+    )
     assert quantized.matmul_flops_by_kind == plain.matmul_flops_by_kind
     assert llmir.run(program, step).parameters_by_kind == program.parameters_by_kind
     assert llmir.run(program, step).active_parameters == program.active_parameters

@@ -25,9 +25,11 @@ from llmir.ir.sizes.binding import Binding
 from tests.naive_uneven import Job, run
 from tests.serving_cases import Case, Toy, alike, cases, in_use, left, load, naively
 
+from .flat import records
+
 
 def served(name: str, engine: str = "vllm", **asked: Any) -> llmir.Program:
-    return llmir.run(llmir.load(name), Deployment(**asked).around(llmir.pipeline_of(engine)))
+    return llmir.run(llmir.load(name), Deployment.of(asked).around(llmir.pipeline_of(engine)))
 
 
 MODELS = {
@@ -76,10 +78,12 @@ def test_a_prompt_is_read_by_one_rank_in_one_micro_batch(asked: dict[str, int], 
     """Alone it takes what a workload of one request does; and no less beside others."""
     program = served("qwen3-30b-a3b", **asked)
     alone = llmir.workload(program, "h100-sxm", prompt=prompt, generate=20)
-    found = llmir.simulate(program, "h100-sxm", rate=1, requests=1, prompt=prompt, generate=20)
+    found = llmir.simulate(program, "h100-sxm", llmir.Traffic(rate=1, requests=1, prompt=prompt, generate=20))
     assert found.ttft_s[0] == pytest.approx(alone.ttft_s, rel=1e-12, abs=0)
     assert found.e2e_s[0] == pytest.approx(alone.e2e_s, rel=1e-12, abs=0)
-    busy = llmir.simulate(program, "h100-sxm", rate=40, requests=300, prompt=prompt, generate=20)
+    busy = llmir.simulate(
+        program, "h100-sxm", llmir.Traffic(rate=40, requests=300, prompt=prompt, generate=20)
+    )
     assert (busy.ttft_s >= alone.ttft_s * (1 - 1e-12)).all()
 
 
@@ -87,10 +91,12 @@ def test_a_prompt_is_read_by_one_rank_in_one_micro_batch(asked: dict[str, int], 
 def test_prompts_at_once_are_read_beside_one_another(dp: int) -> None:
     program = served("qwen3-30b-a3b", dp=dp, ep=dp)
     each = {"prompt": 6000, "generate": 1}
-    together = llmir.simulate(program, "h100-sxm", closed=dp, requests=dp, **each)
+    together = llmir.simulate(program, "h100-sxm", **records(llmir.simulate, closed=dp, requests=dp, **each))
     step = llmir.analyze(program, "h100-sxm", batch=dp, new=6000)
     assert together.ttft_s == pytest.approx(np.full(dp, float(step.time_s)), rel=1e-12, abs=0)
-    more = llmir.simulate(program, "h100-sxm", closed=dp + 1, requests=dp + 1, **each)
+    more = llmir.simulate(
+        program, "h100-sxm", **records(llmir.simulate, closed=dp + 1, requests=dp + 1, **each)
+    )
     assert more.ttft_s.max() > 1.5 * together.ttft_s.max()  # 8,192 tokens of a rank have no room for two
 
 
@@ -106,7 +112,7 @@ def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
         for i, seconds in enumerate(step.surface.stages(0, (), [chunk])):
             time = free[i] = max(time, free[i]) + seconds
     asked: dict[str, Any] = {"rate": 1, "requests": 1, "prompt": 6500, "generate": 1}
-    found = llmir.simulate(program, "h100-sxm", max_batched_tokens=1000, **asked)
+    found = llmir.simulate(program, "h100-sxm", **records(llmir.simulate, max_batched_tokens=1000, **asked))
     assert found.ttft_s[0] == pytest.approx(free[-1], rel=1e-12, abs=0)
 
 
@@ -184,7 +190,7 @@ def test_a_pipeline_is_near_one_that_is_simulated_plainly(pp: int, rate: int) ->
     """There a micro-batch takes whoever is in none, so that they are not even; docs say how near that is."""
     server = llmir.server(served("llama3.1-8b", pp=pp), "h100-sxm")
     lengths = {"prompt": "uniform:500,3500", "generate": "uniform:100,300"}
-    traffic = llmir.traffic(rate=rate, requests=300, **lengths)
+    traffic = llmir.traffic(**records(llmir.traffic, rate=rate, requests=300, **lengths))
     columns = traffic.arrival_s, traffic.prompt, traffic.generate
     jobs = [Job(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     step = server.prices().step
@@ -213,9 +219,11 @@ def test_a_request_has_room_on_one_rank() -> None:
     most = room.blocks // 2 * room.block
     asked: dict[str, Any] = {"rate": 1, "requests": 1, "generate": 2, "max_model_len": 2 * most}
     with pytest.raises(InputError, match="does not fit: the cache holds"):
-        llmir.simulate(program, "h100-sxm", prompt=most + 1, **asked)
+        llmir.simulate(program, "h100-sxm", **records(llmir.simulate, prompt=most + 1, **asked))
 
 
 def test_no_rank_is_said_to_be_idle_for_a_batch_that_nobody_asked_for() -> None:
-    found = llmir.simulate(served("qwen3-30b-a3b", dp=2, ep=2), "h100-sxm", rate=5, requests=10)
+    found = llmir.simulate(
+        served("qwen3-30b-a3b", dp=2, ep=2), "h100-sxm", llmir.Traffic(rate=5, requests=10)
+    )
     assert not [note for note in found.notes if "idle" in note]

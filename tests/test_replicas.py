@@ -150,7 +150,10 @@ def test_a_model_with_copies_means_what_it_meant(passes: str) -> None:
 def test_a_rank_holds_its_share_of_experts_and_copies() -> None:
     program = llmir.load(MODEL)
     plain, more = (llmir.run(program, f"shard{{dp=8, ep=8{how}}}") for how in ("", ", redundant=24"))
-    held = [llmir.analyze(p, "h100-sxm", batch=8, cost="ideal").weight_bytes for p in (plain, more)]
+    held = [
+        llmir.analyze(p, "h100-sxm", batch=8, estimation=llmir.Estimation(cost="ideal")).weight_bytes
+        for p in (plain, more)
+    ]
     one = 3 * 2048 * 768 * 2  # gate, up and down of one expert, in bf16
     assert held[1] - held[0] == 48 * (24 // 8) * one
     totals = conservation(program, more, batch=8, new=1)

@@ -25,7 +25,9 @@ MODELS = (
 
 
 def step(program: Program) -> Report:
-    return llmir.analyze(program, "h100", batch=2, new=16, context=64, cost="ideal")
+    return llmir.analyze(
+        program, "h100", batch=2, new=16, context=64, estimation=llmir.Estimation(cost="ideal")
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -226,7 +226,13 @@ def test_no_skew_is_the_program_itself() -> None:
 def test_the_busiest_rank_is_priced(over: str) -> None:
     fused = llmir.run(llmir.load("qwen3-235b-a22b"), ["fuse-attention,fuse", over])
     before, after = (
-        llmir.analyze(llmir.run(fused, f"route{{routing={law}}}"), "h100", batch=64, new=64, cost="ideal")
+        llmir.analyze(
+            llmir.run(fused, f"route{{routing={law}}}"),
+            "h100",
+            batch=64,
+            new=64,
+            estimation=llmir.Estimation(cost="ideal"),
+        )
         for law in ("even", "zipf:1")
     )
     rows = Zipf(1.0).busiest(8, 8, 64 * 64, 128)
@@ -245,7 +251,13 @@ def test_the_busiest_rank_is_priced(over: str) -> None:
 def test_few_tokens_on_one_device_read_less() -> None:
     fused = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
     times = [
-        llmir.analyze(llmir.run(fused, f"route{{skew={s}}}"), "h100", batch=16, new=1, cost="ideal").time_s
+        llmir.analyze(
+            llmir.run(fused, f"route{{skew={s}}}"),
+            "h100",
+            batch=16,
+            new=1,
+            estimation=llmir.Estimation(cost="ideal"),
+        ).time_s
         for s in (0, 0.5, 1, 2)
     ]
     assert times == sorted(times, reverse=True)
@@ -275,7 +287,9 @@ def test_a_skew_is_a_law_of_routing() -> None:
 @pytest.mark.parametrize("law", OTHERS)
 def test_the_rank_that_a_law_speaks_of_is_priced(law: str) -> None:
     program = llmir.run(llmir.load("qwen3-30b-a3b"), f"fuse,shard{{tp=8, ep=8}},route{{routing={law}}}")
-    step = llmir.analyze(program, "h100", batch=64, new=1, context=0, cost="ideal")
+    step = llmir.analyze(
+        program, "h100", batch=64, new=1, context=0, estimation=llmir.Estimation(cost="ideal")
+    )
     up = next(op for op in step.ops if op.name.endswith("experts_gate_up"))
     by, (hidden, inter) = routing_laws.law(law), (2048, 768)
     rows, touched = by.busiest(8, 8, 64, 128), by.distinct(16, 8, 64, 128)

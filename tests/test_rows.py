@@ -24,6 +24,7 @@ from llmir.base.formats import export
 from llmir.frontends.models.presets import PRESETS
 from llmir.ir.core.program import Program
 
+from .flat import records
 from .strategies import FUSIONS, LOGITS, configs, degrees, points
 from .test_shard import wide
 from .test_stages import cuts
@@ -69,7 +70,7 @@ def steps(draw: st.DrawFn) -> Report:
     basis = draw(BASIS)
     pads = str(basis.get("engine", "")).startswith("hf-transformers")  # then all sequences are alike
     beside = [other] if draw(st.integers(0, 4)) == 4 and not pads else []
-    return llmir.analyze(program, **basis, **at, beside=beside)
+    return llmir.analyze(program, **records(llmir.analyze, **basis, **at, beside=beside))
 
 
 def total(rows: Iterable[Any], figure: str) -> Any:
@@ -132,7 +133,7 @@ def block() -> Program:
 
 @pytest.mark.parametrize("engine", [None, "vllm", "hf-transformers"])
 def test_no_engine_serves_a_block_of_ones_own(engine: str | None) -> None:
-    step = llmir.analyze(block(), "h100", batch=8, engine=engine)
+    step = llmir.analyze(block(), "h100", batch=8, estimation=llmir.Estimation(engine=engine))
     assert [row.kind for row in step.ops] == ["gemm", "elementwise", "gemm", "elementwise"]
     assert total(step.ops, "time_s") == pytest.approx(step.time_s, **EXACT)
     assert (step.overhead_s, step.bound["overhead"] < 1) == (0, True)
@@ -142,14 +143,19 @@ def test_no_engine_serves_a_block_of_ones_own(engine: str | None) -> None:
 def test_an_op_takes_the_same_time_alone_and_inside_a_model(basis: dict[str, Any]) -> None:
     model = llmir.run(llmir.load("llama3.1-8b"), "fuse-attention")
     at = {"batch": 8, "new": 1, "context": 777}
-    inside = {row.name.rpartition(".")[2]: row for row in llmir.analyze(model, **basis, **at).ops}
+    inside = {
+        row.name.rpartition(".")[2]: row
+        for row in llmir.analyze(model, **records(llmir.analyze, **basis, **at)).ops
+    }
     for alone, name in (
         ("up_proj", "up_proj"),
         ("down_proj", "down_proj"),
         ("silu", "silu"),
         ("add", "mlp_add"),
     ):
-        (row,) = (r for r in llmir.analyze(block(), **basis, **at).ops if r.name == alone)
+        (row,) = (
+            r for r in llmir.analyze(block(), **records(llmir.analyze, **basis, **at)).ops if r.name == alone
+        )
         assert (row.time_s, row.error, row.basis) == (
             inside[name].time_s,
             inside[name].error,
@@ -323,8 +329,12 @@ def test_deltas_of_a_diff_are_those_of_the_steps(basis: dict[str, Any], one: str
     """Engine's overhead and bubbles among them."""
     model = llmir.load("llama3.1-8b")
     at = {"batch": 4, "new": 1, "context": 99}
-    before = llmir.analyze(llmir.run(model, f"fuse,{one}" if one else "fuse"), **basis, **at)
-    after = llmir.analyze(llmir.run(model, [llmir.DEFAULT_PIPELINE, two or "dce"]), **basis, **at)
+    before = llmir.analyze(
+        llmir.run(model, f"fuse,{one}" if one else "fuse"), **records(llmir.analyze, **basis, **at)
+    )
+    after = llmir.analyze(
+        llmir.run(model, [llmir.DEFAULT_PIPELINE, two or "dce"]), **records(llmir.analyze, **basis, **at)
+    )
     found = llmir.diff(before, after)
     for figure in ("time_s", *FIGURES):
         deltas = sum(change.figure(figure).delta for change in found.changes)

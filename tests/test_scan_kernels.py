@@ -76,7 +76,9 @@ MODEL = llmir.run(llmir.load("qwen3-next-80b-a3b"), llmir.DEFAULT_PIPELINE)
 @pytest.mark.parametrize("new", [1, 2048])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_a_models_scans_and_convolutions_rest_on_their_own_kernels(engine: str, new: int) -> None:
-    step = llmir.analyze(MODEL, "h100-sxm", batch=4, new=new, context=0, engine=engine)
+    step = llmir.analyze(
+        MODEL, "h100-sxm", batch=4, new=new, context=0, estimation=llmir.Estimation(engine=engine)
+    )
     scans = [op for op in step.ops if op.kind == "scan"]
     assert {op.name.split(".")[-1] for op in scans} >= {"scan", "conv_q", "conv_v"}
     assert {op.basis.kind for op in scans} == {"calibrated"}

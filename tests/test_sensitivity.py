@@ -33,7 +33,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 def job(hw: str, cost: str | None = None) -> Workload:
     pipeline = f"{llmir.pipeline_of('vllm')},shard{{tp=2}}"
     program = llmir.run(llmir.load("llama3.1-8b"), pipeline)
-    return llmir.workload(program, hw, batch=16, prompt=500, generate=20, cost=cost)
+    return llmir.workload(
+        program, hw, batch=16, prompt=500, generate=20, estimation=llmir.Estimation(cost=cost)
+    )
 
 
 @cache
@@ -133,4 +135,4 @@ class Slow:
 def test_takes_no_model_of_the_users() -> None:
     program = llmir.load("llama3.2-1b")
     with pytest.raises(InputError, match="sensitivity takes llmir's own"):
-        llmir.sensitivity(llmir.workload(program, "h100-sxm", cost=Slow()))  # type: ignore[arg-type]
+        llmir.sensitivity(llmir.workload(program, "h100-sxm", estimation=llmir.Estimation(cost=Slow())))  # type: ignore[arg-type]

@@ -17,6 +17,8 @@ from llmir.base.errors import InputError, OutputError
 from llmir.cli.main import cli
 from tests.test_simulation import MODEL
 
+from .flat import records
+
 ASKED: dict[str, Any] = {"rate": 30, "requests": 60, "prompt": "uniform:10,900", "generate": "uniform:1,40"}
 WAYS: dict[str, dict[str, Any]] = {
     "one": {},
@@ -33,7 +35,7 @@ def events(found: Simulation, folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_timeline_has_all_steps_and_all_requests(way: str, tmp_path: Path) -> None:
-    found = llmir.simulate(MODEL, "h100-sxm", **ASKED, **WAYS[way])
+    found = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, **ASKED, **WAYS[way]))
     all_ = events(found, tmp_path)
     steps = [e for e in all_ if e["ph"] == "X"]
     assert sum(e["args"]["steps"] for e in steps) == found.steps
@@ -66,7 +68,7 @@ def test_a_timeline_has_all_steps_and_all_requests(way: str, tmp_path: Path) -> 
 
 
 def test_what_is_no_timeline_of_a_simulation(tmp_path: Path) -> None:
-    found = llmir.simulate(MODEL, "h100-sxm", **ASKED | {"requests": 3})
+    found = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, **ASKED | {"requests": 3}))
     with pytest.raises(InputError, match="leave phase and rank out"):
         llmir.trace(found, tmp_path / "x.json", phase="decode")
     with pytest.raises(OutputError, match="a trace is a"):
@@ -88,7 +90,7 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
 
 def test_who_is_given_up_leaves_the_timeline_then(tmp_path: Path) -> None:
     asked = {**ASKED, "rate": 400, "prompt": 6000, "generate": 400}
-    found = llmir.simulate(MODEL, "h100-sxm", **asked, replicas=2, timeout_s=2.0)
+    found = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, **asked, replicas=2, timeout_s=2.0))
     assert found.given_up.sum() > 0
     all_ = events(found, tmp_path)
     last = max(e["ts"] for e in all_ if e["ph"] == "e")

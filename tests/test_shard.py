@@ -15,6 +15,7 @@ from llmir.frontends.models.presets import find
 from llmir.ir.core.mesh import Parallelism
 from llmir.ir.core.program import Program
 
+from .flat import records
 from .strategies import LOGITS, configs, degrees
 from .test_interpret import ids, logits, same
 
@@ -195,7 +196,7 @@ def test_work_is_conserved(
     sharded = llmir.run(program, how)
     ranks, dp, tp = (sharded.mesh.devices, sharded.mesh.degree("dp"), sharded.mesh.degree("tp"))
     point = {"batch": batch * dp, "new": new * ranks}  # sizes divide
-    one, each = (llmir.analyze(p, "h100", **point) for p in (program, sharded))
+    one, each = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (program, sharded))
     alone = {op.name: op for op in one.ops}
     for op in each.ops:
         if op.kind == "collective" or not op.matmul_flops:

@@ -23,6 +23,8 @@ from llmir.ir.core.program import Program
 from tests.commands import Run, runner
 from tests.serving_cases import Case, Toy, alike, cases, in_use, left, naively
 
+from .flat import records
+
 LAST, EVERY, SMALL = (
     llmir.run(llmir.load(name, logits=logits), llmir.pipeline_of("vllm"))
     for name, logits in (("llama3.1-8b", "last"), ("llama3.1-8b", "all"), ("llama3.2-1b", "last"))
@@ -100,9 +102,10 @@ def test_yields_have_the_law_of_drafts(acceptance: float) -> None:
 
 def alone(acceptance: float, draft: Program | None, requests: int = 1) -> Any:
     return llmir.simulate(
-        *(LAST, "h100-sxm"),
-        **{"closed": 1, "requests": requests, "prompt": 1000, "generate": 401},
-        **{"verify": EVERY, "draft_tokens": 4, "acceptance": acceptance, "draft": draft},
+        LAST,
+        "h100-sxm",
+        llmir.Traffic(closed=1, requests=requests, prompt=1000, generate=401),
+        drafts=llmir.Drafts(4, acceptance, draft, EVERY),
     )
 
 
@@ -120,7 +123,9 @@ def test_one_request_alone_takes_the_steps_that_analyze_prices(
     assert found.tpot_s[0] == pytest.approx(np.sum(steps) / 400, rel=1e-12, abs=0)
     assert found.events["steps"][1:].sum() == len(contexts)
     job = llmir.workload(LAST, "h100-sxm", batch=1, prompt=1000, generate=401)
-    said = llmir.speculate(job, EVERY, 4, acceptance, draft)
+    said = llmir.speculate(
+        job, llmir.Drafts(draft_tokens=4, acceptance=acceptance, draft_model=draft, verify=EVERY)
+    )
     assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12, abs=0)
     assert found.tpot_s[0] == pytest.approx(said.tpot_s, rel=1e-5)
 
@@ -128,7 +133,7 @@ def test_one_request_alone_takes_the_steps_that_analyze_prices(
 @pytest.mark.parametrize("draft", [None, SMALL])
 def test_one_request_alone_takes_what_speculate_says_on_average(draft: Program | None) -> None:
     job = llmir.workload(LAST, "h100-sxm", batch=1, prompt=1000, generate=401)
-    said = llmir.speculate(job, EVERY, 4, 0.7, draft)
+    said = llmir.speculate(job, llmir.Drafts(draft_tokens=4, acceptance=0.7, draft_model=draft, verify=EVERY))
     found = alone(0.7, draft, requests=300).tpot_s
     assert found.mean() == pytest.approx(said.tpot_s, rel=0.01) and found.std() > 0
 
@@ -145,17 +150,23 @@ def test_what_drafts_reads_a_prompt_in_the_steps_that_analyze_prices(prompt: int
     )
     for program, verify, draft in ((LAST, EVERY, SMALL), (glm, every, None)):
         drafts: dict[str, Any] = {"verify": verify, "draft_tokens": 2, "acceptance": 0.5, "draft": draft}
-        found = llmir.simulate(program, "h100-sxm", closed=1, requests=1, **asked, **drafts)
-        said = llmir.speculate(llmir.workload(program, "h100-sxm", chunk=8192, **asked), **drafts)
+        found = llmir.simulate(
+            program, "h100-sxm", **records(llmir.simulate, closed=1, requests=1, **asked, **drafts)
+        )
+        said = llmir.speculate(
+            llmir.workload(program, "h100-sxm", chunk=8192, **asked),
+            llmir.Drafts(2, 0.5, draft, verify),
+        )
         assert said.draft_read_s > 0
         assert found.ttft_s[0] == pytest.approx(said.ttft_s, rel=1e-12, abs=0)
 
 
 def test_a_static_batch_of_which_all_drafts_are_right() -> None:
     found = llmir.simulate(
-        *(LAST, "h100-sxm"),
-        **{"closed": 8, "requests": 8, "prompt": 900, "generate": 301},
-        **{"verify": EVERY, "draft_tokens": 3, "acceptance": 1.0},
+        LAST,
+        "h100-sxm",
+        llmir.Traffic(closed=8, requests=8, prompt=900, generate=301),
+        drafts=llmir.Drafts(3, 1.0, verify=EVERY),
     )
     steps = llmir.analyze(EVERY, "h100-sxm", batch=8, new=4, context=900 + np.arange(0, 300, 4)).period_s
     assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12, abs=0)
@@ -163,7 +174,9 @@ def test_a_static_batch_of_which_all_drafts_are_right() -> None:
 
 @pytest.mark.parametrize("draft", [None, SMALL])
 def test_prompts_beside_drafts_take_no_less_than_either_and_no_more_than_both(draft: Program | None) -> None:
-    engine = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.7, draft=draft)
+    engine = llmir.server(
+        LAST, "h100-sxm", drafts=llmir.Drafts(verify=EVERY, draft_tokens=4, acceptance=0.7, draft_model=draft)
+    )
     step = engine.prices().step
     for decodes, kept, chunk in ((1, 900, (512, 0)), (64, 64 * 3000, (2000, 500)), (200, 200 * 700, (16, 0))):
         verify, read = step(decodes, (kept,), ()), step(0, (), (chunk,))
@@ -174,7 +187,7 @@ def test_prompts_beside_drafts_take_no_less_than_either_and_no_more_than_both(dr
 def test_memory_has_room_for_what_drafts() -> None:
     """Llama 3.2 1B: 2.47 GB of weights, 32 KiB a token beside 128 KiB of the 8B."""
     rooms = [
-        llmir.server(LAST, "h100-sxm", **more).capacity(4096)
+        llmir.server(LAST, "h100-sxm", **records(llmir.server, **more)).capacity(4096)
         for more in (
             {},
             {"verify": EVERY, "draft_tokens": 4, "acceptance": 0.7},
@@ -189,16 +202,25 @@ def test_memory_has_room_for_what_drafts() -> None:
 
 def test_no_more_run_than_a_step_has_tokens_for() -> None:
     asked: dict[str, Any] = {"verify": EVERY, "acceptance": 0.7, "max_batched_tokens": 100}
-    assert llmir.server(LAST, "h100-sxm", draft_tokens=9, **asked).capacity(500).sequences == 10
-    few = llmir.server(LAST, "h100-sxm", draft_tokens=64, **asked | {"max_batched_tokens": 64})
+    assert (
+        llmir.server(LAST, "h100-sxm", **records(llmir.server, draft_tokens=9, **asked))
+        .capacity(500)
+        .sequences
+        == 10
+    )
+    few = llmir.server(
+        LAST, "h100-sxm", **records(llmir.server, draft_tokens=64, **asked | {"max_batched_tokens": 64})
+    )
     with pytest.raises(InputError, match="a step verifies 65 tokens of a sequence, and has 64"):
         few.capacity(500)
 
 
 def test_more_right_drafts_answer_sooner_and_more() -> None:
-    traffic = llmir.traffic(rate=10, prompt=512, generate="lognormal:200,0.6", requests=200)
+    traffic = llmir.traffic(llmir.Traffic(rate=10, prompt=512, generate="lognormal:200,0.6", requests=200))
     found = [
-        llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=share).run(traffic)
+        llmir.server(
+            LAST, "h100-sxm", drafts=llmir.Drafts(verify=EVERY, draft_tokens=4, acceptance=share)
+        ).run(traffic)
         for share in (0.0, 0.5, 0.9, 1.0)
     ]
     times = [each.latencies["tpot"].mean for each in found]
@@ -209,11 +231,13 @@ def test_more_right_drafts_answer_sooner_and_more() -> None:
 
 
 def test_all_is_equal_by_seed_on_any_replica() -> None:
-    server = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=2, acceptance=0.6)
-    load = llmir.traffic(rate=30, prompt=300, generate=80, requests=120, seed=3)
+    server = llmir.server(LAST, "h100-sxm", drafts=llmir.Drafts(verify=EVERY, draft_tokens=2, acceptance=0.6))
+    load = llmir.traffic(llmir.Traffic(rate=30, prompt=300, generate=80, requests=120, seed=3))
     one, two = (server.run(load, replicas=2, router="least-loaded") for _ in range(2))
     assert (one.end_s == two.end_s).all()
-    other = server.run(llmir.traffic(rate=30, prompt=300, generate=80, requests=120, seed=4), replicas=2)
+    other = server.run(
+        llmir.traffic(llmir.Traffic(rate=30, prompt=300, generate=80, requests=120, seed=4)), replicas=2
+    )
     assert (one.tpot_s != other.tpot_s).any()
 
 
@@ -229,7 +253,7 @@ STAGES, RANKS = (
         (LAST, {"draft_tokens": 4, "acceptance": 0.5}, "say verify too"),
         (LAST, {"draft_tokens": 4, "verify": EVERY}, "say acceptance too"),
         (LAST, {"acceptance": 0.5}, "acceptance: is of drafts, say draft_tokens too"),
-        (LAST, {"draft": SMALL}, "draft: is of drafts, say draft_tokens too"),
+        (LAST, {"draft": SMALL}, "draft_model: is of drafts, say draft_tokens too"),
         (LAST, {"draft_tokens": 0, "acceptance": 0.5, "verify": EVERY}, "^draft_tokens: "),
         (LAST, {"draft_tokens": 4, "acceptance": 2, "verify": EVERY}, "^acceptance: "),
         (LAST, {"draft_tokens": 4, "acceptance": 0.5, "verify": SMALL}, "with logits of all positions"),
@@ -238,19 +262,19 @@ STAGES, RANKS = (
 )
 def test_what_cannot_be_is_one_line(program: Program, asked: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says) as error:
-        llmir.server(program, "h100-sxm", **asked)
+        llmir.server(program, "h100-sxm", **records(llmir.server, **asked))
     assert "\n" not in str(error.value)
 
 
 def test_sglang_takes_drafts_on_ranks_of_the_models_own_layer_alone() -> None:
     asked: dict[str, Any] = {"draft_tokens": 4, "acceptance": 0.5, "engine": "sglang"}
     with pytest.raises(InputError, match="no such drafts with data-parallel attention"):
-        llmir.server(RANKS, "h100-sxm", verify=RANKS, **asked)
+        llmir.server(RANKS, "h100-sxm", **records(llmir.server, verify=RANKS, **asked))
     pipeline = f"{llmir.pipeline_of('sglang')},shard{{tp=2,dp=2,ep=4}}"
     glm, every = (
         llmir.run(llmir.load("glm-4.5-air", of, draft=of == "last"), pipeline) for of in ("last", "all")
     )
-    assert llmir.server(glm, "h100-sxm", verify=every, **asked).drafts
+    assert llmir.server(glm, "h100-sxm", **records(llmir.server, verify=every, **asked)).drafts
 
 
 RANKS_EVERY, RANKS_SMALL = (
@@ -265,19 +289,23 @@ def test_ranks_verify_abreast(acceptance: float, draft: Program | None) -> None:
     """Of a static batch each has half: the steps are those that `analyze` prices of the whole."""
     drafts: dict[str, Any] = {"verify": RANKS_EVERY, "draft_tokens": 3, "acceptance": acceptance}
     asked: dict[str, Any] = {"prompt": 900, "generate": 301}
-    found = llmir.simulate(RANKS, "h100-sxm", closed=8, requests=8, **asked, **drafts, draft=draft)
+    found = llmir.simulate(
+        RANKS, "h100-sxm", **records(llmir.simulate, closed=8, requests=8, **asked, **drafts, draft=draft)
+    )
     contexts = 900 + np.arange(0, 300, 4 if acceptance else 1)
     steps = llmir.analyze(RANKS_EVERY, "h100-sxm", batch=8, new=4, context=contexts).period_s
     if draft:
         steps = steps + 3 * llmir.analyze(draft, "h100-sxm", batch=8, new=1, context=contexts).period_s
     assert found.tpot_s == pytest.approx(np.full(8, np.sum(steps) / 300), rel=1e-12, abs=0)
-    said = llmir.speculate(llmir.workload(RANKS, "h100-sxm", batch=8, **asked), **drafts, draft=draft)
+    job = llmir.workload(RANKS, "h100-sxm", batch=8, **asked)
+    said = llmir.speculate(job, **records(llmir.speculate, **drafts, draft=draft))
     assert found.ttft_s == pytest.approx(np.full(8, said.ttft_s), rel=1e-12, abs=0)
 
 
 def test_prompts_beside_drafts_of_ranks_take_no_less_than_either_and_no_more_than_both() -> None:
     engine = llmir.server(
-        *(RANKS, "h100-sxm"), verify=RANKS_EVERY, draft_tokens=4, acceptance=0.7, draft=RANKS_SMALL
+        *(RANKS, "h100-sxm"),
+        drafts=llmir.Drafts(verify=RANKS_EVERY, draft_tokens=4, acceptance=0.7, draft_model=RANKS_SMALL),
     )
     step = engine.prices().step
     for decodes, kept, chunk in ((1, 900, (3000, 0)), (63, 63 * 3000, (2000, 500))):  # beyond graphs
@@ -289,7 +317,7 @@ def test_prompts_beside_drafts_of_ranks_take_no_less_than_either_and_no_more_tha
 def apart(acceptance: float, draft: Program | None, **more: Any) -> Any:
     asked = {"prompt": 1000, "generate": 402, "link": "50GBps,5us"} | more
     drafts = {"verify": EVERY, "draft_tokens": 4, "acceptance": acceptance, "draft": draft}
-    return llmir.simulate(LAST, "h100-sxm", **asked, **drafts)
+    return llmir.simulate(LAST, "h100-sxm", **records(llmir.simulate, **asked, **drafts))
 
 
 @pytest.mark.parametrize("draft", [None, SMALL])
@@ -299,7 +327,11 @@ def test_a_decode_server_verifies_from_its_second_token_on(acceptance: float, dr
     found = apart(acceptance, draft, rate=1, requests=1)
     job = llmir.workload(LAST, "h100-sxm", prompt=1000, generate=402)
     assert found.ttft_s[0] == pytest.approx(
-        llmir.speculate(job, EVERY, 4, 0.5, draft).ttft_s, rel=1e-12, abs=0
+        llmir.speculate(
+            job, llmir.Drafts(draft_tokens=4, acceptance=0.5, draft_model=draft, verify=EVERY)
+        ).ttft_s,
+        rel=1e-12,
+        abs=0,
     )
     sent = sum(of.cache_bytes(1000) for of in (LAST, draft) if of)
     assert found.transfer_s[0] == pytest.approx(5e-6 + sent / 50e9, rel=1e-9, abs=0)
@@ -335,29 +367,36 @@ def test_decode_servers_of_another_split_verify_by_programs_of_their_own(run: Ru
         for name, logits in (("llama3.1-8b", "last"), ("llama3.1-8b", "all"), ("llama3.2-1b", "last"))
     )
     asked: dict[str, Any] = {"draft_tokens": 4, "acceptance": 0.7}
-    one = llmir.server(LAST, "h100-sxm", verify=EVERY, draft=SMALL, **asked)
-    other = llmir.server(two, "h100-sxm", verify=every, draft=small, **asked)
-    load = llmir.traffic(rate=5, requests=50, generate=40)
+    one = llmir.server(LAST, "h100-sxm", **records(llmir.server, verify=EVERY, draft=SMALL, **asked))
+    other = llmir.server(two, "h100-sxm", **records(llmir.server, verify=every, draft=small, **asked))
+    load = llmir.traffic(llmir.Traffic(rate=5, requests=50, generate=40))
     said = json.loads(done.out)
     assert said == json.loads(json.dumps(llmir.pools(one, other, "nvlink").run(load).to_dict()))
 
 
 def test_drafts_that_pools_do_not_take() -> None:
-    one = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=4, acceptance=0.5)
+    one = llmir.server(LAST, "h100-sxm", drafts=llmir.Drafts(verify=EVERY, draft_tokens=4, acceptance=0.5))
     for other in (
         llmir.server(LAST, "h100-sxm"),
-        llmir.server(*(LAST, "h100-sxm"), verify=EVERY, draft_tokens=4, acceptance=0.5, draft=SMALL),
+        llmir.server(
+            *(LAST, "h100-sxm"),
+            drafts=llmir.Drafts(verify=EVERY, draft_tokens=4, acceptance=0.5, draft_model=SMALL),
+        ),
     ):
         with pytest.raises(
             InputError, match="pools: both have the same thing draft, or nothing; here it is 'lookup' and"
         ):
             llmir.pools(one, other, "nvlink")
-    more = llmir.server(LAST, "h100-sxm", verify=EVERY, draft_tokens=2, acceptance=0.5)
+    more = llmir.server(LAST, "h100-sxm", drafts=llmir.Drafts(verify=EVERY, draft_tokens=2, acceptance=0.5))
     assert llmir.pools(more, one, "nvlink")  # "The number of speculative tokens may differ"
     last, every = (
         llmir.run(llmir.load("llama3.1-8b", logits=of), llmir.pipeline_of("trtllm")) for of in ("last", "all")
     )
-    trtllm = llmir.server(*(last, "h100-sxm"), engine="trtllm", verify=every, draft_tokens=4, acceptance=0.5)
+    trtllm = llmir.server(
+        *(last, "h100-sxm"),
+        drafts=llmir.Drafts(verify=every, draft_tokens=4, acceptance=0.5),
+        estimation=llmir.Estimation(engine="trtllm"),
+    )
     with pytest.raises(InputError, match="trtllm takes no such drafts in pools"):
         llmir.pools(trtllm, trtllm, "nvlink")
 

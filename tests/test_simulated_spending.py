@@ -12,6 +12,7 @@ import llmir
 from llmir.hw import library
 
 from .commands import Run, runner
+from .flat import records
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 TP2 = llmir.run(MODEL, "shard{tp=2}")
@@ -27,7 +28,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("program", [MODEL, TP2])
 def test_one_request_alone_costs_its_time(program: llmir.Program) -> None:
     job = llmir.workload(program, H200, prompt=700, generate=30)
-    found = llmir.simulate(program, H200, closed=1, requests=1, prompt=700, generate=30).spending
+    found = llmir.simulate(
+        program, H200, llmir.Traffic(closed=1, requests=1, prompt=700, generate=30)
+    ).spending
     usd = program.devices * USD_S * job.e2e_s / 30 * 1e6
     assert found.cost_usd_per_mtok == pytest.approx(usd)
     assert found.busy_cost_usd_per_mtok == pytest.approx(usd)
@@ -40,21 +43,28 @@ def test_idle_servers_cost_by_the_clock() -> None:
     asked = {"rate": 0.01, "requests": 20, "prompt": 300, "generate": 10}
     job = llmir.workload(MODEL, H200, prompt=300, generate=10)
     for replicas in (1, 3):
-        run = llmir.simulate(MODEL, H200, **asked, replicas=replicas, max_ttft_s=1e-9, max_tpot_s=9)
+        run = llmir.simulate(
+            MODEL, H200, **records(llmir.simulate, **asked, replicas=replicas, max_ttft_s=1e-9, max_tpot_s=9)
+        )
         found = run.spending
         assert found.busy_cost_usd_per_mtok == pytest.approx(USD_S * job.e2e_s / 10 * 1e6)
         assert found.energy_j_per_token == pytest.approx(700 * job.e2e_s / 10)
         rent = USD_S * run.duration_s * replicas
         assert found.cost_usd_per_mtok == pytest.approx(rent / 200 * 1e6)
         assert found.goodput_per_usd == 0
-        good = llmir.simulate(MODEL, H200, **asked, replicas=replicas, max_ttft_s=9)
+        good = llmir.simulate(
+            MODEL, H200, **records(llmir.simulate, **asked, replicas=replicas, max_ttft_s=9)
+        )
         assert good.spending.goodput_per_usd == pytest.approx(20 / rent)
 
 
 def test_a_dollar_buys_goodput_without_the_warm_up() -> None:
     """The first of an overload are within the limit: they would be most of what a dollar buys."""
     asked = {"rate": 40, "requests": 300, "prompt": 2000, "generate": 50, "max_ttft_s": 0.5}
-    found = [llmir.simulate(MODEL, H200, **asked, warm_up=count) for count in (0, 50, 150)]
+    found = [
+        llmir.simulate(MODEL, H200, **records(llmir.simulate, **asked, warm_up=count))
+        for count in (0, 50, 150)
+    ]
     for run in found:
         assert run.goodput is not None
         assert run.spending.goodput_per_usd == pytest.approx(run.goodput / USD_S)
@@ -63,7 +73,7 @@ def test_a_dollar_buys_goodput_without_the_warm_up() -> None:
 
 def test_pools_are_the_sum_of_their_servers() -> None:
     one, two = llmir.server(MODEL, H200), llmir.server(TP2, H200)
-    load = llmir.traffic(rate=20, prompt=1000, generate=50, requests=100)
+    load = llmir.traffic(llmir.Traffic(rate=20, prompt=1000, generate=50, requests=100))
     run = llmir.pools(one, one, "50GBps,5us").run(load, prefill_replicas=2, decode_replicas=1)
     found = run.spending
     assert found.cost_usd_per_mtok == pytest.approx(3 * USD_S * run.duration_s / 5000 * 1e6)
@@ -76,7 +86,7 @@ def test_pools_are_the_sum_of_their_servers() -> None:
 
 def test_nothing_is_made_up() -> None:
     bare = replace(H200, price_per_hour_usd=None, board_power_W=None)
-    load = llmir.traffic(closed=2, prompt=100, generate=9, requests=4)
+    load = llmir.traffic(llmir.Traffic(closed=2, prompt=100, generate=9, requests=4))
     assert set(llmir.server(MODEL, bare).run(load, max_ttft_s=1.0).spending) == {None}
     mixed = llmir.pools(llmir.server(MODEL, H200), llmir.server(MODEL, bare), "50GBps").run(load)
     assert set(mixed.spending) == {None}  # half of the servers is no answer

@@ -36,6 +36,8 @@ from tests.serving_cases import (
     naively,
 )
 
+from .flat import records
+
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 
 # Eleven prompts of the same block, which decodes evict while two that have a copy of it run.
@@ -116,7 +118,7 @@ def test_with_one_server_each_wait_is_lindleys(busy: float) -> None:
 
 
 def served(name: str, **asked: Any) -> llmir.Program:
-    return llmir.run(llmir.load(name), Deployment(**asked).around(llmir.pipeline_of("vllm")))
+    return llmir.run(llmir.load(name), Deployment.of(asked).around(llmir.pipeline_of("vllm")))
 
 
 PROGRAMS = {
@@ -134,8 +136,10 @@ PROGRAMS = {
 def test_one_request_alone_takes_what_a_workload_says(name: str) -> None:
     for prompt, generate in ((2, 2), (777, 1), (2048, 900)):
         asked: dict[str, Any] = {"prompt": prompt, "generate": generate}
-        job = llmir.workload(PROGRAMS[name], "h100-sxm", **asked)
-        found = llmir.simulate(PROGRAMS[name], "h100-sxm", rate=1, requests=1, **asked)
+        job = llmir.workload(PROGRAMS[name], "h100-sxm", **records(llmir.workload, **asked))
+        found = llmir.simulate(
+            PROGRAMS[name], "h100-sxm", **records(llmir.simulate, rate=1, requests=1, **asked)
+        )
         assert found.ttft_s[0] == pytest.approx(job.ttft_s, rel=1e-12, abs=0)
         assert found.e2e_s[0] == pytest.approx(job.e2e_s, rel=1e-12, abs=0)
 
@@ -143,7 +147,9 @@ def test_one_request_alone_takes_what_a_workload_says(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if in_flight(program) == 1])
 def test_a_static_batch_takes_what_a_workload_says(name: str) -> None:
     job = llmir.workload(PROGRAMS[name], "h100-sxm", batch=8, prompt=900, generate=300)
-    found = llmir.simulate(PROGRAMS[name], "h100-sxm", closed=8, prompt=900, generate=300, requests=8)
+    found = llmir.simulate(
+        PROGRAMS[name], "h100-sxm", llmir.Traffic(closed=8, prompt=900, generate=300, requests=8)
+    )
     assert found.ttft_s == pytest.approx(np.full(8, job.ttft_s), rel=1e-12, abs=0)
     assert found.e2e_s == pytest.approx(np.full(8, job.e2e_s), rel=1e-12, abs=0)
 
@@ -161,7 +167,7 @@ def test_a_static_batch_takes_what_a_workload_says(name: str) -> None:
 def test_steps_are_those_of_sequences_given_one_by_one(name: str, engine: str) -> None:
     program = llmir.run(llmir.load(name), llmir.pipeline_of(engine))
     device = "b200" if "scout" in name else "h100-sxm"
-    step = llmir.server(program, device, engine=engine).prices().step
+    step = llmir.server(program, device, estimation=llmir.Estimation(engine=engine)).prices().step
     assert isinstance(step, ProgramEstimator)
     rng = np.random.default_rng(0)
     # New tokens of a prompt: one; as few as drafts; any number.
@@ -172,7 +178,9 @@ def test_steps_are_those_of_sequences_given_one_by_one(name: str, engine: str) -
             chunks = list(zip(news.tolist(), cached.tolist(), strict=True))
             parts = [{"batch": 1, "new": 1, "context": c} for c in contexts]
             parts += [{"batch": 1, "new": new, "context": old} for new, old in chunks]
-            whole = llmir.analyze(program, device, engine=engine, **parts[0], beside=parts[1:])
+            whole = llmir.analyze(
+                program, device, **records(llmir.analyze, engine=engine, **parts[0], beside=parts[1:])
+            )
             sums = [sum(int(Binding(C=c)(f)) for c in contexts) for f in step.functions] if decodes else ()
             # Attention is linear between whole mean contexts.
             assert step(decodes, sums, chunks) == pytest.approx(whole.period_s, rel=2e-11, abs=0)
@@ -181,14 +189,15 @@ def test_steps_are_those_of_sequences_given_one_by_one(name: str, engine: str) -
 def test_a_seed_gives_the_same_and_another_one_other_requests() -> None:
     asked: dict[str, Any] = {"rate": 8, "prompt": "lognormal:300,0.6", "generate": "uniform:1,90"}
     one, two, three = (
-        llmir.simulate(MODEL, "h100-sxm", requests=60, seed=seed, **asked) for seed in (7, 7, 8)
+        llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, requests=60, seed=seed, **asked))
+        for seed in (7, 7, 8)
     )
     assert one.to_dict() == two.to_dict() != three.to_dict()
     assert np.array_equal(one.end_s, two.end_s)
 
 
 def test_users_of_a_closed_loop_are_as_many_as_they_are() -> None:
-    found = llmir.simulate(MODEL, "h100-sxm", closed=5, prompt=400, generate=60, requests=40)
+    found = llmir.simulate(MODEL, "h100-sxm", llmir.Traffic(closed=5, prompt=400, generate=60, requests=40))
     changes = sorted([(t, 1) for t in found.arrival_s] + [(t, -1) for t in found.end_s])
     assert np.max(np.cumsum([by for _, by in changes])) == 5
     assert found.events["decodes"].max() == 5
@@ -196,18 +205,21 @@ def test_users_of_a_closed_loop_are_as_many_as_they_are() -> None:
 
 def test_who_never_waits_has_waits_of_no_time_in_each_run() -> None:
     asked: dict[str, Any] = {"prompt": 100, "generate": 3, "requests": 5}
-    found = llmir.simulate(MODEL, "h100-sxm", rate=0.01, **asked)
+    found = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, rate=0.01, **asked))
     assert found.queue_s.tolist() == [0.0] * 5
     assert found.latencies["queue"] == (0.0, 0.0, 0.0, 0.0)
-    alone = llmir.simulate(MODEL, "h100-sxm", rate=0.01, **asked | {"generate": 1})
+    alone = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, rate=0.01, **asked | {"generate": 1}))
     assert alone.latencies["tpot"] is None and alone.latencies["itl"] is None  # there are no such times
-    runs = llmir.replicate(MODEL, "h100-sxm", 2, rate=0.01, **asked)
+    runs = llmir.replicate(MODEL, "h100-sxm", **records(llmir.replicate, times=2, rate=0.01, **asked))
     assert runs.latencies["queue"]["mean"] == (0.0, 0.0)
 
 
 def test_longer_requests_than_the_model_takes_are_counted() -> None:
     found = llmir.simulate(
-        MODEL, "h100-sxm", rate=5, prompt="uniform:10,200", generate=10, requests=50, max_model_len=110
+        MODEL,
+        "h100-sxm",
+        llmir.Traffic(rate=5, prompt="uniform:10,200", generate=10, requests=50),
+        memory=llmir.Memory(max_model_len=110),
     )
     assert found.refused + len(found.load) == 50
     assert 0 < found.refused < 50
@@ -239,7 +251,7 @@ def test_longer_requests_than_the_model_takes_are_counted() -> None:
 )
 def test_what_cannot_be_simulated_is_refused(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError) as error:
-        llmir.simulate(MODEL, "h100-sxm", **asked)
+        llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, **asked))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -248,16 +260,18 @@ def test_a_model_of_images_is_refused() -> None:
     images = llmir.load("DiT-XL-2-256")
     for asked in ({}, {"engine": "vllm"}):
         with pytest.raises(InputError, match="DiT-XL-2-256 is of images, and has no tokens to serve"):
-            llmir.simulate(images, "h100-sxm", rate=1, **asked)
+            llmir.simulate(images, "h100-sxm", **records(llmir.simulate, rate=1, **asked))
         with pytest.raises(InputError, match="is of images"):
-            llmir.plan(images, rate=1, **asked)
+            llmir.plan(images, **records(llmir.plan, rate=1, **asked))
 
 
 @pytest.mark.parametrize("servers", [1, 2, 7])
 def test_gaps_are_what_a_server_in_turn_sees(servers: int) -> None:
     """By `burstiness` n, and by every nth request of Poisson's law."""
-    each = llmir.traffic(rate=5, burstiness=servers, requests=20_000).arrival_s
-    every = llmir.traffic(rate=5 * servers, requests=20_000 * servers, seed=1).arrival_s[::servers]
+    each = llmir.traffic(llmir.Traffic(rate=5, burstiness=servers, requests=20_000)).arrival_s
+    every = llmir.traffic(llmir.Traffic(rate=5 * servers, requests=20_000 * servers, seed=1)).arrival_s[
+        ::servers
+    ]
     gaps = [np.diff(arrival_s) for arrival_s in (each, every)]
     for found in gaps:
         assert found.mean() == pytest.approx(1 / 5, rel=0.03)
@@ -270,9 +284,15 @@ def test_gaps_are_what_a_server_in_turn_sees(servers: int) -> None:
 def test_one_of_some_replicas_in_turn_is_as_all_of_them() -> None:
     """On average over requests, of lengths by a law; at random they wait longer."""
     asked: dict[str, Any] = {"prompt": "lognormal:800,0.6", "generate": "lognormal:100,0.6"}
-    all_of_them = llmir.simulate(MODEL, "h100-sxm", rate=60, replicas=4, requests=8000, **asked)
-    one = llmir.simulate(MODEL, "h100-sxm", rate=15, burstiness=4, requests=8000, seed=9, **asked)
-    chance = llmir.simulate(MODEL, "h100-sxm", rate=15, requests=8000, seed=9, **asked)
+    all_of_them = llmir.simulate(
+        MODEL, "h100-sxm", **records(llmir.simulate, rate=60, replicas=4, requests=8000, **asked)
+    )
+    one = llmir.simulate(
+        MODEL, "h100-sxm", **records(llmir.simulate, rate=15, burstiness=4, requests=8000, seed=9, **asked)
+    )
+    chance = llmir.simulate(
+        MODEL, "h100-sxm", **records(llmir.simulate, rate=15, requests=8000, seed=9, **asked)
+    )
     for figure in ("ttft", "tpot"):
         each, whole, rough = (run.latencies[figure] for run in (one, all_of_them, chance))
         assert each.mean == pytest.approx(whole.mean, rel=0.05)
@@ -285,7 +305,7 @@ def test_the_command_says_what_the_api_says(tmp_path: Any) -> None:
     runner = CliRunner()
     printed = runner.invoke(cli, ["serve-sim", "llama3.1-8b", *asked.split(), "--format", "json"])
     found = llmir.simulate(
-        MODEL, "h100-sxm", rate=4, requests=100, prompt="uniform:1,500", generate=40, seed=3
+        MODEL, "h100-sxm", llmir.Traffic(rate=4, requests=100, prompt="uniform:1,500", generate=40, seed=3)
     )
     assert json.loads(printed.output) == found.to_dict()
     for form in ("table", "csv", "md", "html"):
@@ -320,13 +340,15 @@ def test_turns_come_after_answers_and_find_what_was_said(
     seed: int, size: int, most: int, blocks: int
 ) -> None:
     given_load = llmir.traffic(
-        rate=20,
-        prompt="uniform:1,30",
-        generate="uniform:1,20",
-        turns=f"uniform:1,{most}",
-        think_s=0.1,
-        requests=40,
-        seed=seed,
+        llmir.Traffic(
+            rate=20,
+            prompt="uniform:1,30",
+            generate="uniform:1,20",
+            turns=f"uniform:1,{most}",
+            think_s=0.1,
+            requests=40,
+            seed=seed,
+        )
     )
     least = -(-given_load.longest // size) + 1
     server = serve(StepTimes(Toy()), Vllm(), Capacity(max(blocks // size, least), size, 64, 8), given_load)

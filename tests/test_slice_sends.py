@@ -14,6 +14,7 @@ import llmir
 from llmir.ir.tools.text import parse_program, print_program
 
 from .commands import runner
+from .flat import records
 from .strategies import FUSIONS, configs, degrees
 from .test_interpret import ids, logits, same
 from .test_shard import wide
@@ -45,7 +46,10 @@ def test_each_value_is_sent_once(tp: int, new: int) -> None:
     sliced = llmir.run(whole, "slice-sends")
     payload = 4 * new * 8192 * 2
     at: dict[str, Any] = {"batch": 4, "new": new}
-    ops = [{op.name: op for op in llmir.analyze(p, "dgx-h100", **at).ops} for p in (whole, sliced)]
+    ops = [
+        {op.name: op for op in llmir.analyze(p, "dgx-h100", **records(llmir.analyze, **at)).ops}
+        for p in (whole, sliced)
+    ]
     assert [each["stage0.send"].comm_bytes for each in ops] == [payload, payload // tp]
     assert ops[1]["stage1.all_gather_recv"].comm_bytes == payload * (tp - 1) // tp
     assert ops[1]["stage0.send"].time_s <= ops[0]["stage0.send"].time_s

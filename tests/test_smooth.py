@@ -16,6 +16,8 @@ from llmir.backends.kernels.attention import AttentionShape, DecodeAttention, Pr
 from llmir.hw import library
 from llmir.hw.device import Device
 
+from .flat import records
+
 # A tenth of what `python benchmarks/smooth.py` does: each model once, on devices that are unlike.
 SOME = (
     *(("h20", "trtllm", "llama3.1-8b"), ("b200", "sglang", "llama3.1-70b"), ("l4", "vllm", "gemma-3-27b")),
@@ -49,7 +51,9 @@ def test_no_more_tokens_take_less_whichever_graph_holds_them(
     """Few new tokens are in a graph of prompts where none of decodes holds them; logits fill no graph."""
     at: dict[str, Any] = {"batch": np.array([1, 5, 8, 9, 25, 64])[:, None], "new": np.arange(1, 13)}
     program = llmir.run(llmir.load(model), [llmir.pipeline_of(engine), f"shard{{tp={tp}}}"])
-    times = llmir.analyze(program, device, **at, context=512, engine=engine, phase="decode").time_s
+    times = llmir.analyze(
+        program, device, **records(llmir.analyze, **at, context=512, engine=engine, phase="decode")
+    ).time_s
     for axis in (0, 1):
         assert np.all(np.diff(times, axis=axis) >= -1e-9 * np.min(times))
 
@@ -105,9 +109,11 @@ def test_a_device_with_one_rate_raised_is_never_slower(name: str, precision: str
     program, device = llmir.run(llmir.load("glm-4.5-air"), passes), library.load(name)
     at: dict[str, Any] = {"batch": np.array([[1], [9], [64]]), "new": np.array([1, 2, 17, 900])}
     at["context"] = 3000
-    before = llmir.analyze(program, device, **at).time_s
+    before = llmir.analyze(program, device, **records(llmir.analyze, **at)).time_s
     for rate, other in faster(device):
-        assert np.all(llmir.analyze(program, other, **at).time_s <= before * (1 + 1e-9)), rate
+        assert np.all(
+            llmir.analyze(program, other, **records(llmir.analyze, **at)).time_s <= before * (1 + 1e-9)
+        ), rate
 
 
 @pytest.mark.parametrize("group", [1, 4, 8, 48])
@@ -123,7 +129,9 @@ def test_one_new_token_takes_what_steps_were_measured_to_and_more_no_less(engine
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     fit = basis(H100, "attention_decode", engine)
     assert fit
-    step = llmir.analyze(program, H100, batch=512, new=np.arange(1, 9), context=3, engine=engine)
+    step = llmir.analyze(
+        program, H100, batch=512, new=np.arange(1, 9), context=3, estimation=llmir.Estimation(engine=engine)
+    )
     (attention,) = (op for op in step.ops if op.kind == "attention")
     times = np.asarray(attention.time_s)
     assert times[0] == pytest.approx(float(fit.kernel.seconds(H100, AttentionShape(512, 1, 3, 8, 4, 128))))

@@ -14,6 +14,8 @@ from llmir.backends.work.rows import Row, rows
 from llmir.hw import library
 from llmir.ir.sizes.binding import Binding
 
+from .flat import records
+
 NEW = np.arange(1, 140)[:, None]
 CACHED = np.array([0, 1, 2, 7, 8, 63, 64, 255, 256, 1000, 5000])
 HEADS = ((1, 1, 128), (8, 4, 128), (4, 16, 64))
@@ -68,6 +70,7 @@ def test_fused_attention_never_costs(name: str, engine: str) -> None:
             ("h100-sxm", "a100-80-sxm", "h20"), zip(PHASES, (FEW, MANY), strict=True)
         ):
             apart, together = (
-                llmir.analyze(p, device, engine=engine, phase=phase, **at).time_s for p in (eager, fused)
+                llmir.analyze(p, device, **records(llmir.analyze, engine=engine, phase=phase, **at)).time_s
+                for p in (eager, fused)
             )
             assert np.all(together <= apart * (1 + 1e-12)), (device, phase)

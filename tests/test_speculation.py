@@ -14,6 +14,7 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
 from .commands import Run, runner
+from .flat import records
 
 
 @pytest.fixture
@@ -58,7 +59,15 @@ def test_tpot_is_that_of_texts_drawn_at_random(
     """Step by step, each at its own context, until the answer is there; the last step may yield too much."""
     _, every, small = programs
     drafts, acceptance = 4, 0.7
-    found = llmir.speculate(job, every, drafts, acceptance, small if with_draft else None)
+    found = llmir.speculate(
+        job,
+        llmir.Drafts(
+            draft_tokens=drafts,
+            acceptance=acceptance,
+            draft_model=small if with_draft else None,
+            verify=every,
+        ),
+    )
     contexts = np.arange(1000, 1000 + 400)
     verify = llmir.analyze(every, "h100-sxm", batch=16, new=drafts + 1, context=contexts).period_s
     draft = llmir.analyze(small, "h100-sxm", batch=16, new=1, context=contexts).period_s
@@ -81,23 +90,30 @@ def test_what_drafts_reads_prompts_in_the_same_steps(
     """After the model in each, so that the time is what both take alone; drafts looked up cost nothing."""
     last, every, small = programs
     asked = {"batch": 4, "prompt": prompt, "generate": 9, "chunk": 8192}
-    job, own = (llmir.workload(of, "h100-sxm", **asked) for of in (last, small))
-    found = llmir.speculate(job, every, 4, 0.7, small)
+    job, own = (llmir.workload(of, "h100-sxm", **records(llmir.workload, **asked)) for of in (last, small))
+    found = llmir.speculate(
+        job, llmir.Drafts(draft_tokens=4, acceptance=0.7, draft_model=small, verify=every)
+    )
     assert found.draft_read_s == own.ttft_s
     assert found.ttft_s == pytest.approx(job.ttft_s + own.ttft_s, rel=1e-12, abs=0)
     assert found.ttft_mean_s == pytest.approx(job.ttft_mean_s + own.ttft_mean_s, rel=1e-12, abs=0)
     assert found.to_dict()["speculation"]["draft_read_s"] == own.ttft_s
-    none = llmir.speculate(job, every, 4, 0.7)
+    none = llmir.speculate(job, llmir.Drafts(draft_tokens=4, acceptance=0.7, verify=every))
     assert (none.ttft_s, none.draft_read_s) == (job.ttft_s, 0.0)
 
 
 def test_no_draft_that_is_right_costs_more_than_none(
     programs: tuple[Program, Program, Program], job: Workload
 ) -> None:
-    wrong = llmir.speculate(job, programs[1], 4, 0.0)
+    wrong = llmir.speculate(job, llmir.Drafts(draft_tokens=4, acceptance=0.0, verify=programs[1]))
     assert wrong.tpot_s is not None and job.tpot_s is not None
     assert wrong.tpot_s > job.tpot_s
-    shares = [llmir.speculate(job, programs[1], 4, a, programs[2]).tpot_s for a in (0.0, 0.5, 0.9, 1.0)]
+    shares = [
+        llmir.speculate(
+            job, llmir.Drafts(draft_tokens=4, acceptance=a, draft_model=programs[2], verify=programs[1])
+        ).tpot_s
+        for a in (0.0, 0.5, 0.9, 1.0)
+    ]
     assert shares == sorted(shares, reverse=True)
 
 
@@ -105,7 +121,10 @@ def test_a_model_that_drafts_takes_its_weights_and_caches(
     programs: tuple[Program, Program, Program], job: Workload
 ) -> None:
     """Llama 3.2 1B: 1.24 billion weights of 2 bytes, and 32,768 bytes of cache a token."""
-    with_none, with_small = (llmir.speculate(job, programs[1], 4, 0.7, of) for of in (None, programs[2]))
+    with_none, with_small = (
+        llmir.speculate(job, llmir.Drafts(draft_tokens=4, acceptance=0.7, draft_model=of, verify=programs[1]))
+        for of in (None, programs[2])
+    )
     taken = with_none.capacity_bytes - with_small.capacity_bytes
     assert taken == pytest.approx(1.2358e9 * 2 + 16 * 1399 * 32_768, rel=2e-3)
     assert with_small.max_batch < with_none.max_batch == job.max_batch
@@ -120,7 +139,7 @@ def test_the_layer_of_the_model_drafts() -> None:
         for of in ("last", "all")
     )
     job = llmir.workload(last, "h100-sxm", batch=8)
-    found = llmir.speculate(job, every, 2, 0.8)
+    found = llmir.speculate(job, llmir.Drafts(draft_tokens=2, acceptance=0.8, verify=every))
     assert found.draft is not None and found.decode is not None
     assert found.drafted_s == pytest.approx(2 * float(found.draft.period_s))
     assert 0 < found.drafted_s < float(found.decode.period_s)
@@ -131,17 +150,17 @@ def test_the_layer_of_the_model_drafts() -> None:
 def test_what_cannot_be_verified(programs: tuple[Program, Program, Program], job: Workload) -> None:
     last, every, small = programs
     with pytest.raises(InputError, match="with logits of all positions"):
-        llmir.speculate(job, small, 4, 0.7)
+        llmir.speculate(job, llmir.Drafts(draft_tokens=4, acceptance=0.7, verify=small))
     with pytest.raises(InputError, match="acceptance: expected a number from 0 to 1"):
-        llmir.speculate(job, every, 4, 1.5)
+        llmir.speculate(job, llmir.Drafts(draft_tokens=4, acceptance=1.5, verify=every))
     with pytest.raises(InputError, match="draft_tokens: expected an integer from 1 to 64"):
-        llmir.speculate(job, every, 0, 0.5)
+        llmir.speculate(job, llmir.Drafts(draft_tokens=0, acceptance=0.5, verify=every))
     one = llmir.workload(last, "h100-sxm", generate=1)
     with pytest.raises(InputError, match="drafts are of later tokens"):
-        llmir.speculate(one, every, 4, 0.5)
+        llmir.speculate(one, llmir.Drafts(draft_tokens=4, acceptance=0.5, verify=every))
     loop = llmir.workload(last, "h100-sxm", concurrency=8)
     with pytest.raises(InputError, match="a closed loop of users has no drafts"):
-        llmir.speculate(loop, every, 4, 0.5)
+        llmir.speculate(loop, llmir.Drafts(draft_tokens=4, acceptance=0.5, verify=every))
 
 
 @pytest.mark.parametrize(
@@ -170,10 +189,10 @@ def test_what_drafts_has_the_models_vocabulary(engine: str, model: str, draft: s
         for name, logits in ((model, "last"), (model, "all"), (draft, "last"))
     )
     drafts = {"verify": every, "draft_tokens": 4, "acceptance": 0.7, "draft": small}
-    job = llmir.workload(last, "h200", engine=engine)
+    job = llmir.workload(last, "h200", estimation=llmir.Estimation(engine=engine))
     asked = [
-        lambda: llmir.speculate(job, **drafts),
-        lambda: llmir.server(last, "h200", engine=engine, **drafts),
+        lambda: llmir.speculate(job, **records(llmir.speculate, **drafts)),
+        lambda: llmir.server(last, "h200", **records(llmir.server, engine=engine, **drafts)),
     ]
     for ask in asked:
         if says is None:

@@ -15,6 +15,7 @@ from llmir.hw import library
 from llmir.ir.core.program import Program
 
 from .commands import Run, runner
+from .flat import records
 
 LLAMA = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 TP2 = llmir.run(LLAMA, "shard{tp=2}")
@@ -51,7 +52,7 @@ def test_cached_tokens_are_not_read() -> None:
 def test_nothing_is_made_up(run: Run) -> None:
     """A device without a price, one without power, and neither in a comparison."""
     asked = {"batch": 1, "prompt": 64, "generate": 4}
-    bare = llmir.workload(LLAMA, "a40", **asked).to_dict()
+    bare = llmir.workload(LLAMA, "a40", **records(llmir.workload, **asked)).to_dict()
     assert set(bare["cost_usd_per_mtok"].values()) == {None}
     assert all(bare["energy_j_per_token"].values())
     ran = run("analyze", "llama3.1-8b", "--hw", "a40", "--generate", "4", "--prompt", "64")

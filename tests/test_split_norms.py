@@ -6,6 +6,8 @@ import pytest
 
 import llmir
 
+from .flat import records
+
 SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "vocab_size": 11, "head_dim": 4},
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "dtype": "bfloat16"},
@@ -24,7 +26,10 @@ def test_steps_mean_what_the_norm_meant(architecture: str) -> None:
 def test_a_norm_moves_what_its_steps_move(batch: int, prompt: int) -> None:
     program = llmir.load("llama-2-7b")
     at = {"batch": batch, "new": prompt, "cost": "ideal"}
-    whole, split = (llmir.analyze(llmir.run(program, p), "a100", **at) for p in ("", "split-norms"))
+    whole, split = (
+        llmir.analyze(llmir.run(program, p), "a100", **records(llmir.analyze, **at))
+        for p in ("", "split-norms")
+    )
     tokens, hidden, norms = batch * prompt, 4096, 2 * 32 + 1
     # bf16 to fp32, squares, their mean, the product, back to bf16, times the weight; and that of each row.
     wide = (2 + 4) + (4 + 4) + 4 + (4 + 4) + (4 + 2) + (2 + 2)

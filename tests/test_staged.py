@@ -20,6 +20,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.tools.loops import cut_sizes
 from llmir.passes.stages import Stages
 
+from .flat import records
 from .strategies import FUSIONS, configs, degrees
 from .test_shard import wide
 
@@ -37,8 +38,8 @@ def alike(program: Program, sizes: tuple[int, ...], hw: str = "h200", **at: Any)
         for ours, theirs in zip(one.memories, other.memories, strict=True):
             assert (ours.weights, ours.caches) == (theirs.weights, theirs.caches)
             assert [m.bytes for m in ours.moments] == [m.bytes for m in theirs.moments]
-        (step,) = llmir.stages(program, hw, [sizes], phase=phase, **at)
-        report = llmir.analyze(cut, hw, phase=phase, **at)
+        (step,) = llmir.stages(program, hw, [sizes], **records(llmir.stages, phase=phase, **at))
+        report = llmir.analyze(cut, hw, **records(llmir.analyze, phase=phase, **at))
         assert step.layers == sizes
         for figure in FIGURES:
             assert np.allclose(getattr(step, figure), getattr(report, figure), rtol=1e-12, atol=0), figure
@@ -105,19 +106,21 @@ def test_periods_are_cut_anywhere(data: st.DataObject) -> None:
 def test_policies_of_caches(policy: str) -> None:
     program = llmir.run(llmir.load("gemma-3-4b"), llmir.DEFAULT_PIPELINE)
     at = {"batch": 4, "new": 1, "context": 3000, "cache_policy": policy}
-    (step,) = llmir.stages(program, "h200", [3], **at)
-    report = llmir.analyze(llmir.run(program, "stages{pp=3},slice-sends"), "h200", **at)
+    (step,) = llmir.stages(program, "h200", [3], **records(llmir.stages, **at))
+    report = llmir.analyze(
+        llmir.run(program, "stages{pp=3},slice-sends"), "h200", **records(llmir.analyze, **at)
+    )
     assert [s.kv_cache_bytes for s in step.stages] == [s.kv_cache_bytes for s in report.stages]
 
 
 def test_links_that_only_sends_go_over_may_have_a_share() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8}}")
     how: dict[str, Any] = {"efficiency": {"network": 0.5}, "batch": 8, "context": 100}
-    (step,) = llmir.stages(program, "dgx-h100", [2], **how)
+    (step,) = llmir.stages(program, "dgx-h100", [2], **records(llmir.stages, **how))
     cut = llmir.run(program, "stages{pp=2},slice-sends")
-    assert step.time_s == llmir.analyze(cut, "dgx-h100", **how).time_s
+    assert step.time_s == llmir.analyze(cut, "dgx-h100", **records(llmir.analyze, **how)).time_s
     with pytest.raises(InputError, match="network cannot act"):
-        llmir.stages(program, "dgx-h100", [1], **how)
+        llmir.stages(program, "dgx-h100", [1], **records(llmir.stages, **how))
 
 
 def test_one_stage_is_the_program_and_many_are_refused_as_by_the_pass() -> None:

@@ -23,6 +23,7 @@ from llmir.ir.tools.verify import verify
 from llmir.passes.stages import Stages
 
 from .commands import Run, runner
+from .flat import records
 from .strategies import FUSIONS, LOGITS, configs, degrees
 from .test_interpret import ids, logits, same
 from .test_shard import wide
@@ -86,7 +87,7 @@ def test_stages_conserve_work_and_bytes(
     assert staged.parameters_by_kind == program.parameters_by_kind
     assert staged.active_parameters == program.active_parameters
     point = {"batch": batch * cut.micro_batches, "new": new, "context": context}
-    one, each = (llmir.analyze(p, "h100", **point) for p in (program, staged))
+    one, each = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (program, staged))
     assert each.matmul_flops == one.matmul_flops
     twice = 0
     if config["tie_word_embeddings"] and len(staged.entries) > 1:
@@ -212,7 +213,7 @@ def test_decode_is_the_latency_of_all_stages_and_throughput_that_of_the_slowest(
     base = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     ask = {"batch": 8, "prompt": 100, "generate": 2}
     whole, staged, parts = (
-        llmir.workload(llmir.run(base, how), "h100", **ask, cost="ideal")
+        llmir.workload(llmir.run(base, how), "h100", **records(llmir.workload, **ask, cost="ideal"))
         for how in ("", "stages{pp=4}", "stages{pp=4, micro_batches=4}")
     )
     decode = staged.decode
@@ -310,7 +311,10 @@ def test_a_diff_of_stages_is_what_they_send(micro: int) -> None:
     """Ops of other stages are the same ops: staging adds sends and receives, and reads weights again."""
     base = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     staged = llmir.run(base, f"stages{{pp=4, micro_batches={micro}}}")
-    before, after = (llmir.analyze(p, "h100", batch=4, new=64, cost="ideal") for p in (base, staged))
+    before, after = (
+        llmir.analyze(p, "h100", batch=4, new=64, estimation=llmir.Estimation(cost="ideal"))
+        for p in (base, staged)
+    )
     found = llmir.diff(before, after)
     new = {(op.opcode, op.repeat) for c in found.changes if c.what == "new" for op in c.after}
     assert new == {("send", 3 * micro), ("recv", 3 * micro), ("overhead", 4)}  # the bubbles of four stages

@@ -36,7 +36,10 @@ def test_a_known_scale_takes_less_than_one_that_is_found() -> None:
     types = ("weights=fp8, activations=fp8", "weights=fp8, activations=fp8_t")
     programs = [llmir.run(llmir.load(LLAMA), f"quantize{{{type}}}") for type in types]
     for device, engine in (("h100", "trtllm"), ("h100", "vllm"), ("b200", "trtllm"), ("b200", "sglang")):
-        steps = [llmir.analyze(p, device, batch=64, engine=engine).ops for p in programs]
+        steps = [
+            llmir.analyze(p, device, batch=64, estimation=llmir.Estimation(engine=engine)).ops
+            for p in programs
+        ]
         found, known = ([op for op in ops if "quantize" in op.name] for ops in steps)
         assert [op.name for op in found] == [op.name for op in known] != []
         for dynamic, static in zip(found, known, strict=True):

@@ -19,6 +19,8 @@ from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding, UnevenBinding
 from llmir.ir.sizes.polynomial import B, C, Dim, Min, Size, T, ceildiv
 
+from .flat import records
+
 FUSED = llmir.DEFAULT_PIPELINE
 # A kind of state each: full, windowed, chunked, selected, latent, fixed; and unfused, sharded, in stages.
 PROGRAMS = {
@@ -55,14 +57,16 @@ def program(name: str) -> Program:
 
 @cache
 def surface(name: str, cost: str | None = None) -> Surface:
-    return llmir.surface(program(name), "h100-sxm", cost=cost)
+    return llmir.surface(program(name), "h100-sxm", estimation=llmir.Estimation(cost=cost))
 
 
 def one_by_one(name: str, contexts: list[int], chunks: list[tuple[int, int]], cost: str | None) -> float:
     """The report of a step in which each sequence is given alone."""
     each = [{"batch": 1, "new": 1, "context": c} for c in contexts]
     each += [{"batch": 1, "new": new, "context": cached} for new, cached in chunks]
-    report = llmir.analyze(program(name), "h100-sxm", **each[0], beside=each[1:], cost=cost)
+    report = llmir.analyze(
+        program(name), "h100-sxm", **records(llmir.analyze, **each[0], beside=each[1:], cost=cost)
+    )
     return float(report.time_s)
 
 

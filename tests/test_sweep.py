@@ -16,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.search.sweep import BYTES, SHARES, WORK, Sweep, axis_values
+from llmir.api.sweep import axis
+from llmir.backends.search.sweep import BYTES, SHARES, WORK, Sweep
 from llmir.base.errors import InputError
 
 from .alike import same
 from .commands import TINY, Run, runner
+from .flat import records
 from .strategies import configs
 
 FUSED = "fuse-attention,fuse,dce"
@@ -37,7 +39,7 @@ def check(row: dict[str, Any], program: llmir.Program, **how: Any) -> None:
     """A row against `analyze` and `workload` of its step."""
     hw = row["hw"]
     at = {name: row[name] for name in ("batch", "new", "context")}
-    report = llmir.analyze(program, hw, **at, **how)
+    report = llmir.analyze(program, hw, **records(llmir.analyze, **at, **how))
     for name in ("time_s", "ideal_time_s", "error"):
         stated = getattr(report, name)
         assert row[name] == (None if stated is None else pytest.approx(stated, rel=1e-12, abs=0)), name
@@ -47,7 +49,10 @@ def check(row: dict[str, Any], program: llmir.Program, **how: Any) -> None:
     assert {name: row[name] for name in SHARES} == pytest.approx(shares, rel=1e-9, abs=1e-12)
     length = row["new"] + row["context"]
     assert (
-        row["fits"] == llmir.workload(program, hw, batch=row["batch"], prompt=length, generate=1, **how).fits
+        row["fits"]
+        == llmir.workload(
+            program, hw, **records(llmir.workload, batch=row["batch"], prompt=length, generate=1, **how)
+        ).fits
     )
     assert row["devices"] == program.devices
 
@@ -174,8 +179,8 @@ def brute(first: int, last: int, step: str) -> list[int]:
 @given(st.integers(1, 200), st.integers(0, 3000), st.sampled_from(("", "1", "7", "x2", "x3", "x10")))
 def test_ranges(first: int, more: int, step: str) -> None:
     said = f"{first}:{first + more}{':' if step else ''}{step}"
-    assert list(axis_values("batch", said)) == brute(first, first + more, step)
-    assert axis_values("batch", f"{said},{first}") == axis_values("batch", said)
+    assert list(axis("batch", said)) == brute(first, first + more, step)
+    assert axis("batch", f"{said},{first}") == axis("batch", said)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +204,7 @@ def test_ranges(first: int, more: int, step: str) -> None:
 )
 def test_axes_that_mean_nothing(name: str, said: object, why: str) -> None:
     with pytest.raises(InputError, match=why):
-        axis_values(name, said)
+        axis(name, said)
 
 
 @pytest.mark.parametrize("asked", [llmir.sweep, llmir.page])

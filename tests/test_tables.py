@@ -36,7 +36,7 @@ def test_a_program_that_takes_no_time_and_moves_no_bytes_has_its_tables() -> Non
     b = Builder("main")
     b.output(b.input("bf16[B, T, 64]", name="hidden"))
     nothing = Program("nothing", {"main": b.graph()})
-    job = llmir.workload(nothing, "h100-sxm", prompt=8, generate=2, cost="ideal")
+    job = llmir.workload(nothing, "h100-sxm", prompt=8, generate=2, estimation=llmir.Estimation(cost="ideal"))
     assert (job.prefill.time_s, job.prefill.read_bytes) == (0, 0)
     total = wording.total_line(job.prefill)
     assert (total.time, total.bytes, total.intensity, total.bound) == ("0 s", "0 B", "–", "–")

@@ -120,7 +120,9 @@ def test_of_variants_those_stay_that_are_once_the_least() -> None:
 @pytest.fixture(scope="module", params=["llama3.1-8b", "Qwen3-30B-A3B"])
 def plan(request: pytest.FixtureRequest) -> Any:
     program = llmir.run(llmir.load(request.param), llmir.DEFAULT_PIPELINE)
-    return llmir.analyze(program, "h100-sxm", batch=8, new=64, engine="vllm").plan
+    return llmir.analyze(
+        program, "h100-sxm", batch=8, new=64, estimation=llmir.Estimation(engine="vllm")
+    ).plan
 
 
 @pytest.mark.parametrize("new", [1, None])

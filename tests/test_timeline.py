@@ -20,6 +20,7 @@ from llmir.backends.step.report import Report, TimeSlice
 from llmir.base.errors import InputError, OutputError
 
 from .commands import Run, runner
+from .flat import records
 from .strategies import FUSIONS, configs, degrees, points
 from .test_shard import wide
 from .test_stages import cuts
@@ -72,7 +73,7 @@ def test_slices_tile_the_step(
     cut = data.draw(cuts(config["num_hidden_layers"]))
     program = llmir.run(llmir.load(config), [passes, cut] if passes else [cut])
     point["batch"] *= cut.micro_batches
-    check(llmir.analyze(program, "h100-sxm", **point, cost=cost))
+    check(llmir.analyze(program, "h100-sxm", **records(llmir.analyze, **point, cost=cost)))
 
 
 @given(configs(), FUSIONS, points(), st.data())
@@ -87,7 +88,7 @@ def test_slices_tile_the_step_of_ranks(
     assume("ep=0" not in how and ("ep=1," in how or base.active_parameters < base.parameters))
     program = llmir.run(base, [cut, how])
     point["batch"] *= cut.micro_batches * program.mesh.degree("dp")
-    check(llmir.analyze(program, "h100-sxm", **point))
+    check(llmir.analyze(program, "h100-sxm", **records(llmir.analyze, **point)))
 
 
 @pytest.mark.parametrize("model", FAMILIES)
@@ -101,7 +102,9 @@ def test_families(model: str, split: str) -> None:
 @pytest.mark.parametrize("engine", ["hf-transformers", "sglang", "vllm", "trtllm"])
 def test_what_engines_add_is_there(engine: str) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), [llmir.pipeline_of(engine), "shard{tp=2}"])
-    report = llmir.analyze(program, "h100-sxm", batch=2, context=512, engine=engine)
+    report = llmir.analyze(
+        program, "h100-sxm", batch=2, context=512, estimation=llmir.Estimation(engine=engine)
+    )
     found: dict[str, float] = defaultdict(float)
     for s in report.timeline():
         if s.kind == "overhead":

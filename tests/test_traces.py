@@ -18,6 +18,8 @@ from llmir.backends.simulate.replications import STUDENT
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
 
+from .flat import records
+
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -88,7 +90,7 @@ def test_wrong_rows_are_named(tmp_path: Path, name: str, text: str | None, says:
     if text is not None:
         (tmp_path / name).write_text(text, "utf-8")
     with pytest.raises(InputError) as error:
-        llmir.simulate(MODEL, "h100-sxm", trace=tmp_path / name)
+        llmir.simulate(MODEL, "h100-sxm", llmir.Traffic(trace=tmp_path / name))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -128,19 +130,21 @@ def test_what_is_written_of_requests_is_a_trace(tmp_path: Path) -> None:
 
 def test_goodput_counts_the_requests_within_all_limits() -> None:
     asked = {"rate": 20, "requests": 300, "prompt": "lognormal:512,0.6", "generate": "lognormal:99,0.6"}
-    found = llmir.simulate(MODEL, "h100-sxm", **asked, warm_up=50, max_ttft_s=0.03, max_tpot_s=0.0095)
+    found = llmir.simulate(
+        MODEL, "h100-sxm", **records(llmir.simulate, **asked, warm_up=50, max_ttft_s=0.03, max_tpot_s=0.0095)
+    )
     good = [t <= 0.03 and not p > 0.0095 for t, p in zip(found.ttft_s, found.tpot_s, strict=True)]
     assert found.goodput_share == pytest.approx(np.mean(good[50:]))
     assert 0 < found.goodput_share < 1
     assert found.goodput == pytest.approx(sum(good[50:]) / (found.end_s.max() - found.arrival_s[50]))
     assert found.latencies["ttft"].mean == pytest.approx(found.ttft_s[50:].mean())
-    assert llmir.simulate(MODEL, "h100-sxm", **asked).goodput is None
+    assert llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, **asked)).goodput is None
 
 
 def test_what_comes_in_is_counted_in_requests_a_second_also_of_sessions() -> None:
     """Each of 40 sessions has five turns; they come as long as the last one does, not as sessions begin."""
     asked = {"rate": 2, "requests": 200, "prompt": 100, "generate": 20, "turns": 5, "think_s": 5}
-    found = llmir.simulate(MODEL, "h100-sxm", **asked)
+    found = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, **asked))
     first = found.arrival_s[::5]
     assert found.load.talks == 40
     assert found.load.sessions_per_s == pytest.approx(39 / (first[-1] - first[0]))
@@ -152,9 +156,9 @@ def test_what_comes_in_is_counted_in_requests_a_second_also_of_sessions() -> Non
 
 def test_a_server_is_stable_below_its_largest_rate_and_overloaded_above() -> None:
     asked = {"requests": 2500, "prompt": 800, "generate": "uniform:1,99"}
-    most = llmir.simulate(MODEL, "h100-sxm", rate=10, **asked).largest_rate
+    most = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, rate=10, **asked)).largest_rate
     for share, overloaded in ((0.5, False), (0.9, False), (1.1, True), (2.0, True)):
-        found = llmir.simulate(MODEL, "h100-sxm", rate=share * most, **asked)
+        found = llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, rate=share * most, **asked))
         assert found.overloaded == overloaded, share
         assert found.largest_rate == pytest.approx(most, rel=0.01)
         if overloaded:  # it cannot do more than that
@@ -165,9 +169,12 @@ def test_nothing_is_said_of_the_load_of_few_requests() -> None:
     """Their waits differ by the steps that they happen to meet: no line goes through so few of them."""
     for count, said in ((3, None), (49, None), (50, False), (200, False)):
         asked: dict[str, Any] = {"requests": count, "prompt": "uniform:10,3000", "generate": 20}
-        runs = [llmir.simulate(MODEL, "h100-sxm", rate=6, seed=seed, **asked) for seed in range(5)]
+        runs = [
+            llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, rate=6, seed=seed, **asked))
+            for seed in range(5)
+        ]
         assert {run.overloaded for run in runs} == {said}
-    row = re.search(r"load +(.*)", str(llmir.simulate(MODEL, "h100-sxm", rate=6, requests=3)))
+    row = re.search(r"load +(.*)", str(llmir.simulate(MODEL, "h100-sxm", llmir.Traffic(rate=6, requests=3))))
     assert row
     assert row[1].endswith("requests/s can be served at most")
     assert "stable" not in row[1]
@@ -176,7 +183,7 @@ def test_nothing_is_said_of_the_load_of_few_requests() -> None:
 def test_a_table_of_replications_has_a_line_a_latency() -> None:
     """In 80 columns."""
     model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
-    found = llmir.replicate(model, "h100-sxm", 2, rate=5, requests=30)
+    found = llmir.replicate(model, "h100-sxm", llmir.Traffic(rate=5, requests=30), 2)
     lines = str(found).splitlines()
     rule = next(i for i, line in enumerate(lines) if line.startswith("───"))
     rows = lines[rule + 1 : rule + 1 + len(found.latencies)]
@@ -185,8 +192,11 @@ def test_a_table_of_replications_has_a_line_a_latency() -> None:
 
 def test_intervals_of_replications_are_students() -> None:
     asked = {"rate": 12, "requests": 200, "prompt": "lognormal:512,0.6", "generate": 50}
-    found = llmir.replicate(MODEL, "h100-sxm", 4, seed=3, **asked)
-    each = [llmir.simulate(MODEL, "h100-sxm", seed=seed, **asked) for seed in (3, 4, 5, 6)]
+    found = llmir.replicate(MODEL, "h100-sxm", **records(llmir.replicate, times=4, seed=3, **asked))
+    each = [
+        llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, seed=seed, **asked))
+        for seed in (3, 4, 5, 6)
+    ]
     p99 = [np.percentile(run.ttft_s, 99) for run in each]
     interval = stats.t.interval(0.95, 3, np.mean(p99), stats.sem(p99))
     mean, half = found.latencies["ttft"]["p99"]
@@ -220,5 +230,5 @@ def test_quantiles_of_student_are_those_of_scipy() -> None:
 )
 def test_what_cannot_act_is_refused(asked: dict[str, object], says: str) -> None:
     with pytest.raises(InputError) as error:
-        llmir.simulate(MODEL, "h100-sxm", **asked)  # type: ignore[arg-type]
+        llmir.simulate(MODEL, "h100-sxm", **records(llmir.simulate, **asked))  # type: ignore[arg-type]
     assert says in str(error.value)

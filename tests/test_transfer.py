@@ -160,7 +160,10 @@ def _loan(relation: str, off: Any) -> TransferCase:
 def test_an_engine_that_lends_a_kernel_widens_its_band() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
     own, other = (
-        {op.name: op for op in llmir.analyze(program, "h100", batch=4, engine=engine).ops}["layer.qkv_proj"]
+        {
+            op.name: op
+            for op in llmir.analyze(program, "h100", batch=4, estimation=llmir.Estimation(engine=engine)).ops
+        }["layer.qkv_proj"]
         for engine in ("vllm", "hf-transformers")
     )
     assert (str(own.basis), str(other.basis)) == ("calibrated", "calibrated for vllm")
@@ -221,7 +224,7 @@ def test_a_step_at_other_rates_is_further_off_than_whole_runs_were(
     device = library.load(name)
     rates = {dtype: peak * rate for dtype, rate in device.matrix_flops.items()}
     bare, other = (
-        llmir.analyze(program, of, batch=8, new=1, context=1000, engine=engine)
+        llmir.analyze(program, of, batch=8, new=1, context=1000, estimation=llmir.Estimation(engine=engine))
         for of in (device, replace(device, matrix_flops=rates))
     )
     kind = transfer.SAME_DIE if peak <= DIE else transfer.SAME_SM

@@ -159,7 +159,9 @@ def test_rows_faster_than_the_roofline_get_the_rule_that_explains_them(judge: An
 
 def test_a_static_batch_is_a_workload_and_its_throughput_says_the_same(judge: Any) -> None:
     program = llmir.run(llmir.load("llama2-7b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
-    job = llmir.workload(program, "a100", batch=2, prompt=64, generate=16, cost="ideal")
+    job = llmir.workload(
+        program, "a100", batch=2, prompt=64, generate=16, estimation=llmir.Estimation(cost="ideal")
+    )
     e2e = 1234.0
     both = 2 * (64 + 16) / e2e * 1e3
     out = 2 * 16 / e2e * 1e3
@@ -193,7 +195,9 @@ def test_a_static_batch_is_a_workload_and_its_throughput_says_the_same(judge: An
 
 def test_ttft_and_tpot_are_judged(judge: Any) -> None:
     program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
-    job = llmir.workload(program, "a100", batch=2, prompt=64, generate=16, cost="ideal")
+    job = llmir.workload(
+        program, "a100", batch=2, prompt=64, generate=16, estimation=llmir.Estimation(cost="ideal")
+    )
     found = judge(MODEL + model(ttft_ms=50, tpot_ms=20) + model(ttft_ms=50, osl=""))
     assert [(r.row, r.metric, r.predicted_s) for r in found.rows] == [
         (1, "tpot", job.tpot_s),
@@ -209,11 +213,15 @@ def test_a_closed_loop_is_what_analyze_prints(judge: Any) -> None:
     row = only(
         judge(MODEL + model(kind="serving_closed_loop", batch_or_concurrency=8, isl=512, osl=32, tpot_ms=99))
     )
-    job = llmir.workload(program, "a100", concurrency=8, prompt=512, generate=32, cost="ideal")
+    job = llmir.workload(
+        program, "a100", concurrency=8, prompt=512, generate=32, estimation=llmir.Estimation(cost="ideal")
+    )
     assert isinstance(job, ClosedLoopWorkload)
     assert row.predicted_s == job.loop.tpot_s
     decode, prompt = (
-        llmir.analyze(program, "a100", cost="ideal", batch=batch, new=new, context=cached).time_s
+        llmir.analyze(
+            program, "a100", batch=batch, new=new, context=cached, estimation=llmir.Estimation(cost="ideal")
+        ).time_s
         for batch, new, cached in ((8, 1, 512 + 15), (1, 512, 0))
     )
     assert 0.9 * decode < row.ideal_s <= row.predicted_s < decode + 7 / 31 * prompt
@@ -241,10 +249,19 @@ def test_a_note_says_how_gpus_are_used_where_no_column_does(
 
 def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) -> None:
     program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
-    one = llmir.workload(program, "a100", batch=1, prompt=1024, generate=1024, cost="ideal")
+    one = llmir.workload(
+        program, "a100", batch=1, prompt=1024, generate=1024, estimation=llmir.Estimation(cost="ideal")
+    )
     batch = 2 * one.max_batch + 1
     row = only(judge(MODEL + model(batch_or_concurrency=batch, isl=1024, osl=1024, e2e_latency_ms=99999)))
-    full = llmir.workload(program, "a100", batch=one.max_batch, prompt=1024, generate=1024, cost="ideal")
+    full = llmir.workload(
+        program,
+        "a100",
+        batch=one.max_batch,
+        prompt=1024,
+        generate=1024,
+        estimation=llmir.Estimation(cost="ideal"),
+    )
     assert row.predicted_s == pytest.approx(2 * full.e2e_s + one.e2e_s)
     assert row.ideal_s < row.predicted_s
 

@@ -37,7 +37,14 @@ def test_each_request_of_a_log_is_a_workload_of_its_own(judge: Any) -> None:
     found = judge(logged(tokens), program=program, hw="rtx3090", batch=2)
     seconds = {(r.row, r.metric): r.predicted_s for r in found.rows}
     for row, (prompt, generate) in enumerate(tokens, 1):
-        job = llmir.workload(program, "rtx3090", batch=2, prompt=prompt, generate=generate, cost="ideal")
+        job = llmir.workload(
+            program,
+            "rtx3090",
+            batch=2,
+            prompt=prompt,
+            generate=generate,
+            estimation=llmir.Estimation(cost="ideal"),
+        )
         assert seconds[row, "ttft"] == pytest.approx(job.ttft_s)
         assert seconds[row, "e2e"] == pytest.approx(job.e2e_s)
         assert seconds.get((row, "tpot")) == (pytest.approx(job.tpot_s) if job.tpot_s else None)

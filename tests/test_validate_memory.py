@@ -70,8 +70,9 @@ def test_a_start_of_something_unknown_is_refused(judge: Any, old: str, new: str,
 def test_a_peak_is_that_of_all_tensors(judge: Any) -> None:
     job = llmir.workload(
         llmir.run(llmir.load("llama-2-7b"), llmir.DEFAULT_PIPELINE),
-        *("a100",),
-        **{"batch": 4, "prompt": 512, "generate": 64, "cost": "ideal"},
+        "a100",
+        **{"batch": 4, "prompt": 512, "generate": 64},
+        estimation=llmir.Estimation(cost="ideal"),
     )
     gib = job.peak_bytes(4) / GIB
     rows = f"llama-2-7b,a100,fp16,fp16,4,512,64,max_memory_allocated,{gib},,x\n"
@@ -97,7 +98,9 @@ def test_the_table_sums_terms_up_by_engine(judge: Any) -> None:
 def test_a_series_follows_the_request(tmp_path: Path, column: str) -> None:
     """A cache grows by its bytes a token; weights stay; prefill holds more activations than decode."""
     program = llmir.run(llmir.load("llama-2-7b"), llmir.DEFAULT_PIPELINE)
-    step = llmir.workload(program, "a100", batch=2, prompt=512, generate=1000, cost="ideal")
+    step = llmir.workload(
+        program, "a100", batch=2, prompt=512, generate=1000, estimation=llmir.Estimation(cost="ideal")
+    )
     at = [1, 2, 900] if column == "token" else [step.ttft_s, step.ttft_s + 1.01 * step.tpot_s, step.e2e_s * 2]
     path = tmp_path / "series.csv"
     rows = "".join(f"512,{x},20000,13000,500\n" for x in at)

@@ -60,11 +60,15 @@ def test_no_pipeline_beats_the_bound_of_a_loop() -> None:
 
     def bound(micro_batches: int) -> float:
         program = built(f"stages{{pp=4, micro_batches={micro_batches}}}")
-        job = llmir.workload(program, "h100", batch=4, prompt=1000, generate=500, cost="ideal")
+        job = llmir.workload(
+            program, "h100", batch=4, prompt=1000, generate=500, estimation=llmir.Estimation(cost="ideal")
+        )
         return ClosedLoop(job, 64).bound_s(64)
 
     program = built("stages{pp=4, micro_batches=4}")
-    piped = llmir.analyze(program, "h100", batch=64, new=1, context=1249, cost="ideal")
+    piped = llmir.analyze(
+        program, "h100", batch=64, new=1, context=1249, estimation=llmir.Estimation(cost="ideal")
+    )
     assert bound(1) <= piped.period_s
 
 

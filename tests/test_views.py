@@ -223,7 +223,7 @@ def test_requests_of_two_programs_are_compared_by_one_basis() -> None:
     found = llmir.diff(eager, fused, "h100-sxm", hw_after="tpu-v6e", prompt=8, generate=3)
     assert (found.before.prompt, found.before.generate, found.why != "") == (8, 3, True)  # type: ignore[union-attr]
     jobs = [
-        llmir.workload(p, hw, prompt=8, generate=3, cost="ideal")
+        llmir.workload(p, hw, prompt=8, generate=3, estimation=llmir.Estimation(cost="ideal"))
         for p, hw in ((eager, "h100-sxm"), (fused, "tpu-v6e"))
     ]
     assert found.total("ttft_s") == tuple(j.ttft_s for j in jobs)

@@ -12,6 +12,7 @@ from llmir.base.errors import ConfigError, UnsupportedError
 from llmir.frontends.checkpoints.weights import expected
 from llmir.frontends.families.gemma import rounded
 
+from .flat import records
 from .test_golden import CONFIGS
 from .wide_cases import CASES
 
@@ -31,13 +32,16 @@ def test_gemma_3_holds_a_fifth_of_what_it_would_without_windows() -> None:
     config = CONFIGS["Gemma-3-12B-text"]
     step: dict[str, Any] = {"batch": 1, "new": 1, "context": 32768}
     program = llmir.load(config)
-    held = llmir.analyze(program, "h100-sxm", **step).kv_cache_bytes
+    held = llmir.analyze(program, "h100-sxm", **records(llmir.analyze, **step)).kv_cache_bytes
     row = 2 * 8 * 256 * 2  # a token's keys and values in a layer
     assert held == row * (8 * 32769 + 40 * 1023)
     assert round(held / 1e9, 2) == 2.48
     assert program.kv_cache_bytes_per_later_token == 8 * row
     whole = llmir.load({**config, "layer_types": ["full_attention"] * 48})
-    assert round(llmir.analyze(whole, "h100-sxm", **step).kv_cache_bytes / 1e9, 1) == 12.9
+    assert (
+        round(llmir.analyze(whole, "h100-sxm", **records(llmir.analyze, **step)).kv_cache_bytes / 1e9, 1)
+        == 12.9
+    )
 
 
 def test_periods_are_repeats_of_repeats() -> None:

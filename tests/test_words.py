@@ -44,7 +44,7 @@ def test_an_error_of_a_command_names_options(run: Run, asked: tuple[str, ...], w
 
 def test_the_same_error_in_python_names_the_argument() -> None:
     with pytest.raises(InputError, match=r"^think_s: 3; it is of sessions, say turns too$"):
-        llmir.traffic(rate=2, think_s=3)
+        llmir.traffic(llmir.Traffic(rate=2, think_s=3))
 
 
 def test_what_is_quoted_or_no_name_stays() -> None:

@@ -576,7 +576,7 @@ def nearest_structure(plans: Plans) -> NearestStructure | None:
     """What binds where no plan is within the limits by closed form; None where one is.
 
     >>> import llmir
-    >>> found = llmir.plan("llama3.1-8b", "h100-sxm", rate=4, max_tpot="1ms", gpus=1)
+    >>> found = llmir.plan("llama3.1-8b", "h100-sxm", llmir.Traffic(rate=4), max_tpot="1ms", gpus=1)
     >>> near = beyond(found)
     >>> str(near.structure.split), near.batch, near.constraint, near.op
     ('tp 1', 1, 'tpot', 'gate_up_proj')

@@ -1,6 +1,6 @@
 """A sweep: every step of every structure, as tidy columns.
 
-The axes of a sweep: what may vary, and how its values are written.
+The columns of a sweep's axes, and the values of an axis as they are written.
 
 The figures of a step as code: what a sweep asks of each of its points, evaluated together.
 
@@ -50,7 +50,6 @@ from llmir.base import arguments, registry
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.formats import PageExport, Result
-from llmir.base.names import suggest
 from llmir.base.values import Array, Immutable
 from llmir.hw.prices import operating_cost
 from llmir.ir.core.program import Program
@@ -61,16 +60,10 @@ from llmir.ir.tools.text import print_program
 
 Value = int | str | None
 
-# Of a step: all its points are evaluated together.
-POINTS: Mapping[str, int] = {"batch": 1, "new": 1, "context": 0}  # and the least value of each
-# Of a structure, which is lowered anew: numbers and their least, then names.
-COUNTS: Mapping[str, int] = {
-    **dict.fromkeys(("tp", "pp", "micro_batches", "dp", "ep"), 1),
-    **dict.fromkeys(("sp", "redundant_experts"), 0),
-}
-TYPES = ("weights", "activations", "kv", "collectives")
-NAMES = ("hw", "engine", "cost", *TYPES, "dispatch", "routing")
-AXES = (*NAMES[:3], *TYPES, *COUNTS, *NAMES[7:], *POINTS)
+# Axes of a step, and their values by default: all its points are evaluated together.
+POINTS: Mapping[str, int] = {"batch": 1, "new": 1, "context": 0}
+# Axes of a structure, which is lowered anew, whose columns are integers.
+COUNTS = ("tp", "pp", "micro_batches", "dp", "ep", "sp", "redundant_experts")
 
 MOST = 1_000_000  # values of an axis
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
@@ -78,19 +71,18 @@ _RANGE = re.compile(r"(\d+)([kM]?):(\d+)([kM]?)(?::(?:x(\d+)|(\d+)([kM]?)))?", r
 _COUNT = re.compile(r"(\d+)([kM]?)", re.ASCII)
 
 
-def axis_values(name: str, said: object, called: str = "") -> tuple[Value, ...]:
+def axis_values(called: str, said: object, least: int | None) -> tuple[Value, ...]:
     """The values of an axis: a text as the command line has it, one value, or some of them.
 
-    `1:4` are 1, 2, 3, 4; `1:1024:x2` the powers of two; `0:100:25` steps of 25; `1,8,32` those alone; `k` is
-    1,024 and `M` 1,048,576, as contexts are named. Of names it is a list with commas. InputError for a range
-    that is empty, reversed or too long, and for an axis that is none; it is `called` so there.
+    Values are integers from `least` up, or names where that is None.
 
-    >>> axis("batch", "1:16:x4,20"), axis("context", "1k:4k:1k"), axis("weights", "bf16,fp8")
+    `1:4` are 1, 2, 3, 4; `1:1024:x2` the powers of two; `0:100:25` steps of 25; `1,8,32` those alone; `k` is
+    1,024 and `M` 1,048,576, as contexts are named. Of names it is a list with commas. InputError, with the
+    name `called`, for a range that is empty, reversed or too long.
+
+    >>> axis("batch", "1:16:x4,20", 1), axis("context", "1k:4k:1k", 0), axis("weights", "bf16,fp8", None)
     ((1, 4, 16, 20), (1024, 2048, 3072, 4096), ('bf16', 'fp8'))
     """
-    if name not in AXES:
-        raise InputError(f"{name!r} is no axis of a sweep; there are {', '.join(AXES)}{suggest(name, AXES)}")
-    called = called or name
     if isinstance(said, str):
         parts: Iterable[object] = [part.strip() for part in said.split(",")]
     else:
@@ -99,7 +91,6 @@ def axis_values(name: str, said: object, called: str = "") -> tuple[Value, ...]:
             if said is None or isinstance(said, int)
             else arguments.items(called, said, "values", most=MOST)
         )
-    least = {**COUNTS, **POINTS}.get(name)
     found: dict[Value, None] = {}
     for part in parts:
         values: Iterable[Value] = [_name(called, part)] if least is None else _counts(called, part, least)

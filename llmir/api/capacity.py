@@ -5,25 +5,23 @@ KV caches that are moved over a link: `kv`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
-from llmir.ir.tools.verify import checked_program
 
-from .estimate import _model, workload
+from .estimate import deployed, workload
+from .options import Estimation, Memory, Parallel, Precision, of
 
 if TYPE_CHECKING:
-    from llmir.backends.cost.models import CostModel
     from llmir.backends.memory.transfer import CacheTransfer
     from llmir.backends.request.largest import LargestLoad
 
 
 def largest(
-    program: Program,
-    hw: Any,
+    model: Program | object,
+    hw: Any = None,
     *,
     prompt: int = 2048,
     generate: int = 128,
@@ -32,15 +30,10 @@ def largest(
     chunk: int | str | None = None,
     max_ttft: float | str | None = None,
     max_tpot: float | str | None = None,
-    memory_utilization: float | None = None,
-    reserve_bytes: int = 0,
-    cache_policy: str = "exact",
-    max_model_len: int | None = None,
-    max_num_seqs: int | None = None,
-    max_batched_tokens: int | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    memory: Memory | None = None,
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    estimation: Estimation | None = None,
 ) -> LargestLoad:
     """The largest batch, context and number of requests at once that fit and come within limits.
 
@@ -60,25 +53,15 @@ def largest(
     from llmir.backends.request.largest import largest_load as find
 
     limits = limit_seconds("max_ttft", max_ttft), limit_seconds("max_tpot", max_tpot)
-    if not isinstance(program, Program):
-        arguments.refuse("program", program, "a Program")
-    each = program.micro_batches if batch is None else batch
-    asked: dict[str, Any] = {
-        "batch": each,
-        "prompt": prompt,
-        "generate": generate,
-        "cached": cached,
-        "chunk": chunk,
-    }
-    memory: dict[str, Any] = {"memory_utilization": memory_utilization, "reserve_bytes": reserve_bytes}
-    memory |= {"cache_policy": cache_policy, "max_model_len": max_model_len, "max_num_seqs": max_num_seqs}
-    memory |= {"max_batched_tokens": max_batched_tokens}
+    program, _ = deployed(model, hw, estimation, parallel, precision)
     if program.patches:
         raise InputError(f"largest: {program.name} is of images, and has no tokens to count")
+    requests: dict[str, Any] = {"prompt": prompt, "generate": generate, "cached": cached, "chunk": chunk}
+    requests["batch"] = program.micro_batches if batch is None else batch
+    job = workload(program, hw, **requests, memory=memory, estimation=estimation)
     positions = program.facts.get("positions")
-    if max_model_len is None and isinstance(positions, int) and prompt + generate > positions:
-        raise InputError(length_error(prompt, generate, positions, program.name))
-    job = workload(program, hw, **asked, **memory, cost=cost, engine=engine, efficiency=efficiency)
+    if job.max_model_len is None and isinstance(positions, int) and job.prompt + job.generate > positions:
+        raise InputError(length_error(job.prompt, job.generate, positions, program.name))
     return find(job, *limits)
 
 
@@ -101,15 +84,15 @@ def limit_seconds(name: str, said: float | str | None) -> float | None:
 
 
 def kv(
-    program: Program,
-    hw: Any,
+    model: Program | object,
+    hw: Any = None,
     *,
     batch: int = 1,
     prompt: int = 2048,
     link: str = "host",
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    estimation: Estimation | None = None,
 ) -> CacheTransfer:
     """The caches of `batch` sequences after a prompt, and the time to move them over a link.
 
@@ -124,27 +107,27 @@ def kv(
     """
     from llmir.backends.memory.transfer import cache_transfer
 
-    model, program = _model(hw, cost, engine, efficiency), checked_program(program)
+    program, priced = deployed(model, hw, estimation, parallel, precision)
+    said = of(Estimation, estimation)
     sequences, tokens = arguments.integer("batch", batch, 1), arguments.integer("prompt", prompt, 1)
-    _acts(link, cost, engine, efficiency)
+    _acts(link, said)
     if not program.cache_bytes(tokens):
         raise InputError(f"{program.name} keeps no caches that could be moved")
-    found = cache_transfer(program, model, sequences, tokens, link)
-    if other := [name for name in efficiency or () if name not in found.channel.shares]:
+    found = cache_transfer(program, priced, sequences, tokens, link)
+    if other := [name for name in said.efficiency or () if name not in found.channel.shares]:
         raise InputError(
             f"efficiency: {other[0]} cannot act, caches go over {found.channel.name}; say that one's share"
         )
     return found
 
 
-def _acts(link: object, cost: object, engine: object, efficiency: object) -> None:
+def _acts(link: object, estimation: Estimation) -> None:
     """InputError for what prices no copy over this link."""
-    said = {"cost": cost, "engine": engine, "efficiency": efficiency}
-    given = [name for name, value in said.items() if value is not None]
+    given = [name for name in ("cost", "engine", "efficiency") if name in estimation.given]
     link = arguments.text("link", link)
     if link.strip()[:1].isdigit() and given:
         raise InputError(
             f"{given[0]}: cannot act, the link's rate is stated ({link.strip()[:40]}); leave it out"
         )
-    if link == "host" and engine is not None:
+    if link == "host" and estimation.engine is not None:
         raise InputError("engine: cannot act, copies to the host are the same on all; leave it out")

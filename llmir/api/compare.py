@@ -11,14 +11,14 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import PHASES, Program
 from llmir.ir.tools.verify import checked_program
 
-from .estimate import engine_options, or_default, request_lengths
+from .estimate import device_of, or_default, request_lengths
+from .options import Estimation, of
 
 if TYPE_CHECKING:
     from llmir.backends.compare.conservation import Conservation
     from llmir.backends.compare.diff import StepDiff, WorkloadDiff
     from llmir.backends.compare.explain import Explanation
     from llmir.backends.compare.sensitivity import Sensitivity
-    from llmir.backends.cost.models import CostModel
     from llmir.backends.interpret.equivalence import Equivalence
     from llmir.backends.request.workload import Workload
     from llmir.backends.step.report import Report
@@ -33,44 +33,42 @@ def diff(
     hw: Any = None,
     *,
     hw_after: Any = None,
+    engine_after: str | None = None,
     batch: int = 1,
     new: int | None = None,
     context: int | None = None,
     prompt: int | None = None,
     generate: int | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
-    engine_after: str | None = None,
     chunk: int | str | None = None,
     cached: int | None = None,
     concurrency: int | None = None,
+    estimation: Estimation | None = None,
 ) -> StepDiff | WorkloadDiff:
     """What two programs differ in, op by op: in a step (`new`, `context`), or `prompt` and `generate`.
 
     Both sides are priced alike: calibrated, by one engine's kernels, where all ops of both have some, else by
-    the roofline, as `basis` says; `cost`, `engine` and `efficiency` are as in `analyze`. `hw_after` and
-    `engine_after` are those of the other side; `chunk`, `cached` and `concurrency` as in `workload`. Also of
+    the roofline, as `basis` says; `estimation` is as in `analyze`. `hw_after` and `engine_after` are those of
+    the other side; `chunk`, `cached` and `concurrency` as in `workload`. Also of
     two reports or workloads, priced already: InputError if only the times of one are measured.
     """
     from llmir.backends.compare.diff import common_basis, compare_requests, compare_steps, diff
     from llmir.hw.library import load
 
-    (engine, efficiency), (after_engine, _) = (
-        engine_options(engine, efficiency),
-        engine_options(engine_after, None),
-    )
-    asked = cost, engine, efficiency, hw_after, engine_after, chunk, cached, concurrency
-    if hw is None:
+    said = of(Estimation, estimation)
+    after_engine = None if engine_after is None else arguments.text("engine_after", engine_after)
+    asked = *said.given.values(), hw_after, engine_after, chunk, cached, concurrency
+    if hw is None and said.hw is None and said.cluster is None:
         if any(x is not None for x in asked):
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
         return diff(before, after)
     requests = prompt is not None or generate is not None
     if requests and not (new is None and context is None):
         raise InputError("diff: new and context are of a step, prompt and generate of requests; give two")
-    devices = load(hw), load(hw if hw_after is None else hw_after)
+    device = device_of(hw, said)
+    devices = device, device if hw_after is None else load(hw_after)
     programs = [checked_program(before), checked_program(after)]
-    basis = common_basis(list(zip(programs, devices, strict=True)), cost, engine, efficiency, after_engine)
+    how = said.cost, said.engine, said.efficiency
+    basis = common_basis(list(zip(programs, devices, strict=True)), *how, after_engine)
     if requests:
         tokens = [request_lengths(program, prompt, generate) for program in programs]
         return compare_requests(programs, basis, tokens, concurrency, batch=batch, chunk=chunk, cached=cached)

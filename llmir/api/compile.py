@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
@@ -12,9 +11,10 @@ from llmir.ir.tools.verify import checked_program
 from .estimate import _model
 
 if TYPE_CHECKING:
-    from llmir.backends.cost.models import CostModel
     from llmir.backends.step.compile import StepCode
     from llmir.backends.step.composition import Surface
+
+    from .options import Estimation
 
 
 def compile(
@@ -22,9 +22,7 @@ def compile(
     hw: Any,
     *,
     phase: str | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    estimation: Estimation | None = None,
     cache_policy: str = "exact",
     by: str = "numpy",
 ) -> StepCode:
@@ -38,7 +36,7 @@ def compile(
     """
     from llmir.backends.step.compile import StepCode
 
-    model = _model(hw, cost, engine, efficiency)
+    model = _model(hw, estimation)
     named = "" if phase is None else str(arguments.choice("phase", phase, PHASES))
     return StepCode(checked_program(program), model, named, cache_policy, by)
 
@@ -49,9 +47,7 @@ def emit(
     *,
     to: str = "js",
     phase: str | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> str:
     """Steps of a program on a device as a module for others to run: JavaScript (`js`) or Python (`py`).
@@ -71,7 +67,7 @@ def emit(
     from llmir.base.version import __version__
 
     named = "" if phase is None else str(arguments.choice("phase", phase, PHASES))
-    model = _model(hw, cost, engine, efficiency)
+    model = _model(hw, estimation)
     return emit_source(PortableProgram(checked_program(program), model, named, cache_policy), to, __version__)
 
 
@@ -79,9 +75,7 @@ def surface(
     program: Program,
     hw: Any,
     *,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    estimation: Estimation | None = None,
 ) -> Surface:
     """The time of a step of any composition, for simulations: what decodes, beside chunks of prompts.
 
@@ -101,4 +95,4 @@ def surface(
     """
     from llmir.backends.step.composition import Surface
 
-    return Surface(checked_program(program), _model(hw, cost, engine, efficiency))
+    return Surface(checked_program(program), _model(hw, estimation))

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import HardwareError, InputError
-from llmir.base.values import FrozenDict, Record
+from llmir.base.values import Record
+
+from .options import Parallel, Precision, options
 
 if TYPE_CHECKING:
     from llmir.hw.engine import Engine
@@ -25,26 +27,25 @@ _BEFORE = ("weights", "activations", "kv")
 
 @dataclass(frozen=True, eq=False)
 class Deployment(Record):
-    """The choices of an operator, by the names of the command line; `""` leaves a type or a way as it is.
+    """The element types of a model, and its ranks."""
 
-    `pp` is how many pipeline stages there are, or the layers of each, `plan` what quantize keeps by module.
-    """
+    precision: Precision = Precision()
+    parallel: Parallel = Parallel()
 
-    weights: str = ""
-    activations: str = ""
-    kv: str = ""
-    collectives: str = ""
-    plan: Plan = FrozenDict()
-    tp: int = 1
-    pp: int | Sequence[int] = 1
-    micro_batches: int = 1
-    dp: int = 1
-    ep: int = 1
-    sp: bool = False
-    redundant_experts: int = 0
-    dispatch: str = ""
-    routing: str = ""
-    routing_skew: float | None = None
+    @classmethod
+    def of(cls, chosen: Mapping[str, Any]) -> Deployment:
+        """The deployment that options say by name; None, or a name of another record, says nothing.
+
+        >>> Deployment.of({"tp": 2, "kv": "fp8", "hw": "h200", "weights": None})
+        Deployment(precision=Precision(kv='fp8'), parallel=Parallel(tp=2))
+        """
+        named = {
+            kind: {
+                each.name: chosen[each.name] for each in options(kind) if chosen.get(each.name) is not None
+            }
+            for kind in (Precision, Parallel)
+        }
+        return cls(Precision(**named[Precision]), Parallel(**named[Parallel]))
 
     def around(self, *pipeline: Step, runs: Engine | None = None, prompts: Sequence[Pass] = ()) -> list[Step]:
         """A pipeline between the passes that deploy: types and stages first, ranks and what they send last.
@@ -69,47 +70,53 @@ class Deployment(Record):
     def _quantize(self, roles: Sequence[str]) -> list[Quantize]:
         from llmir.passes.quantize import Quantize
 
-        asked = {role: str(getattr(self, role)) for role in roles if getattr(self, role)}
+        asked = {role: str(getattr(self.precision, role)) for role in roles if getattr(self.precision, role)}
         sent = "collectives" in roles
-        said = {m: {r: of[r] for r in of if (r == "collectives") is sent} for m, of in self.plan.items()}
+        said = {
+            m: {r: of[r] for r in of if (r == "collectives") is sent}
+            for m, of in (self.precision.plan or {}).items()
+        }
         plan = {module: of for module, of in said.items() if of}
         return [Quantize(**asked, plan=plan)] if asked or plan else []
 
     def _stages(self) -> list[Pass]:
         from llmir.passes.stages import Stages
 
-        pp = self.pp
+        pp = self.parallel.pp
         asked = Stages(
-            pp if isinstance(pp, int) else 1, "" if isinstance(pp, int) else pp, self.micro_batches
+            pp if isinstance(pp, int) else 1, "" if isinstance(pp, int) else pp, self.parallel.micro_batches
         )
         return [asked] if asked != Stages() else []
 
     def _route(self) -> list[Pass]:
         from llmir.passes.route import Route
 
-        if self.routing and self.routing_skew is not None:
+        routing, skew = self.parallel.routing, self.parallel.routing_skew
+        if routing and skew is not None:
             raise InputError("routing_skew: routing says how tokens choose experts, leave one of them out")
-        asked = Route(self.routing_skew or 0.0, self.routing)
-        return [asked] if self.routing or self.routing_skew is not None else []
+        return [Route(skew or 0.0, routing or "")] if routing or skew is not None else []
 
     def _shard(self) -> list[Pass]:
         from llmir.passes.shard import Shard
 
-        if self.sp and self.tp == 1:
+        over = self.parallel
+        if over.sp and over.tp == 1:
             raise InputError("sp: tokens are split over tensor-parallel ranks; say tp too")
-        asked = Shard(self.tp, self.dp, self.ep, int(self.sp), self.redundant_experts)
+        asked = Shard(over.tp, over.dp, over.ep, int(over.sp), over.redundant_experts)
         return [asked] if asked != Shard() else []
 
     def _dispatch(self, runs: Engine | None) -> list[Pass]:
         from llmir.passes.dispatch import DispatchBy
 
-        return [DispatchBy(self.dispatch)] if self.dispatch else dispatch_of(runs, self.dp, self.ep)
+        over = self.parallel
+        return [DispatchBy(over.dispatch)] if over.dispatch else dispatch_of(runs, over.dp, over.ep)
 
     def _slices(self) -> list[Pass]:
         """Stages send slices where each of several ranks holds all that they send."""
         from llmir.passes.slice_sends import SliceSends
 
-        return [SliceSends()] if self.pp != 1 and self.tp > 1 and not self.sp else []
+        over = self.parallel
+        return [SliceSends()] if over.pp != 1 and over.tp > 1 and not over.sp else []
 
 
 # What an inference engine does to every model; the command line's default.

@@ -2,119 +2,133 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
-from llmir.base.errors import InputError
+from llmir.base.errors import InputError, PassError
 from llmir.ir.core.program import PHASES, Program
 from llmir.ir.tools.loops import cut_sizes
 from llmir.ir.tools.verify import checked_program
 
+from .load import is_ir, load, run
+from .options import Drafts, Estimation, Memory, Parallel, Precision, of
+
 if TYPE_CHECKING:
-    from llmir.backends.cost.models import CostModel
     from llmir.backends.cost.op_time import DeviceCostModel
     from llmir.backends.request.candidates import Candidates
     from llmir.backends.request.speculation import SpeculativeWorkload
     from llmir.backends.request.workload import Workload
     from llmir.backends.step.program_batch import StageReport
     from llmir.backends.step.report import Report
+    from llmir.hw.device import Device
 
 
 def analyze(
-    program: Program,
-    hw: Any,
+    model: Program | object,
+    hw: Any = None,
     *,
     batch: Any = 1,
     new: Any = 1,
     context: Any = 0,
     beside: Iterable[Mapping[str, Any]] = (),
     phase: str | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
     cache_policy: str = "exact",
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    estimation: Estimation | None = None,
 ) -> Report:
     """One step on a device: `batch` sequences of `new` tokens each, with `context` tokens cached.
 
-    Any of the three may be an array; figures are then arrays of their broadcast shape. `beside` are other
-    sequences in the same step, such as `[{"batch": 1, "new": 512}]`, a chunk of a prefill beside decodes.
-    Of a program with phases `phase` says which, by default decode for one new token of each, else prefill.
-    `cost` is the cost model: `calibrated` (the default where kernels were measured, on the device or on a
-    relative), by the kernels of an `engine`; `ideal`; a plugin's; or an object of yours with `price(row)`
-    (`llmir.CostModel`). Or `efficiency` gives shares of the roofline's rates, such as `{"memory": 0.8}`.
-    `cache_policy` is what is reserved for caches: their `exact` bytes, or as engines do that are `paged` or
-    `unified`.
+    A `model` that is a program is estimated as it is; a name, config or path, as `load` takes it, as the
+    engine runs it, on the ranks of `parallel` and in the types of `precision`. `hw` is a device by name, file
+    or `llmir.hw.library.load`. Any of the three numbers may be an array; figures are then arrays of their
+    broadcast shape. `beside` are other sequences in the same step, such as `[{"batch": 1, "new": 512}]`, a chunk
+    of a prefill beside decodes. Of a program with phases `phase` says which, by default decode for one new token
+    of each, else prefill. `estimation` names the cost model: `calibrated` (the default where kernels were
+    measured, on the device or on a relative), by the kernels of an `engine`; `ideal`; a plugin's; or an
+    object of yours with `price(row)` (`llmir.CostModel`). Or its `efficiency` gives shares of the roofline's
+    rates, such as `{"memory": 0.8}`. `cache_policy` is what is reserved for caches: their `exact` bytes, or
+    as engines do that are `paged` or `unified`.
     """
     from llmir.backends.step.report import Report
 
-    model = _model(hw, cost, engine, efficiency)
+    program, priced = deployed(model, hw, estimation, parallel, precision)
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
     at["cache_policy"] = cache_policy
     if phase is not None:
         at["phase"] = arguments.choice("phase", phase, PHASES)
-    return Report(checked_program(program), model.device, **at, model=model)
+    return Report(program, priced.device, **at, model=priced)
 
 
 def workload(
-    program: Program,
-    hw: Any,
+    model: Program | object,
+    hw: Any = None,
     *,
     batch: int = 1,
     prompt: int | None = None,
     generate: int | None = None,
-    memory_utilization: float | None = None,
-    reserve_bytes: int = 0,
-    cache_policy: str = "exact",
-    max_model_len: int | None = None,
-    max_num_seqs: int | None = None,
-    max_batched_tokens: int | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
     chunk: int | str | None = None,
     cached: int = 0,
     concurrency: int | None = None,
     max_tpot_s: float | None = None,
+    memory: Memory | None = None,
+    drafts: Drafts | None = None,
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    estimation: Estimation | None = None,
 ) -> Workload:
     """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
 
     By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither. The
     first `cached` are in the cache already; a step reads `chunk` on each data-parallel rank, by default as
     many as the engine's, without one "all". `concurrency` in place of `batch` adds a `loop`, what a server
-    makes of so many users, `max_tpot_s` the loop of the `most` users who get their tokens within that. Memory
-    is that of the engine: `memory_utilization`, less `reserve_bytes`, may be used, `max_num_seqs` and
-    `max_batched_tokens` are its step, `max_model_len` the longest request. All else is as in `analyze`.
+    makes of so many users, `max_tpot_s` the loop of the `most` users who get their tokens within that.
+    `memory` has the share of memory that may be used and the limits of a step; with `drafts` steps verify
+    drafted tokens, as in `speculate`. The model and the other records are as in `analyze`.
+
+    >>> job = workload("qwen3-32b", "h100-sxm", batch=32, prompt=2048, generate=256, parallel=Parallel(tp=4))
+    >>> job.program.devices, job.fits
+    (4, True)
     """
     from llmir.backends.request.workload import Workload
 
-    model, program = _model(hw, cost, engine, efficiency), checked_program(program)
-    asked = batch, *request_lengths(program, prompt, generate), memory_utilization, reserve_bytes
-    limits = max_model_len, max_num_seqs, max_batched_tokens
-    job = Workload(program, model.device, *asked, model, cache_policy, *limits, chunk, cached)
-    if concurrency is None and max_tpot_s is None:
+    program, priced = deployed(model, hw, estimation, parallel, precision)
+    prompt, generate = request_lengths(program, prompt, generate)
+    requests: dict[str, Any] = {
+        "batch": batch,
+        "prompt": prompt,
+        "generate": generate,
+        "chunk": chunk,
+        "cached": cached,
+    }
+    job = Workload(program, priced.device, model=priced, **requests, **of(Memory, memory).values)
+    if concurrency is not None or max_tpot_s is not None:
+        from llmir.backends.request.closed_loop import closed_loop_workload
+
+        job = closed_loop_workload(job, concurrency, max_tpot_s)
+    if drafts is None:
         return job
-    from llmir.backends.request.closed_loop import closed_loop_workload
-
-    return closed_loop_workload(job, concurrency, max_tpot_s)
+    return speculate(job, drafted(model, drafts, hw, estimation, parallel, precision))
 
 
-def speculate(
-    job: Workload, verify: Program, draft_tokens: int, acceptance: float, draft: Program | None = None
-) -> SpeculativeWorkload:
-    """A workload whose later tokens come by steps that verify `draft_tokens` of each sequence at once.
+def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:
+    """A workload whose later tokens come by steps that verify drafted tokens of each sequence at once.
 
-    `verify` is the same program with logits of all positions. A draft is right with chance `acceptance`,
-    whatever came before it, so that a step yields (1 − aᵏ⁺¹) / (1 − a) tokens (arXiv:2211.17192). `draft` is
-    the model that drafts, a token a step; without one it is the layer of a program that was loaded with
-    `draft=True`, and without that drafts cost nothing. InputError for what cannot be.
+    `drafts.verify` is the same program with logits of all positions. A draft is right with chance
+    `acceptance`, whatever came before it, so that a step yields (1 − aᵏ⁺¹) / (1 − a) tokens
+    (arXiv:2211.17192). `draft_model` is the program that drafts, a token a step; without one it is the layer
+    of a program that was loaded with `draft=True`, and without that drafts cost nothing. InputError for what
+    cannot be.
 
     >>> import llmir
     >>> last, every = (
     ...     llmir.run(llmir.load("llama3.1-8b", logits=of), llmir.DEFAULT_PIPELINE) for of in ("last", "all")
     ... )
     >>> job = llmir.workload(last, "h100-sxm", batch=4)
-    >>> faster = llmir.speculate(job, every, 4, 0.7)
+    >>> faster = llmir.speculate(job, llmir.Drafts(4, 0.7, verify=every))
     >>> faster.tokens_per_step, 2 < job.tpot_s / faster.tpot_s < faster.tokens_per_step
     (2.7731, True)
     """
@@ -123,8 +137,45 @@ def speculate(
 
     if not isinstance(job, Workload):
         arguments.refuse("job", job, "a Workload")
-    own = None if draft is None else checked_program(draft)
-    return speculative_workload(job, checked_program(verify), draft_tokens, acceptance, own)
+    found = verified(drafts)
+    if found is None:
+        raise InputError("drafts: say draft_tokens, acceptance and verify")
+    count, share, verify, draft = found
+    return speculative_workload(job, verify, count, share, draft)
+
+
+def verified(drafts: Drafts | None) -> tuple[int, float, Program, Program | None] | None:
+    """The values of drafts with their programs; None without drafts, InputError where some are missing."""
+    said = of(Drafts, drafts)
+    if said.draft_tokens is None:
+        if name := next(iter(said.given), None):
+            raise InputError(f"{name}: is of drafts, say draft_tokens too")
+        return None
+    if said.verify is None:
+        raise InputError("draft_tokens: say verify too, the program with logits of all positions")
+    if said.acceptance is None:
+        raise InputError("draft_tokens: say acceptance too, the chance that a draft is right")
+    own = None if said.draft_model is None else checked_program(said.draft_model)
+    return said.draft_tokens, said.acceptance, checked_program(said.verify), own
+
+
+def drafted(
+    model: object,
+    drafts: Drafts | None,
+    hw: Any,
+    estimation: Estimation | None,
+    parallel: Parallel | None,
+    precision: Precision | None,
+) -> Drafts:
+    """Drafts with their programs, lowered as the model is; those of a model that is a program as they are."""
+    said, how = of(Drafts, drafts), (hw, estimation, parallel, precision)
+    if isinstance(model, Program) or said.draft_tokens is None:
+        return said
+    if said.verify is None:
+        said = replace(said, verify=deployed(model, *how, logits="all")[0])
+    if said.draft_model is not None and not isinstance(said.draft_model, Program):
+        said = replace(said, draft_model=deployed(said.draft_model, *how)[0])
+    return said
 
 
 def request_lengths(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:
@@ -148,23 +199,59 @@ def or_default(value: Any, default: int) -> Any:
     return default if value is None else value
 
 
-def _model(
-    hw: Any, cost: str | CostModel | None, engine: str | None, efficiency: Mapping[str, float] | None
-) -> DeviceCostModel:
+def deployed(
+    model: object,
+    hw: Any,
+    estimation: Estimation | None = None,
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    logits: str | None = None,
+) -> tuple[Program, DeviceCostModel]:
+    """The program of a model on its ranks and in its types, and the cost model that estimates it.
+
+    A name, config or path is lowered by the passes that the engine runs; a program, or an `.ir` file, by none
+    but those of `parallel` and `precision`.
+    """
+    from .deployment import Deployment, passes_of
+
+    priced = _model(hw, estimation)
+    whole = isinstance(model, Program) or (isinstance(model, str | os.PathLike) and is_ir(model))
+    program = checked_program(model if isinstance(model, Program) else load(model, logits))
+    if whole and parallel is None and precision is None:
+        return program, priced
+    deployment = Deployment(of(Precision, precision), of(Parallel, parallel))
+    passes = () if whole else (passes_of(priced.runs),)
+    try:
+        return run(program, deployment.around(*passes, runs=priced.runs)), priced
+    except PassError as error:
+        if isinstance(error.__cause__, PassError):  # nobody has written the pipeline that it names
+            raise error.__cause__ from None
+        raise
+
+
+def _model(hw: Any, estimation: Estimation | None = None) -> DeviceCostModel:
+    """The cost model of a device."""
     from llmir.backends.cost.models import model
-    from llmir.hw.library import load
 
-    return model(load(hw), cost, *engine_options(engine, efficiency))
+    said = of(Estimation, estimation)
+    return model(device_of(hw, said), said.cost, said.engine, said.efficiency)
 
 
-def engine_options(
-    engine: str | None, efficiency: Mapping[str, float] | None
-) -> tuple[str | None, Mapping[str, float] | None]:
-    """What a cost model is asked for besides its name, checked."""
-    if efficiency is not None:
-        shares = arguments.mapping("efficiency", efficiency, "shares by name")
-        efficiency = {name: arguments.number(f"efficiency: {name}", share) for name, share in shares.items()}
-    return None if engine is None else arguments.text("engine", engine), efficiency
+def device_of(hw: Any, estimation: Estimation) -> Device:
+    """The device of an argument, or else of the estimation, in its network and at its price."""
+    from llmir.hw.library import cluster, join, load, with_prices
+
+    named = {"hw": hw, "estimation.hw": estimation.hw, "cluster": estimation.cluster}
+    given = [name for name, value in named.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{given[-1]}: says the device, and so does {given[0]}; leave one of them out")
+    found = (
+        load(estimation.hw if hw is None else hw)
+        if estimation.cluster is None
+        else cluster(estimation.cluster)
+    )
+    found = found if estimation.network is None else join(found, estimation.network)
+    return found if estimation.price is None else with_prices([found], estimation.price)[0]
 
 
 def beam_search(job: Workload, beams: int) -> Workload:
@@ -176,7 +263,8 @@ def beam_search(job: Workload, beams: int) -> Workload:
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
-    >>> job = llmir.workload(program, "h100-sxm", batch=8, prompt=1000, generate=100, cost="ideal")
+    >>> ideal = llmir.Estimation(cost="ideal")
+    >>> job = llmir.workload(program, "h100-sxm", batch=8, prompt=1000, generate=100, estimation=ideal)
     >>> four = beam_search(job, 4)
     >>> four.rows, four.cache_bytes == 8 * (1000 + 4 * 99) * program.cache_bytes(1)
     (32, True)
@@ -204,9 +292,7 @@ def candidates(
     programs: Iterable[Structure],
     hw: Any,
     *,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> Candidates:
     """Programs that are compared at the same points: what is the same in several is priced once.
@@ -224,7 +310,7 @@ def candidates(
     """
     from llmir.backends.request.candidates import Candidates
 
-    model = _model(hw, cost, engine, efficiency)
+    model = _model(hw, estimation)
     found = []
     for each in arguments.items("programs", programs, "programs, or pairs of one and its stages"):
         program, stages = each if isinstance(each, tuple) and len(each) == 2 else (each, 1)
@@ -251,9 +337,7 @@ def stages(
     new: Any = 1,
     context: Any = 0,
     phase: str | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> tuple[StageReport, ...]:
     """One step of a program in each of `stages`: how many pipeline stages, or the layers of each of them.
@@ -274,7 +358,7 @@ def stages(
     from llmir.backends.step.program_batch import stage_evaluator, stage_report
     from llmir.backends.step.sizes import batch_program, check_sizes
 
-    program, model = checked_program(program), _model(hw, cost, engine, efficiency)
+    program, model = checked_program(program), _model(hw, estimation)
     asked = arguments.items("stages", stages, "numbers of stages, or layers of each")
     cuts = list(map(stage_layers, asked))
     named = "" if phase is None else arguments.choice("phase", phase, PHASES)

@@ -28,7 +28,7 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False, dra
     from llmir.ir.tools.text import read_program
 
     path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
-    if isinstance(path, str) and path.lower().endswith(".ir"):
+    if isinstance(path, str) and is_ir(path):
         if logits is not None:
             raise InputError(f"logits: {path} is IR, which says already what lm_head runs on")
         if draft:
@@ -78,3 +78,8 @@ def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
     for step in steps_of(pipeline):
         passes += parse_pipeline(step) if isinstance(step, str) else [step]
     return run_passes(program, passes)
+
+
+def is_ir(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names a program in text form, by its suffix `.ir`."""
+    return str(os.fspath(path)).lower().endswith(".ir")

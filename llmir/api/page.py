@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,13 @@ from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
 from .load import load, run
+from .options import Estimation, option
 
 if TYPE_CHECKING:
     from llmir.backends.export.page.setups import Setup
     from llmir.ir.tools.pipeline import Step
 
-AXES = {"hw": "h100-sxm"}
+AXES = {"hw": option(Estimation, "hw").shown}
 
 
 def page(
@@ -65,15 +65,17 @@ def setups(
 ) -> list[Setup]:
     """The set-ups of a page: each combination of its axes, the last one fastest."""
     from llmir.backends.export.page.bundle import MOST
-    from llmir.backends.search.sweep import POINTS, axis_values
+    from llmir.backends.search.sweep import POINTS
     from llmir.hw.library import check_unique
     from llmir.hw.library import load as device
+
+    from .sweep import axis
 
     said = arguments.mapping("axes", {} if axes is None else axes, "axes by name")
     for name in said:
         if name in POINTS:
             raise InputError(f"{name}: is a slider of the page; leave it out of the axes")
-    values = {name: axis_values(name, value) for name, value in {**AXES, **said}.items()}
+    values = {name: axis(name, value) for name, value in {**AXES, **said}.items()}
     if (count := prod(map(len, values.values()))) > MOST:
         most = ", ".join(f"{name} has {len(its)}" for name, its in values.items() if len(its) > 1)
         raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
@@ -97,8 +99,7 @@ def setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mappin
 
     try:
         priced = model(device(structure["hw"]), structure.get("cost"), structure.get("engine"), None)
-        own = {f.name: structure[f.name] for f in fields(Deployment) if structure.get(f.name) is not None}
-        deployed: Any = Deployment(**own)
+        deployed = Deployment.of(structure)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline
         steps = deployed.around(*passes, runs=priced.runs)
         said = ",".join(filter(None, map(str, steps)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
@@ -11,17 +12,18 @@ from llmir.base.gc_pause import pause_gc
 from llmir.ir.core.program import Program
 
 from .capacity import length_error
-from .estimate import _model
+from .estimate import _model, verified
 from .load import load, run
-from .serve import check_drafts
+from .options import Drafts, Estimation, Parallel, Precision, Requests, Traffic, of, option
 
 if TYPE_CHECKING:
     from llmir.backends.search.plan import Plans
     from llmir.backends.search.search import Progress
     from llmir.backends.search.structures import Rejection, Split, Structure
-    from llmir.backends.simulate.drafts import Drafts
+    from llmir.backends.simulate.drafts import Drafts as DraftSteps
 
 DEVICES = 1 << 16  # there may be at most
+TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # that a plan takes
 PLANNED = ("round-robin", "random", "least-loaded")  # what deals out requests in a plan
 REPLICA = 64  # devices of a replica at most, where their number is not limited
 
@@ -29,70 +31,62 @@ REPLICA = 64  # devices of a replica at most, where their number is not limited
 def plan(
     model: object,
     hw: Any = "h100-sxm",
+    traffic: Traffic | None = None,
     *,
-    rate: float,
-    prompt: int | str = 2048,
-    generate: int | str = 128,
     max_ttft: float | str | None = None,
     max_tpot: float | str | None = None,
     gpus: int | None = None,
     weights: str | Iterable[str] = "",
     chunk: int | str | Iterable[int] | None = None,
     batch: int | str | Iterable[int] | None = None,
-    price: Mapping[str, float] | None = None,
-    engine: str | None = None,
     emit: str | None = None,
     link: str | None = None,
     router: str | None = None,
-    prefix_hits: float = 0.0,
-    requests: int = 1000,
-    seed: int = 0,
-    verify: Program | None = None,
-    draft_tokens: int | None = None,
-    acceptance: float | None = None,
-    draft: Program | None = None,
+    drafts: Drafts | None = None,
     progress: Progress | None = None,
+    estimation: Estimation | None = None,
 ) -> Plans:
-    """The plans that serve `rate` requests a second within limits, the cheapest first.
+    """The plans that serve the requests of `traffic` within limits, the cheapest first.
 
-    `hw` are devices, with commas or in a list; `gpus` is how many there may be, by default any number.
-    `prompt` and `generate` are tokens or laws, as `simulate` takes them; a share `prefix_hits` of each prompt
-    is cached already. A limit is seconds or words such as
-    `30ms`, and of the 99th percentile of requests unless it says `mean:30ms` or `p50:30ms`. `weights` are the
-    types that the checkpoint may be quantized to, `chunk` and `batch` tokens and requests of a step, by
-    default all that the engine takes. With `emit`, plans are those that a command of that engine (vllm,
-    sglang, trtllm) is known to start. With a `link` (nvlink, network, or a rate such as `25GBps,5us`) there
-    are plans of prefill servers and decode servers too, between which caches go over it. A `router` deals
-    requests out to servers of a kind: round-robin, as by default, random or least-loaded. `price` has dollars
-    an hour of a device, by name. With `draft_tokens` steps verify drafts, as in `server`: `verify` and
-    `draft` are programs before any pass, split as the model is. If all devices have a price, cost decides,
-    else their number.
+    `hw` are devices, with commas or in a list; `gpus` is how many there may be, by default any number. Of the
+    traffic a plan takes `rate`, `prompt`, `generate`, `requests`, `seed` and `prefix_hits`. A limit is
+    seconds or words such as `30ms`, and of the 99th percentile of requests unless it says `mean:30ms` or
+    `p50:30ms`. `weights` are the types that the checkpoint may be quantized to, `chunk` and `batch` tokens
+    and requests of a step, by default all that the engine takes. With `emit`, plans are those that a command
+    of that engine (vllm, sglang, trtllm) is known to start. With a `link` (nvlink, network, or a rate such as
+    `25GBps,5us`) there are plans of prefill servers and decode servers too, between which caches go over it.
+    A `router` deals requests out to servers of a kind: round-robin, as by default, random or least-loaded.
+    With `drafts` steps verify drafts, as in `server`; its programs are before any pass, split as the model
+    is. Of the `estimation` a plan takes the `engine`, and `price`, dollars an hour of a device by name. If
+    all devices have a price, cost decides, else their number.
 
     Every split of the model is priced by closed forms; those on the front are then simulated on the traffic,
     by five seeds of so many `requests`, and that decides. `progress` is told the number of each such run as
     it begins, and its plan. InputError for what means nothing.
 
     >>> import llmir
-    >>> found = llmir.plan("llama3.1-8b", rate=20, prompt=500, generate=100, max_tpot="20ms", gpus=4)
+    >>> traffic = llmir.Traffic(rate=20, prompt=500, generate=100)
+    >>> found = llmir.plan("llama3.1-8b", traffic=traffic, max_tpot="20ms", gpus=4)
     >>> found.best.devices, found.best.meets
     (1, True)
     """
     from llmir.backends.cost.channel import server_channel
     from llmir.backends.search.search import search
-    from llmir.backends.search.traffic import Traffic, latency_limit
+    from llmir.backends.search.traffic import Traffic as Load
+    from llmir.backends.search.traffic import latency_limit
     from llmir.backends.simulate.engine import engine_policy
-    from llmir.backends.simulate.load import length_distribution
     from llmir.backends.simulate.router import FIRST
 
     if progress is not None and not callable(progress):
         arguments.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
-    for name, said in (("prompt", prompt), ("generate", generate)):
-        length_distribution(name, said)
+    requests, said = _requests(traffic), of(Estimation, estimation)
+    if name := next((name for name in said.given if name not in ("engine", "price")), None):
+        raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
     asked = (
-        arguments.number("rate", rate, 1e-6, 1e9),
-        prompt,
-        generate,
-        arguments.integer("requests", requests, 100, 1_000_000),
+        requests.rate,
+        requests.prompt,
+        requests.generate,
+        requests.requests,
         None if max_ttft is None else latency_limit("max_ttft", max_ttft),
         None if max_tpot is None else latency_limit("max_tpot", max_tpot),
     )
@@ -105,24 +99,50 @@ def plan(
     most = None if gpus is None else arguments.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
-    first = arguments.integer("seed", seed)
-    hits = arguments.number("prefix_hits", prefix_hits, most=1)
     positions = program.facts.get("positions")
-    traffic = Traffic(*asked, positions if isinstance(positions, int) else None, hits, deals, first)
-    if traffic.answer < 2:
-        raise InputError(f"generate: {generate}; a plan is for answers from 2 tokens up")
-    if traffic.positions and traffic.read + traffic.answer > traffic.positions:
-        raise InputError(length_error(traffic.read, traffic.answer, traffic.positions, program.name))
+    longest = positions if isinstance(positions, int) else None
+    served = Load(*asked, longest, requests.prefix_hits, deals, requests.seed)
+    if served.answer < 2:
+        raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
+    if served.positions and served.read + served.answer > served.positions:
+        raise InputError(length_error(served.read, served.answer, served.positions, program.name))
     types = _names("weights", weights) or ("",)
-    drafts = check_drafts(verify, draft_tokens, acceptance, draft)
-    structures, refused = _structures(program, _devices(hw, price), types, engine, emit, most, drafts)
+    steps = verified(_drafted(model, drafts))
+    structures, refused = _structures(
+        program, _devices(hw, said.price), types, said.engine, emit, most, steps
+    )
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
         if link is not None:
             server_channel(structure.model, link)
         engine_policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
-    return search(structures, traffic, most, chunks, batches, refused, link, progress)
+    return search(structures, served, most, chunks, batches, refused, link, progress)
+
+
+def _requests(traffic: Traffic | None) -> Any:
+    """The traffic of a plan, with its defaults; InputError for requests that do not come at random."""
+    if traffic is None:
+        raise InputError("traffic: say how many requests come in a second, such as llmir.Traffic(rate=2)")
+    given = of(Traffic, traffic)
+    if name := next((name for name in given.given if name not in TRAFFIC), None):
+        raise InputError(f"{name}: the requests of a plan come at a rate, at random; leave it out")
+    if given.rate is None:
+        raise InputError("rate: say how many requests come in a second")
+    usual: dict[str, Any] = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
+    found = replace(given, **{name: usual[name] for name in usual if getattr(given, name) is None})
+    arguments.integer("requests", found.requests, 100, 1_000_000)
+    return found
+
+
+def _drafted(model: object, drafts: Drafts | None) -> Drafts:
+    """Drafts with their programs before any pass."""
+    said = of(Drafts, drafts)
+    if said.draft_tokens is None or isinstance(model, Program):
+        return said
+    own, verify = said.draft_model, said.verify
+    own = load(own) if own is not None and not isinstance(own, Program) else own
+    return replace(said, verify=load(model, "all") if verify is None else verify, draft_model=own)
 
 
 def _names(name: str, said: Any) -> tuple[str, ...]:
@@ -133,7 +153,8 @@ def _names(name: str, said: Any) -> tuple[str, ...]:
 def _sizes(name: str, said: Any) -> tuple[int, ...] | None:
     from llmir.backends.search.sweep import axis_values
 
-    return None if said is None else tuple(int(n) for n in axis_values("batch", said, name) if n is not None)
+    least = option(Requests, "batch").least
+    return None if said is None else tuple(int(n) for n in axis_values(name, said, least) if n is not None)
 
 
 def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
@@ -145,7 +166,7 @@ def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
         [each.strip() if isinstance(each, str) else each for each in names], {} if price is None else price
     )
     check_unique(found)
-    return found
+    return found or arguments.refuse("hw", hw, "devices")
 
 
 @pause_gc()
@@ -171,7 +192,7 @@ def _structures(
     found, refused = [], {}
     drafter = draft_kind(program, drafts[-1]) if drafts else ""
     for device in devices:
-        model = _model(device, None, engine, None)
+        model = _model(device, Estimation(engine=engine))
         for kind in types:
             if emit is not None:
                 check_launch(emit, model.runs, kind, None, drafter)
@@ -189,18 +210,18 @@ def _structures(
 
 def _drafts(
     deployed: Program, kind: str, split: Split, runs: Any, count: int, share: float, *programs: Program | None
-) -> Drafts:
+) -> DraftSteps:
     """What verifies and drafts on the ranks of a split; InputError where drafts are not simulated there."""
-    from llmir.backends.simulate.drafts import Drafts
+    from llmir.backends.simulate.drafts import Drafts as DraftSteps
 
     verify, small = (each and _deployed(each, kind, split, runs) for each in programs)
     assert verify is not None
-    return Drafts.of(deployed, count, share, verify, small, runs.name if runs else "")
+    return DraftSteps.of(deployed, count, share, verify, small, runs.name if runs else "")
 
 
 def _deployed(program: Program, weights: str, split: Split, runs: Any) -> Program:
     """The program as it lies on the ranks of a split."""
     from .deployment import Deployment, passes_of
 
-    deployed = Deployment(weights=weights, **split._asdict())
+    deployed = Deployment(Precision(weights=weights or None), Parallel(**split._asdict()))
     return run(program, deployed.around(passes_of(runs), runs=runs))

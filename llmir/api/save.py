@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmir.base import arguments
 from llmir.base.errors import InputError
@@ -21,12 +21,17 @@ PAGE = ".html"
 
 
 def save(
-    result: Displayable, path: str | os.PathLike[str], format: str | None = None, **options: Any
+    result: Displayable,
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    max_size: int | None = None,
 ) -> Path:
     """A report, a difference, a program … as a file; its suffix says the format, unless `format` does.
 
     Formats are `table` (.txt), `json`, `csv`, `md` and `html`, as far as the class of `result` has them, `ir`
-    for programs, and those of plugins. Raises `InputError` or `OutputError`, and then leaves no file.
+    for programs, and those of plugins. A page has `max_size` bytes at most (5 MB). Raises `InputError` or
+    `OutputError`, and then leaves no file.
     """
     from llmir.backends.export.files import check_writable, write
     from llmir.backends.export.page.document import write_page
@@ -40,7 +45,12 @@ def save(
     if found is None:
         known = ", ".join(suffixes(of))
         raise InputError(f"{os.fspath(path)}: suffix {target.suffix!r} is unknown; allowed are {known}")
-    write(path, write_page(result, found, **options))
+    if max_size is None:
+        write(path, write_page(result, found))
+    elif found != "page":
+        raise InputError("max_size: is of a page, such as plan.html")
+    else:
+        write(path, write_page(result, found, max_size=arguments.integer("max_size", max_size, 1)))
     return Path(path)
 
 

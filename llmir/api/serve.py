@@ -2,273 +2,239 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
-from llmir.ir.tools.verify import checked_program
 
-from .estimate import _model
+from .estimate import deployed, drafted, verified
+from .options import Drafts, Estimation, Memory, Parallel, Precision, Servers, Traffic, of
 
 if TYPE_CHECKING:
-    from llmir.backends.cost.models import CostModel
     from llmir.backends.simulate.engine import Pools, Profile
     from llmir.backends.simulate.load import Load
     from llmir.backends.simulate.replications import RateSeries, Replications
     from llmir.backends.simulate.result import Simulation
 
-REQUESTS = 10_000_000  # at most, for memory
-
-
-POOLS = (
-    *("prefill_replicas", "decode_replicas", "link"),
-    *("decode_program", "decode_verify", "decode_draft"),
-)
-
 
 def simulate(
-    program: Program,
+    model: Program | object,
     hw: Any,
+    traffic: Traffic,
     *,
-    rate: float | None = None,
-    burstiness: float | None = None,
-    closed: int | None = None,
-    trace: str | os.PathLike[str] | None = None,
-    speed: float = 1.0,
-    prompt: int | str | None = None,
-    generate: int | str | None = None,
-    requests: int | None = None,
-    prefix_hits: float = 0.0,
-    cancel: float | None = None,
-    timeout_s: float | None = None,
-    turns: int | str | None = None,
-    think_s: float | None = None,
-    seed: int | None = None,
     warm_up: int = 0,
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
     chunked_prefill: bool | None = None,
-    replicas: int = 1,
-    router: str | None = None,
-    prefill_replicas: int | None = None,
-    decode_replicas: int | None = None,
-    link: str | None = None,
-    decode_program: Program | None = None,
-    decode_verify: Program | None = None,
-    decode_draft: Program | None = None,
-    memory_utilization: float | None = None,
-    reserve_bytes: int = 0,
-    max_model_len: int | None = None,
-    max_num_seqs: int | None = None,
-    max_batched_tokens: int | None = None,
-    verify: Program | None = None,
-    draft_tokens: int | None = None,
-    acceptance: float | None = None,
-    draft: Program | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    servers: Servers | None = None,
+    memory: Memory | None = None,
+    drafts: Drafts | None = None,
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    estimation: Estimation | None = None,
 ) -> Simulation:
     """Requests that come one after another, served step by step as the engine's policy fills its steps.
 
-    It is `server(program, hw, …).run(traffic(…))`, which say what the options mean. The first `warm_up`
+    It is `server(model, hw, …).run(traffic(…))`, which say what the records mean. The first `warm_up`
     requests do not count in latencies, nor in goodput, which is of requests within `max_ttft_s` and
-    `max_tpot_s`. A `router` sends each request to one of so many `replicas`. With a `link` there are `pools`:
-    `prefill_replicas` servers read prompts, and `decode_replicas` go on, with `decode_program` where that is
-    another. Drafts are then verified by `decode_verify`, and made by `decode_draft`.
+    `max_tpot_s`. `servers` are replicas behind a router, or pools joined by a link (`llmir.Servers`).
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
-    >>> served = llmir.simulate(model, "h100-sxm", rate=2, prompt=512, generate="uniform:10,50", requests=20)
+    >>> traffic = llmir.Traffic(rate=2, prompt=512, generate="uniform:10,50", requests=20)
+    >>> served = llmir.simulate(model, "h100-sxm", traffic)
     >>> len(served.ttft_s), served.latencies["tpot"].p99 < 0.02, int(served.preemptions.sum())
     (20, True, 0)
     """
-    asked = dict(locals())
-    of_traffic, of_run = _taken(asked)
-    return _serving(**asked)(traffic(**of_traffic), **of_run)
+    how = chunked_prefill, memory, drafts, parallel, precision, estimation
+    run = _serving(model, hw, servers, *how)
+    return run(_load(traffic), warm_up=warm_up, max_ttft_s=max_ttft_s, max_tpot_s=max_tpot_s)
 
 
 def server(
-    program: Program,
-    hw: Any,
+    model: Program | object,
+    hw: Any = None,
     *,
     chunked_prefill: bool | None = None,
-    memory_utilization: float | None = None,
-    reserve_bytes: int = 0,
-    max_model_len: int | None = None,
-    max_num_seqs: int | None = None,
-    max_batched_tokens: int | None = None,
-    verify: Program | None = None,
-    draft_tokens: int | None = None,
-    acceptance: float | None = None,
-    draft: Program | None = None,
-    cost: str | CostModel | None = None,
-    engine: str | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    memory: Memory | None = None,
+    drafts: Drafts | None = None,
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    estimation: Estimation | None = None,
 ) -> Profile:
     """An engine that serves a program on a device; its `run` simulates one load after another.
 
     Its tables of prices are made once, and serve all runs: the way to try many rates or seeds.
-    `chunked_prefill` says whether prompts are read in chunks, by default as the engine does. Memory and
-    prices are as in `workload`. With `draft_tokens` a step verifies so many drafts of each sequence, as in
-    `speculate`: `verify` is the program with logits of all positions, `acceptance` the chance that a draft is
-    right, and `draft` the model that makes drafts. The seed of the traffic draws how many tokens steps yield.
+    `chunked_prefill` says whether prompts are read in chunks, by default as the engine does. The model, the
+    memory and other records are as in `workload`. With `drafts` a step verifies drafted tokens of each
+    sequence, as in `speculate`; the seed of the traffic draws how many tokens steps yield.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     >>> server = llmir.server(model, "h100-sxm")
-    >>> loads = [llmir.traffic(rate=rate, prompt=512, generate=64, requests=300) for rate in (1, 10, 30)]
+    >>> records = [llmir.Traffic(rate, prompt=512, generate=64, requests=300) for rate in (1, 10, 30)]
+    >>> loads = [llmir.traffic(record) for record in records]
     >>> waits = [server.run(load).latencies["queue"].mean for load in loads]
     >>> waits == sorted(waits)
     True
     """
     from llmir.backends.request.workload import Workload
-    from llmir.backends.simulate.drafts import Drafts
+    from llmir.backends.simulate.drafts import Drafts as DraftSteps
     from llmir.backends.simulate.engine import Profile
 
-    model, program = _model(hw, cost, engine, efficiency), checked_program(program)
+    program, priced = deployed(model, hw, estimation, parallel, precision)
     chunked = None if chunked_prefill is None else arguments.flag("chunked_prefill", chunked_prefill)
-    memory = memory_utilization, reserve_bytes, model, "exact"
-    limits = max_model_len, max_num_seqs, max_batched_tokens
-    said = check_drafts(verify, draft_tokens, acceptance, draft)
-    drafts = Drafts.of(program, *said, model.runs.name if model.runs else "") if said else None
-    job = Workload(program, model.device, program.micro_batches, 1, 1, *memory, *limits)
-    return Profile(drafts.beside(job) if drafts else job, chunked, drafts)
+    limits = of(Memory, memory)
+    if limits.cache_policy != "exact":
+        raise InputError("cache_policy: a simulation has the blocks of the engine; leave it out")
+    said = verified(drafted(model, drafts, hw, estimation, parallel, precision))
+    steps = DraftSteps.of(program, *said, priced.runs.name if priced.runs else "") if said else None
+    job = Workload(program, priced.device, program.micro_batches, 1, 1, model=priced, **limits.values)
+    return Profile(steps.beside(job) if steps else job, chunked, steps)
 
 
-def check_drafts(
-    verify: Program | None, draft_tokens: int | None, acceptance: float | None, draft: Program | None
-) -> tuple[int, float, Program, Program | None] | None:
-    """The arguments of drafts, checked; None without drafts, InputError where some are missing."""
-    from llmir.backends.request.speculation import check_drafts
-
-    if draft_tokens is None:
-        said = {"verify": verify, "acceptance": acceptance, "draft": draft}
-        if name := next((name for name, value in said.items() if value is not None), None):
-            raise InputError(f"{name}: is of drafts, say draft_tokens too")
-        return None
-    if verify is None:
-        raise InputError("draft_tokens: say verify too, the program with logits of all positions")
-    if acceptance is None:
-        raise InputError("draft_tokens: say acceptance too, the chance that a draft is right")
-    own = None if draft is None else checked_program(draft)
-    return *check_drafts(draft_tokens, acceptance), checked_program(verify), own
-
-
-def traffic(
-    *,
-    rate: float | None = None,
-    burstiness: float | None = None,
-    closed: int | None = None,
-    trace: str | os.PathLike[str] | None = None,
-    speed: float = 1.0,
-    prompt: int | str | None = None,
-    generate: int | str | None = None,
-    requests: int | None = None,
-    prefix_hits: float = 0.0,
-    cancel: float | None = None,
-    timeout_s: float | None = None,
-    turns: int | str | None = None,
-    think_s: float | None = None,
-    seed: int | None = None,
-) -> Load:
+def traffic(traffic: Traffic) -> Load:
     """Requests with their tokens, and when they come; equal calls give equal ones.
 
-    They come at random, `rate` a second, with gaps of a gamma law of the shape `burstiness`: 1 is
-    Poisson's, less has bursts, n is what each of n servers gets that are dealt them in turn. Or they come
-    from as many users in a `closed` loop, each of whom asks again when answered; or as a `trace` has them,
-    `speed` times as fast (formats: docs/serving.md). `prompt` (2048) and `generate` (128) are tokens, or
-    laws such as `uniform:100,900` and `lognormal:512,0.6` (median, deviation of the logarithm), of 1000
-    `requests`; a trace says all three. A share `prefix_hits` of each prompt is cached already. A share
-    `cancel` of requests is cancelled after a random part of the answer, which nobody knows before, and each
-    is given up that has not ended `timeout_s` after it came. With `turns`, a number or a law, requests are
-    turns of sessions, of which `rate` come a second: each prompt begins with all that was said before, and
-    comes after an exponential time of mean `think_s` (10). InputError where they come in no way, or in two,
-    or are said twice.
+    `llmir.Traffic` says what its options mean. InputError where requests come in no way, or in two, or are
+    said twice.
+
+    >>> len(traffic(Traffic(rate=2, requests=50)).arrival_s)
+    50
     """
     from llmir.backends.simulate.load import sample_load, session_turns
     from llmir.backends.simulate.load import trace_load as read
 
-    times = arguments.number("speed", speed, 1e-6)
-    hits = arguments.number("prefix_hits", prefix_hits, most=1)
-    share = None if cancel is None else arguments.number("cancel", cancel, most=1)
-    patience = None if timeout_s is None else arguments.number("timeout_s", timeout_s, above=True)
-    said: dict[str, Any] = {"prompt": prompt, "generate": generate, "requests": requests, "seed": seed}
-    if share is not None:
-        said["cancel"] = share
+    asked = _traffic(traffic)
+    rate, closed, trace, share = asked.rate, asked.closed, asked.trace, asked.cancel
+    names = ("prompt", "generate", "requests", "seed", *("cancel",) * (share is not None))
+    said: dict[str, Any] = {name: getattr(asked, name) for name in names}
     if sum(way is not None for way in (rate, closed, trace)) != 1:
         raise InputError("simulate: say how requests come, by one of rate, closed and trace")
-    thinks = None if think_s is None else arguments.number("think_s", think_s)
+    thinks, turns = asked.think_s, asked.turns
     if turns is None and thinks is not None:
         raise InputError(f"think_s: {thinks:g}; it is of sessions, say turns too")
     if turns is not None and rate is None:
         other = "closed" if closed is not None else "trace"
         raise InputError(f"turns: sessions come at a rate, leave out {other}")
-    if burstiness is not None and rate is None:
+    if asked.burstiness is not None and rate is None:
         raise InputError("burstiness: is of requests that come at a rate, say rate too")
     if trace is not None:
         if twice := next((name for name, value in said.items() if value is not None), None):
             raise InputError(f"{twice}: a trace says its requests, leave it out")
-        return replace(read(arguments.path("trace", trace), times).hit(hits), timeout_s=patience)
-    if times != 1:
-        raise InputError(f"speed: {times:g}; it is of a trace, say rate instead")
+        load = read(Path(trace), asked.speed)
+        return replace(load.hit(asked.prefix_hits), timeout_s=asked.timeout_s)
+    if asked.speed != 1:
+        raise InputError(f"speed: {asked.speed:g}; it is of a trace, say rate instead")
     usual = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
-    asked = {name: usual[name] if said[name] is None else said[name] for name in usual}
+    drawn_by = {name: usual[name] if said[name] is None else said[name] for name in usual}
     load = sample_load(
-        arguments.integer("requests", asked["requests"], 1, REQUESTS),
-        asked["prompt"],
-        asked["generate"],
-        rate=None if rate is None else arguments.number("rate", rate, 1e-6, 1e9),  # a request a nanosecond
-        burstiness=1.0 if burstiness is None else arguments.number("burstiness", burstiness, 1e-3, 1e6),
-        users=None if closed is None else arguments.integer("closed", closed, 1, REQUESTS),
-        seed=arguments.integer("seed", asked["seed"]),
+        drawn_by["requests"],
+        drawn_by["prompt"],
+        drawn_by["generate"],
+        rate=rate,
+        burstiness=1.0 if asked.burstiness is None else asked.burstiness,
+        users=closed,
+        seed=drawn_by["seed"],
         cancel=share or 0.0,
     )
     if turns is not None:
-        load = session_turns(load, turns, 10.0 if thinks is None else thinks, asked["seed"])
-    return replace(load.hit(hits), timeout_s=patience)
+        load = session_turns(load, turns, 10.0 if thinks is None else thinks, drawn_by["seed"])
+    return replace(load.hit(asked.prefix_hits), timeout_s=asked.timeout_s)
 
 
-def replicate(program: Program, hw: Any, times: int, *, seed: int = 0, **asked: Any) -> Replications:
+_load = traffic  # where an argument has its name
+
+
+def _traffic(traffic: object) -> Traffic:
+    """The record of an argument; InputError for another value."""
+    return (
+        traffic if isinstance(traffic, Traffic) else arguments.refuse("traffic", traffic, "llmir.Traffic(…)")
+    )
+
+
+def replicate(
+    model: Program | object,
+    hw: Any,
+    traffic: Traffic,
+    times: int,
+    *,
+    warm_up: int = 0,
+    max_ttft_s: float | None = None,
+    max_tpot_s: float | None = None,
+    chunked_prefill: bool | None = None,
+    servers: Servers | None = None,
+    memory: Memory | None = None,
+    drafts: Drafts | None = None,
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    estimation: Estimation | None = None,
+) -> Replications:
     """`simulate` so many times, by seeds one after another: means over the runs, with intervals of 95%.
+
+    The first seed is that of the traffic; all else is as in `simulate`.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
-    >>> found = llmir.replicate(model, "h100-sxm", 5, rate=9, prompt="uniform:99,999", requests=200)
+    >>> traffic = llmir.Traffic(rate=9, prompt="uniform:99,999", requests=200)
+    >>> found = llmir.replicate(model, "h100-sxm", traffic, 5)
     >>> mean, half = found.latencies["ttft"]["p90"]
     >>> len(found.runs), 0 < half < mean
     (5, True)
     """
     from llmir.backends.simulate.replications import Replications
 
-    if asked.get("trace") is not None:
+    if _traffic(traffic).trace is not None:
         raise InputError("replications: a trace is the same each time, leave one of them out")
-    first, count = arguments.integer("seed", seed), arguments.integer("replications", times, 2, 1000)
-    of_traffic, of_run = _taken(asked)
-    run = _serving(program, hw, **asked)
-    return Replications(tuple(run(traffic(seed=first + n, **of_traffic), **of_run) for n in range(count)))
+    count = arguments.integer("replications", times, 2, 1000)
+    how = chunked_prefill, memory, drafts, parallel, precision, estimation
+    run = _serving(model, hw, servers, *how)
+    counted = {"warm_up": warm_up, "max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
+    return Replications(tuple(run(_load(each), **counted) for each in _seeds(traffic, count)))
+
+
+def _seeds(traffic: Traffic, times: int) -> list[Traffic]:
+    """The same traffic by seeds one after another."""
+    return [replace(traffic, seed=(traffic.seed or 0) + n) for n in range(times)]
 
 
 def simulate_rates(
-    program: Program, hw: Any, rates: Sequence[float], times: int | None, *, seed: int = 0, **asked: Any
+    model: Program | object,
+    hw: Any,
+    traffic: Traffic,
+    rates: Sequence[float],
+    times: int | None,
+    *,
+    warm_up: int = 0,
+    max_ttft_s: float | None = None,
+    max_tpot_s: float | None = None,
+    chunked_prefill: bool | None = None,
+    servers: Servers | None = None,
+    memory: Memory | None = None,
+    drafts: Drafts | None = None,
+    parallel: Parallel | None = None,
+    precision: Precision | None = None,
+    estimation: Estimation | None = None,
 ) -> RateSeries:
     """`simulate` at each of some rates, or so many `times` as `replicate` does; prices are made once."""
     from llmir.backends.simulate.replications import RateSeries, Replications
 
-    of_traffic, of_run = _taken(asked)
-    run = _serving(program, hw, **asked)
-    of_traffic.pop("rate", None)
-
-    def once(rate: float, number: int) -> Simulation:
-        return run(traffic(rate=rate, seed=seed + number, **of_traffic), **of_run)
-
+    how = chunked_prefill, memory, drafts, parallel, precision, estimation
+    run = _serving(model, hw, servers, *how)
+    counted = {"warm_up": warm_up, "max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
+    loads = [replace(_traffic(traffic), rate=rate) for rate in rates]
     if times is None:
-        return RateSeries(tuple(once(rate, 0) for rate in rates))
-    return RateSeries(tuple(Replications(tuple(once(rate, n) for n in range(times))) for rate in rates))
+        return RateSeries(tuple(run(_load(each), **counted) for each in loads))
+    return RateSeries(
+        tuple(
+            Replications(tuple(run(_load(one), **counted) for one in _seeds(each, times))) for each in loads
+        )
+    )
 
 
 def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
@@ -281,7 +247,7 @@ def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     >>> one = llmir.server(model, "h100-sxm")
     >>> pools = llmir.pools(one, one, "50GBps,5us")
-    >>> load = llmir.traffic(rate=30, prompt=1000, generate=100, requests=300)
+    >>> load = llmir.traffic(llmir.Traffic(rate=30, prompt=1000, generate=100, requests=300))
     >>> found = pools.run(load, prefill_replicas=2)
     >>> found.latencies["itl"].p99 < one.run(load, replicas=3).latencies["itl"].p99
     True
@@ -294,36 +260,45 @@ def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
     return Pools(prefill, decode, arguments.text("link", link))
 
 
-def _serving(program: Program, hw: Any, **asked: Any) -> Callable[..., Simulation]:
-    """What runs a load: a server, or pools where one of their arguments is given."""
-    said = {name: asked.pop(name, None) for name in POOLS}
-    one = server(program, hw, **asked)
-    if all(value is None for value in said.values()):
-        return one.run
-    link, other = said.pop("link"), said.pop("decode_program")
-    drafts = {name: said.pop(f"decode_{name}") for name in ("verify", "draft")}
-    given = [f"decode_{name}" for name, value in drafts.items() if value is not None]
-    if given and (other is None or asked.get("draft_tokens") is None):
+def _serving(
+    model: object,
+    hw: Any,
+    servers: Servers | None,
+    chunked_prefill: bool | None,
+    memory: Memory | None,
+    drafts: Drafts | None,
+    parallel: Parallel | None,
+    precision: Precision | None,
+    estimation: Estimation | None,
+) -> Callable[..., Simulation]:
+    """What runs a load: a server, or pools where one of their options is given."""
+    said = of(Servers, servers)
+    how: dict[str, Any] = {"chunked_prefill": chunked_prefill, "memory": memory, "estimation": estimation}
+    one = server(model, hw, drafts=drafts, parallel=parallel, precision=precision, **how)
+    if not said.given.keys() - {"replicas", "router"}:
+        return partial(one.run, **_dealt(said, "replicas", "router"))
+    other = said.decode_program
+    decode = {"decode_verify": said.decode_verify, "decode_draft": said.decode_draft}
+    given = [name for name, value in decode.items() if value is not None]
+    if given and (other is None or of(Drafts, drafts).draft_tokens is None):
         raise InputError(f"{given[0]}: is of drafts on decode_program, say that and draft_tokens too")
-    if link is None:
+    if said.link is None:
         raise InputError(
             "link: pools send caches over one; say nvlink, network, or a rate such as 25GBps,5us"
         )
-    both = pools(one, one if other is None else server(other, hw, **asked | drafts), link)
-    many = {name: value for name, value in said.items() if value is not None}
+    if other is not None:
+        its = replace(of(Drafts, drafts), verify=said.decode_verify, draft_model=said.decode_draft)
+    both = pools(one, one if other is None else server(other, hw, drafts=its, **how), said.link)
+    many = _dealt(said, "router", "prefill_replicas", "decode_replicas")
 
-    def run(load: Load, replicas: int = 1, **counted: Any) -> Simulation:
-        if replicas != 1:
+    def run(load: Load, **counted: Any) -> Simulation:
+        if said.replicas != 1:
             raise InputError("replicas: of pools, prefill_replicas and decode_replicas say how many")
         return both.run(load, **many, **counted)
 
     return run
 
 
-def _taken(asked: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of `traffic`, and those of a server's `run`, taken out of all that is asked."""
-    from llmir.backends.simulate.engine import Profile
-
-    each = (of.__kwdefaults__ or {} for of in (traffic, Profile.run))
-    of_traffic, of_run = ({name: asked.pop(name) for name in names if name in asked} for names in each)
-    return of_traffic, of_run
+def _dealt(servers: Servers, *names: str) -> dict[str, Any]:
+    """Those of some options that are given."""
+    return {name: value for name, value in servers.given.items() if name in names}

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import fields
 from functools import partial
 from itertools import groupby, product
 from math import prod
@@ -15,10 +14,12 @@ from uuid import uuid4
 
 from llmir.base import arguments
 from llmir.base.errors import InputError, LlmirError
+from llmir.base.names import suggest
 from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
 from .load import load, run
+from .options import AXES
 
 if TYPE_CHECKING:
     from llmir.backends.export.sweep import SweepFile
@@ -120,6 +121,19 @@ def sweep_to(
             raise KeyboardInterrupt(folder.left(asked.count)) from None
 
 
+def axis(name: str, said: object, called: str = "") -> tuple[Any, ...]:
+    """The values of an axis of a sweep; InputError for an axis that is none. Messages name it `called`.
+
+    >>> axis("tp", "1:8:x2"), axis("kv", "fp8,bf16")
+    ((1, 2, 4, 8), ('fp8', 'bf16'))
+    """
+    from llmir.backends.search.sweep import axis_values as values
+
+    if name not in AXES:
+        raise InputError(f"{name!r} is no axis of a sweep; there are {', '.join(AXES)}{suggest(name, AXES)}")
+    return values(called or name, said, AXES[name].least)
+
+
 class _Task(NamedTuple):
     """Some points of a structure."""
 
@@ -144,7 +158,7 @@ class _SweepRequest:
         executor: Executor | None,
         progress: Progress | None,
     ) -> None:
-        from llmir.backends.search.sweep import POINTS, axis_values
+        from llmir.backends.search.sweep import POINTS
 
         said = arguments.mapping("axes", axes, "axes by name")
         if executor is not None and not isinstance(executor, Executor):
@@ -153,7 +167,7 @@ class _SweepRequest:
             arguments.refuse("progress", progress, "a function of rows done, of all, and of those refused")
         given = {**({} if "hw" in said else {"hw": "h100-sxm"}), **said}
         given = {**{name: given[name] for name in given if name not in POINTS}, **POINTS, **given}
-        self.axes = {name: axis_values(name, value) for name, value in given.items()}
+        self.axes = {name: axis(name, value) for name, value in given.items()}
         self.names = [name for name in self.axes if name not in POINTS]
         self.points: Any = tuple(self.axes[name] for name in POINTS)
         self.count = prod(len(self.axes[name]) for name in self.names)
@@ -266,8 +280,7 @@ def _steps(
     try:
         hw = devices.get(structure["hw"]) or device(structure["hw"])
         priced = model(hw, structure.get("cost"), structure.get("engine"), None)
-        own = {f.name: structure[f.name] for f in fields(Deployment) if structure.get(f.name) is not None}
-        deployed: Any = Deployment(**own)
+        deployed = Deployment.of(structure)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline
         return SweepSteps(structure, run(program, deployed.around(*passes, runs=priced.runs)), priced)
     except LlmirError as error:

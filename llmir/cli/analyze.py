@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmir.api.options import Requests
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
 @options.memory
 @options.price_option
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")
-@click.option(
-    "--max-ttft",
+@options.take(
+    Requests,
+    "max_ttft",
     type=Milliseconds(),
     help="Exit 1 if the first token takes longer, such as 1s; a bare number is ms.",
 )
-@click.option(
-    "--max-tpot",
+@options.take(
+    Requests,
+    "max_tpot",
     type=Milliseconds(),
     help="Exit 1 if a later token takes longer (mean, ms); with --concurrency also how many users may be.",
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmir.api.options import Estimation
 from llmir.base.errors import InputError
 
 from . import options, output
@@ -34,7 +35,7 @@ def show(found: RefitResult, form: str) -> None:
 @click.option("--quick", is_flag=True, help="With --run: fewer sizes, for about a minute.")
 @click.option("--seconds", type=click.FloatRange(1, 86400), help="With --run: time to measure for.")
 @click.option("--device", metavar="NAME|FILE", help="Only this device's rows; with --run, what it runs on.")
-@click.option("--engine", metavar="NAME", help="Only this engine's rows, such as vllm.")
+@options.take(Estimation, "engine", metavar="NAME", help="Only this engine's rows, such as vllm.")
 @click.option("--family", metavar="NAME", help="Only this family of kernels, or kind such as gemm.")
 @click.option("--host", is_flag=True, help="Fit what engines add to their kernels, from e2e.csv.")
 @options.form("table", "json", "csv", "md", "html")

@@ -7,9 +7,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from llmir.api.options import Requests
+
 from . import inputs, options, output
 from .command import command
-from .options import of_workload
 
 _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 
@@ -23,10 +24,8 @@ _OF_INDEX = ("model", "index", "lenient", "form", "output_file")
 )
 @options.parallel
 @options.lowering
-@click.option("--batch", type=of_workload("batch"), help="Sequences, with --tp and its like.  [default: dp]")
-@click.option(
-    "--prompt", type=of_workload("prompt"), help="Tokens of each, with --tp and its like.  [default: tp]"
-)
+@options.take(Requests, "batch", default=None, help="Sequences, with --tp and its like.", shown="dp")
+@options.take(Requests, "prompt", help="Tokens of each, with --tp and its like.", shown="tp")
 @options.form("table", "json", "html")
 @options.output("Write a file; .txt, .json or .html decides the format.")
 def check(**given: Any) -> int:

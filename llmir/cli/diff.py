@@ -75,7 +75,8 @@ def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
     pairs = zip(models, steps, strict=True)
     programs = [inputs.apply_pipeline(read[model], passes, written) for model, passes in pairs]
     names = "hw_after", "engine_after", "batch", "prompt", "generate", "chunk", "cached", "concurrency"
-    asked: dict[str, Any] = {name: given.get(name) for name in (*names, *inputs.COST_OPTIONS)}
+    asked: dict[str, Any] = {name: given.get(name) for name in names}
+    asked["estimation"] = inputs.estimation(given)
     if not any(program.patches for program in programs):
         asked |= {"generate": given["generate"] or 128}
     device = inputs.hardware(given, *programs)

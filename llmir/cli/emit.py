@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from llmir.api.options import Lowering
+
 from . import inputs, options, output
 from .command import command
 
@@ -19,10 +21,13 @@ SUFFIXES = {".js": "js", ".mjs": "js", ".py": "py"}
 @options.lowering
 @options.draft
 @options.parallel
-@click.option(
-    "--phase",
-    type=click.Choice(["encode", "prefill", "decode", "draft"]),
-    help="Always this step.  [default: decode of one new token, else prefill]",
+@options.take(
+    Lowering,
+    "phase",
+    choices=("encode", "prefill", "decode", "draft"),
+    default=None,
+    help="Always this step.",
+    shown="decode of one new token, else prefill",
 )
 @click.option("--to", type=click.Choice(["js", "py"]), help="The language.  [default: js, or by the suffix]")
 @options.output("Write a file; .js, .mjs or .py decides the language.")
@@ -42,6 +47,6 @@ def emit(**given: Any) -> None:
     if target not in (None, "-"):
         to = output.choose(target, to, SUFFIXES, option="--to")
     program = inputs.lower(given)
-    how = {name: given[name] for name in inputs.COST_OPTIONS}
+    how = inputs.estimation(given)
     device = inputs.hardware(given, program)
-    output.emit(llmir.emit(program, device, to=to or "js", phase=given["phase"], **how), target)
+    output.emit(llmir.emit(program, device, to=to or "js", phase=given["phase"], estimation=how), target)

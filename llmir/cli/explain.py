@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from llmir.api.options import Lowering
 from llmir.base.errors import InputError, LlmirError
 
 from . import inputs, options, output
@@ -18,10 +19,13 @@ MEMORY = "memory"
 @command("explain", "One op: its equation, its costs in symbols and numbers, its time.")
 @options.model
 @click.argument("op", metavar="OP")
-@click.option(
-    "--phase",
-    type=click.Choice(["encode", "prefill", "decode", "draft"]),
-    help="The step: decode is the last one.  [default: prefill]",
+@options.take(
+    Lowering,
+    "phase",
+    choices=("encode", "prefill", "decode", "draft"),
+    default=None,
+    help="The step: decode is the last one.",
+    shown="prefill",
 )
 @options.workload
 @options.lowering

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from llmir.api.options import Drafts, Estimation, Memory, Record, options
 from llmir.base.errors import InputError, LlmirError, ParseError, PassError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmir.ir.tools.pipeline import Pass, Step
 
 COST_OPTIONS = ("cost", "engine", "efficiency")
-LIMITS = ("memory_utilization", "max_model_len", "max_num_seqs", "max_batched_tokens")
+Kind = TypeVar("Kind", bound=Record)
 
 
 def read(model: str, logits: str | None = None, *, lenient: bool = False, draft: bool = False) -> Program:
@@ -143,8 +143,7 @@ def deployment(given: Mapping[str, Any]) -> Deployment:
     plan = given.get("plan") and plan_file(given["plan"])
     pp, *more = given["pp"]
     said = {**given, "plan": plan, "pp": given["pp"] if more else pp}
-    names = (f.name for f in fields(Deployment))
-    return Deployment(**{name: said[name] for name in names if said.get(name) is not None})
+    return Deployment.of(said)
 
 
 def _prompts(given: Mapping[str, Any]) -> list[Pass]:
@@ -228,10 +227,9 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     job = estimate.workload(
         program,
         device,
-        **{name: given[name] for name in ("batch", "prompt", "generate", *COST_OPTIONS)},
-        reserve_bytes=given.get("reserve", 0),
-        cache_policy=given.get("cache_policy", "exact"),
-        **{name: given[name] for name in LIMITS if name in given},
+        **{name: given[name] for name in ("batch", "prompt", "generate")},
+        memory=taken(Memory, given),
+        estimation=estimation(given),
         chunk=given.get("chunk"),
         cached=given.get("cached", 0),
         concurrency=users,
@@ -240,7 +238,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
     if given.get("beams") is not None:
         return beam_search(job, given["beams"])
     of = drafts(given)
-    return estimate.speculate(job, **of) if of else job
+    return estimate.speculate(job, of) if of else job
 
 
 def check_drafts(given: Mapping[str, Any]) -> None:
@@ -262,13 +260,22 @@ def check_drafts(given: Mapping[str, Any]) -> None:
         raise InputError(f"--draft-model {said['draft_model']}: --draft has the model's own layer draft")
 
 
-def drafts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What `api.speculate` takes of a command's options beside the job; nothing where none is drafted."""
+def drafts(given: Mapping[str, Any]) -> Drafts | None:
+    """The drafts that a command's options say, with their programs; None where none is drafted."""
     check_drafts(given)
     if given.get("draft_tokens") is None:
-        return {}
+        return None
     name = given["draft_model"]
     verify = lower({**given, "logits": "all", "draft": False})
     drafter = None if name is None else lower({**given, "model": name, "draft": False})
-    asked = {each: given[each] for each in ("draft_tokens", "acceptance")}
-    return {"verify": verify, **asked, "draft": drafter}
+    return Drafts(given["draft_tokens"], given["acceptance"], drafter, verify)
+
+
+def taken(record: type[Kind], given: Mapping[str, Any]) -> Kind:
+    """The record that a command's options say; an option that the command has not keeps its default."""
+    return record(**{each.name: given[each.key] for each in options(record) if each.key in given})
+
+
+def estimation(given: Mapping[str, Any]) -> Estimation:
+    """The cost model that a command's options name; its device is `hardware`."""
+    return taken(Estimation, {name: given[name] for name in COST_OPTIONS})

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from llmir.api.options import Requests, Servers
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
@@ -19,14 +20,15 @@ IDLE = ("weights", "activations", "collectives", "attention", "logits", "dispatc
 @command("kv", "Bytes of the caches of some sequences, and the time to move them.")
 @options.model
 @options.hardware
-@click.option("--batch", type=Count(), default=1, help="Sequences.  [default: 1]")
-@click.option("--prompt", type=Count(), default=2048, help="Tokens of each.  [default: 2048]")
-@click.option(
-    "--link",
-    metavar="LINK",
+@options.take(Requests, "batch", type=Count(), help="Sequences.")
+@options.take(Requests, "prompt", type=Count(), default=2048, help="Tokens of each.")
+@options.take(
+    Servers,
+    "link",
     default="host",
     help="What they go over: host (to or from its memory), nvlink, pcie or what else joins two such devices, "
-    "network (to another node), or a rate such as 25GBps,5us.  [default: host]",
+    "network (to another node), or a rate such as 25GBps,5us.",
+    shown="host",
 )
 @options.cost_options
 @options.lowering
@@ -54,8 +56,9 @@ def kv(**given: Any) -> None:
             raise InputError(f"{name}: cannot act, no cache depends on it; leave it out")
     form = output.choose(given["output_file"], given["form"], CacheTransfer)
     program = inputs.lower(given)
-    asked = {name: given[name] for name in ("batch", "prompt", "link", *inputs.COST_OPTIONS)}
-    output.result(moved(program, inputs.link_hardware(given, program), **asked), form, given["output_file"])
+    asked = {name: given[name] for name in ("batch", "prompt", "link")}
+    found = moved(program, inputs.link_hardware(given, program), **asked, estimation=inputs.estimation(given))
+    output.result(found, form, given["output_file"])
     positions = program.facts.get("positions")
     if isinstance(positions, int) and given["prompt"] > positions:
         output.note(f"prompt {given['prompt']} reaches beyond the model's {positions} positions")

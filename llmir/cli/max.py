@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
+from llmir.api.options import Memory, Requests
 
 from . import inputs, options, output
 from .command import command, line
-from .options import Count, of_workload, parse_limit
+from .options import Count, parse_limit
 
 REQUEST_OPTIONS = (
     "batch",
@@ -18,8 +18,6 @@ REQUEST_OPTIONS = (
     "chunk",
     "max_ttft",
     "max_tpot",
-    "cache_policy",
-    *inputs.LIMITS,
 )
 
 
@@ -42,21 +40,16 @@ class Duration(Count):
 @command("max", "The largest batch, context and requests at once, and what binds each.")
 @options.model
 @options.hardware
-@click.option(
-    "--prompt", type=of_workload("prompt"), default=2048, help="Tokens of a prompt.  [default: 2048]"
+@options.take(Requests, "prompt", default=2048, help="Tokens of a prompt.")
+@options.take(Requests, "generate", default=128, help="Tokens generated.")
+@options.take(
+    Requests,
+    "batch",
+    default=None,
+    help="Sequences that each have the largest context.",
+    shown="1, or 1 in each micro-batch",
 )
-@click.option(
-    "--generate", type=of_workload("generate"), default=128, help="Tokens generated.  [default: 128]"
-)
-@click.option(
-    "--batch",
-    type=of_workload("batch"),
-    help="Sequences that each have the largest context.  [default: 1, or 1 in each micro-batch]",
-)
-@click.option(
-    "--max-ttft", type=Duration(), help="The first token comes by then, such as 1s (a number is ms)."
-)
-@click.option("--max-tpot", type=Duration(), help="Each later token takes no longer (mean), such as 30ms.")
+@options.take(Requests, "max_ttft", "max_tpot", type=Duration())
 @options.cost_options
 @options.lowering
 @options.parallel
@@ -85,8 +78,9 @@ def largest(**given: Any) -> int:
     form = output.choose(given["output_file"], given["form"], LargestLoad)
     program = inputs.lower(given)
     (device,) = inputs.with_prices(given, inputs.hardware(given, program))
-    asked = {name: given[name] for name in (*REQUEST_OPTIONS, *inputs.COST_OPTIONS)}
-    found = find(program, device, reserve_bytes=given["reserve"], **asked)
+    asked: dict[str, Any] = {name: given[name] for name in REQUEST_OPTIONS}
+    asked |= {"memory": inputs.taken(Memory, given), "estimation": inputs.estimation(given)}
+    found = find(program, device, **asked)
     output.result(found, form, given["output_file"])
     output.note(*found.notes)
     late = misses(found)

@@ -6,26 +6,25 @@ from typing import Any
 
 import click
 
+from llmir.api.options import Lowering
+
 from . import inputs, options, output
 from .command import command
 
 
 @command("opt", "Run passes and print the IR.")
 @click.argument("model", metavar="MODEL|FILE.ir|-")
-@click.option(
-    "-p",
-    "--pipeline",
+@options.take(
+    Lowering,
+    "pipeline",
     default="",
-    metavar="PASSES",
     help="Passes to run, such as 'fuse-attention,unroll', or ./mine.py:function.",
 )
-@click.option(
-    "--logits", type=click.Choice(["last", "all"]), help="Positions that lm_head runs on.  [default: last]"
-)
+@options.take(Lowering, "logits", help="Positions that lm_head runs on.")
 @options.draft
 @options.precision
 @options.parallel
-@click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
+@options.lenient
 @options.output("Write a file (.ir) instead of stdout.")
 def opt(
     model: str,

@@ -1,4 +1,4 @@
-"""Options that several commands share.
+"""Options that several commands share, as click takes them; the records of `llmir.api.options` declare each.
 
 The kinds of values that options take: read from text, and checked as the API checks them, in its words.
 """
@@ -6,17 +6,32 @@ The kinds of values that options take: read from text, and checked as the API ch
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from llmir.api.options import (
+    Drafts,
+    Estimation,
+    Lowering,
+    Memory,
+    Option,
+    Output,
+    Parallel,
+    Precision,
+    Record,
+    Requests,
+    Sides,
+    option,
+    options,
+)
 from llmir.base.errors import InputError
-from llmir.ir.core.dispatch_modes import FORMS
 
 if TYPE_CHECKING:
+    from llmir.api.options import Option
+
     _Kind = click.ParamType[Any]
 else:
     _Kind = click.ParamType  # not generic before click 8.3
@@ -107,21 +122,18 @@ class Milliseconds(Number):
         return parse_value(text)
 
 
-class Field(Count):
-    """What a field of a class of the API is declared to be; the class is imported when it is needed."""
+class Declared(Count):
+    """The value of an option of a record (`llmir.api.options`), which checks it."""
 
-    def __init__(self, kind: Callable[[], type], field: str, name: str = "N") -> None:
-        self.kind, self.field, self.name = kind, field, name
+    def __init__(self, option: Option) -> None:
+        self.option, self.name = option, option.metavar or "N"
 
     def check(self, name: str, value: Any) -> Any:
-        """As the class checks it."""
-        from llmir.base.arguments import check_field
-
-        (field,) = (f for f in fields(self.kind()) if f.name == self.field)
-        return check_field(name, value, field.type, field.metadata, InputError)
+        """Return the value as its type; `InputError` outside its range."""
+        return self.option.check(value, name)
 
 
-class Bytes(Field):
+class Bytes(Declared):
     """An amount of memory such as `2GiB` or `500MB`; a bare number is bytes."""
 
     def read(self, name: str, text: str) -> int:
@@ -134,7 +146,7 @@ class Bytes(Field):
         return int(Decimal(found[1]) * scale)
 
 
-class Stages(Field):
+class Stages(Declared):
     """How many pipeline stages, or the layers of each: `4`, `30,32,32,32`."""
 
     def read(self, name: str, text: str) -> tuple[Any, ...]:
@@ -143,7 +155,8 @@ class Stages(Field):
 
     def check(self, name: str, value: Any) -> tuple[int, ...]:
         """Integers from 1 up."""
-        return tuple(super(Stages, self).check(name, part) for part in value)
+        each = value if isinstance(value, tuple) else (value,)
+        return tuple(self.option.check(part, name) for part in each)
 
 
 class Shares(Count):
@@ -172,29 +185,33 @@ class Prices(Shares):
     such_as = "USD an hour by device, such as h200=3.5"
 
 
-def of_pass(name: str, option: str, kind: type[Field] = Field, shown: str = "N") -> Field:
-    """What an option of a pass takes."""
-
-    def find() -> Any:
-        from llmir.ir.tools.pipeline import PASSES
-
-        return PASSES[name]
-
-    return kind(find, option, shown)
+KINDS: Mapping[str, Callable[[Option], _Kind]] = {
+    "size": Bytes,
+    "stages": Stages,
+    "shares": lambda option: Shares(),
+    "prices": lambda option: Prices(),
+}
 
 
-def of_workload(field: str, kind: type[Field] = Field, shown: str = "N") -> Field:
-    """What a field of a workload takes."""
-
-    def find() -> type:
-        from llmir.backends.request.workload import Workload
-
-        return Workload
-
-    return kind(find, field, shown)
+def kind_of(option: Option) -> _Kind | None:
+    """The kind of value that an option takes on the command line; None for text, which its reader checks."""
+    if option.choices:
+        return click.Choice(option.choices)
+    if option.kind in ("any", "file", "plan") or option.type in ("str", "str | None"):
+        return None
+    return KINDS.get(option.kind, Declared)(option)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_SAME: Any = object()  # as the record declares it
+
+
+class Parameter(click.Option):
+    """An option of a command, with its declaration in a record."""
+
+    def __init__(self, *flags: Any, declared: Option, **about: Any) -> None:
+        super().__init__(*flags, **about)
+        self.declared = declared
 
 
 def _stack(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
@@ -206,343 +223,92 @@ def _stack(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
     return decorate
 
 
+def take(
+    record: type[Record],
+    *names: str,
+    default: Any = _SAME,
+    shown: str | None = None,
+    help: str | None = None,
+    more: str = "",
+    metavar: str | None = None,
+    type: Any = _SAME,
+    choices: Sequence[str] = (),
+) -> Callable[[Function], Function]:
+    """A decorator: the options of a record, all of them or those of these `names`.
+
+    The other arguments say what differs in this command: the `default`, and the text of it in help (`shown`,
+    "" for none); another `help`, or `more` after it; another `metavar`, `type` of value, or `choices`.
+    """
+
+    def one(declared: Option) -> Callable[[Function], Function]:
+        kind = click.Choice(choices) if choices else kind_of(declared) if type is _SAME else type
+        said = declared.shown if shown is None else shown
+        about: dict[str, Any] = {
+            "type": kind,
+            "default": declared.default if default is _SAME else default,
+            "metavar": metavar or (declared.metavar or None if kind is None else None),
+            "help": f"{declared.help if help is None else help}{more}"
+            + (f"  [default: {said}]" if said else ""),
+        }
+        if declared.kind in ("flag", "switch") and type is _SAME:
+            about = {"is_flag": True, "help": about["help"]}
+        flags = declared.flags or (f"--{declared.key.replace('_', '-')}",)
+        return click.option(*flags, declared.key, cls=Parameter, declared=declared, **about)
+
+    chosen = [option(record, name) for name in names] if names else options(record)
+    return _stack(*map(one, chosen))
+
+
+def axis(declared: Option, help: str | None = None, shown: str = "") -> Callable[[Function], Function]:
+    """A decorator: an option that takes a list of values, as an axis of `llmir sweep`."""
+    how: dict[str, Any] = {"type": None, "default": None, "metavar": declared.list_metavar}
+    return take(_RECORDS[declared.record], declared.name, help=help, shown=shown, **how)
+
+
+_RECORDS = {record.__name__: record for record in (Estimation, Precision, Parallel, Requests)}
+
+
 def _renamed(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     """`InputError` for a file of precisions under its old option."""
     if value is not None:
         raise InputError(f"--plan: is --precision {value} now; `llmir plan` searches for plans")
 
 
-model = _stack(
-    click.argument("model", metavar="MODEL"),
-    click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model."),
-)
-
-speculation = _stack(
-    click.option(
-        "--draft-tokens", type=Count(), help="Tokens drafted for each sequence; a step verifies them at once."
-    ),
-    click.option(
-        "--acceptance",
-        type=Number("SHARE", least=0.0, most=1.0),
-        help="The chance that a draft is right, whatever came before it.",
-    ),
-    click.option(
-        "--draft-model",
-        metavar="MODEL",
-        help="The model that drafts them, a token a step.  [default: --draft's layer; else nothing]",
-    ),
-)
-
-
-class Beams(Count):
-    """Sequences that a request decodes."""
-
-    def check(self, name: str, value: Any) -> int:
-        """As the API checks it."""
-        from llmir.base.arguments import integer
-        from llmir.ir.ops.beam_search import MOST
-
-        return integer(name, value, 1, MOST)
-
-
-beams = click.option(
-    "--beams", type=Beams(), help="Sequences that each request decodes by beam search, after one prompt."
-)
-
-sides = _stack(
-    click.argument("other", metavar="[MODEL2]", required=False),
-    click.option(
-        "--before", metavar="PASSES", help="Passes on the first side; '' for none, as eager code runs."
-    ),
-    click.option("--after", metavar="PASSES", help="Passes on the other side."),
-    click.option(
-        "--pass", "step", metavar="PASS", help="Instead of both: the default up to this pass, and with it."
-    ),
-    click.option("--hw-after", metavar="DEVICE", help="Another device or cluster on the other side."),
-    click.option("--engine-after", metavar="NAME[@VERSION]", help="Another engine on the other side."),
-)
-
-draft = click.option(
-    "--draft",
-    is_flag=True,
-    help="The layer that predicts further tokens too, as a phase that drafts; --logits all verifies.",
-)
-
-phase = click.option(
-    "--phase",
-    type=click.Choice(["encode", "prefill", "decode", "draft", "both"]),
-    default="both",
-    show_default=True,
-    help="The step; both are all that there are.",
-)
-
-logits = click.option(
-    "--logits",
-    type=click.Choice(["last", "all"]),
-    help="Positions that lm_head runs on: all verify drafts, as k + 1 new tokens.  [default: last]",
-)
-
+lenient = take(Lowering, "lenient")
+model = _stack(click.argument("model", metavar="MODEL"), lenient)
+speculation = take(Drafts, "draft_tokens", "acceptance", "draft_model")
+beams = take(Requests, "beams")
+sides = _stack(click.argument("other", metavar="[MODEL2]", required=False), take(Sides))
+draft = take(Lowering, "draft")
+phase = take(Lowering, "phase")
+logits = take(Lowering, "logits")
 precision = _stack(
-    click.option(
-        "--weights",
-        metavar="DTYPE",
-        help="Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4, "
-        "mxfp4 or nf4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
-    ),
-    click.option(
-        "--activations",
-        metavar="DTYPE",
-        help="Inputs of matrix products: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
-    ),
-    click.option("--kv", metavar="DTYPE", help="The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32."),
-    click.option(
-        "--collectives",
-        metavar="DTYPE",
-        help="What ranks send each other: fp8, fp8_e5m2, int8, int4, bf16, fp16 or fp32. Narrow ones leave "
-        "those of lm_head, router and embedding.",
-    ),
-    click.option(
-        "--precision",
-        "plan",
-        metavar="FILE",
-        help="YAML of modules (or patterns with *) and their dtypes: of weights, or of each role by name.",
-    ),
+    take(Precision),
     click.option("--plan", "old_file", metavar="FILE", hidden=True, expose_value=False, callback=_renamed),
 )
-
-lowering = _stack(
-    precision,
-    click.option(
-        "--attention",
-        type=click.Choice(["flash", "eager"]),
-        default="flash",
-        show_default=True,
-        help="flash fuses the attention core; eager writes the scores to memory.",
-    ),
-    click.option(
-        "--mla",
-        type=click.Choice(["auto", "naive", "absorbed"]),
-        help="Latent attention over keys expanded from the latents (naive) or the latents (absorbed); "
-        "auto, as engines do: naive in prefill, absorbed in decode.",
-    ),
-    click.option(
-        "-p",
-        "--pipeline",
-        metavar="PASSES",
-        help="Passes to run instead, such as 'fuse-attention,fuse' or ./mine.py:function; '' for none.",
-    ),
-    logits,
-)
-
-parallel = _stack(
-    click.option("--tp", type=of_pass("shard", "tp"), default=1, help="Tensor-parallel ranks.  [default: 1]"),
-    click.option(
-        "--pp",
-        type=of_pass("stages", "pp", Stages, "N[,N…]"),
-        default="1",
-        help="Pipeline stages, or the layers of each, such as 30,32,32,32.  [default: 1]",
-    ),
-    click.option(
-        "--micro-batches",
-        type=of_pass("stages", "micro_batches"),
-        default=1,
-        help="Equal parts of --batch that go through the stages.",
-    ),
-    click.option(
-        "--dp",
-        type=of_pass("shard", "dp"),
-        default=1,
-        help="Data-parallel ranks; --batch is over all of them.",
-    ),
-    click.option(
-        "--ep", type=of_pass("shard", "ep"), default=1, help="Expert-parallel ranks; divides dp·tp."
-    ),
-    click.option(
-        "--dispatch",
-        type=click.Choice(FORMS),
-        help="How tokens come to experts of other ranks: a row for each expert, once to each rank (DeepEP), "
-        "or all to all ranks.  [default: the engine's]",
-    ),
-    click.option(
-        "--redundant-experts",
-        type=of_pass("shard", "redundant"),
-        default=0,
-        help="Copies of the busiest experts on ranks of --ep, as EPLB lays them out.  [default: 0]",
-    ),
-    click.option("--sp", is_flag=True, help="Sequence parallelism over the tensor-parallel ranks."),
-    click.option(
-        "--routing",
-        metavar="LAW",
-        help="How tokens choose experts: at random (chance), dealt out (even), by popularity (zipf:skew) …; "
-        "the busiest rank is priced.  [default: chance]",
-    ),
-    click.option(
-        "--routing-skew",
-        type=of_pass("route", "skew", shown="SKEW"),
-        help="The same as --routing zipf:skew: popularity falls as rank^-skew; 0 is chance.",
-    ),
-)
-
-hardware = _stack(
-    click.option("--hw", metavar="DEVICE", help="A device, or a YAML file.  [default: h100-sxm]"),
-    click.option("--cluster", metavar="NAME", help="Instead: a cluster, or a YAML file of one."),
-    click.option(
-        "--network",
-        metavar="RATE[,LATENCY]",
-        help="What joins nodes, such as 25GBps,5us: of one device, each way and a hop.",
-    ),
-)
-
-price_option = click.option(
-    "--price",
-    type=Prices(),
-    metavar="DEVICE=USD,…",
-    help="What an hour of a device costs, such as h200=3.5,b200=6.  [default: its list price, if known]",
-)
-
-cost_options = _stack(
-    click.option(
-        "--cost",
-        metavar="NAME",
-        help="Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.  "
-        "[default: calibrated where there are kernels]",
-    ),
-    click.option(
-        "--engine",
-        metavar="NAME[@VERSION]",
-        help="Engine whose kernels, host and memory are priced: vllm, sglang, trtllm …; a release such as "
-        "vllm@0.12, else the newest that was measured.",
-    ),
-    click.option(
-        "--efficiency",
-        type=Shares(),
-        metavar="SHARES",
-        help="Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, of "
-        "links by name (nvlink=…, pcie=…; network=… between nodes), and launch=… in seconds.",
-    ),
-)
-
+lowering = _stack(precision, take(Lowering, "attention", "mla", "pipeline", "logits"))
+parallel = take(Parallel)
+hardware = take(Estimation, "hw", "cluster", "network")
+price_option = take(Estimation, "price")
+cost_options = take(Estimation, "cost", "engine", "efficiency")
 workload = _stack(
-    hardware,
-    click.option(
-        "--batch",
-        type=of_workload("batch"),
-        default=1,
-        show_default=True,
-        help="Sequences in a step, or images.",
-    ),
-    click.option(
-        "--prompt",
-        type=of_workload("prompt"),
-        help="Prompt tokens of each sequence.  [default: 2048]",
-    ),
-    click.option(
-        "--generate",
-        type=of_workload("generate"),
-        help="Generated tokens of each sequence.  [default: 128]",
-    ),
-    click.option(
-        "--image-tokens",
-        type=of_pass("place-images", "tokens"),
-        help="Tokens of images in each prompt, beside --prompt, which the model's tower encodes.  "
-        "[default: none]",
-    ),
-    click.option(
-        "--layer-tokens",
-        metavar="NxLAYERS,…",
-        help="Tokens of the prompt that each layer sees, such as 1024x4,512x4,256x16; says the prompt too.  "
-        "[default: all]",
-    ),
-    cost_options,
+    hardware, take(Requests, "batch", "prompt", "generate", "image_tokens", "layer_tokens"), cost_options
 )
-
-prefill_options = _stack(
-    click.option(
-        "--chunk",
-        type=of_workload("chunk", shown="N|all"),
-        help="Tokens of a step that reads prompts, at most, on each data-parallel rank; all of them in one "
-        "step.  [default: the engine's; all without one]",
-    ),
-    click.option(
-        "--cached",
-        type=of_workload("cached"),
-        default=0,
-        help="Tokens of each prompt that are in the cache already.  [default: 0]",
-    ),
+prefill_options = take(Requests, "chunk", "cached")
+serving = _stack(take(Requests, "concurrency"), prefill_options)
+MEMORY = tuple(each.key for each in options(Memory))
+limits = take(
+    Memory, "memory_utilization", "max_model_len", "max_num_seqs", "max_batched_tokens", "reserve_bytes"
 )
-
-serving = _stack(
-    click.option(
-        "--concurrency",
-        type=of_workload("batch"),
-        help="In place of --batch: users in a closed loop, each of whom asks again when answered.",
-    ),
-    prefill_options,
-)
-
-MEMORY = (
-    *("memory_utilization", "reserve", "cache_policy"),
-    *("max_model_len", "max_num_seqs", "max_batched_tokens"),
-)
-
-limits = _stack(
-    click.option(
-        "--memory-utilization",
-        type=of_workload("memory_utilization", shown="SHARE"),
-        help="Share of the device's memory that may be used, by the engine's rule.  [default: the engine's; "
-        "0.9 without one]",
-    ),
-    click.option(
-        "--max-model-len",
-        type=of_workload("max_model_len"),
-        help="Tokens of the longest request that memory is counted for.  [default: prompt and answer]",
-    ),
-    click.option(
-        "--max-num-seqs",
-        type=of_workload("max_num_seqs"),
-        help="Sequences that the engine runs at once, of each data-parallel rank.  [default: the engine's, "
-        "or as many as there are]",
-    ),
-    click.option(
-        "--max-batched-tokens",
-        type=of_workload("max_batched_tokens"),
-        help="Tokens of a step that memory for activations is set aside for, and that reads prompts unless "
-        "--chunk says fewer.  [default: --chunk, else the engine's]",
-    ),
-    click.option(
-        "--reserve",
-        type=of_workload("reserve_bytes", Bytes, "SIZE"),
-        default=0,
-        help="Kept free of the memory that may be used, such as 2GiB or 500MB.  [default: 0]",
-    ),
-)
-
-memory = _stack(
-    limits,
-    click.option(
-        "--cache-policy",
-        type=click.Choice(["exact", "paged", "unified"]),
-        default="exact",
-        show_default=True,
-        help="What is reserved for caches: their bytes; pages of 16 tokens, each kind of layer apart; or "
-        "equal pages for all layers, where windows keep all tokens.",
-    ),
-)
+memory = take(Memory)
+max_size = take(Output, "max_size")
 
 
-def output(what: str) -> Callable[[Function], Function]:
+def output(what: str, metavar: str = "FILE") -> Callable[[Function], Function]:
     """`-o FILE`."""
-    return click.option("-o", "--output", "output_file", metavar="FILE", help=what)
+    return take(Output, "output_file", help=what, metavar=metavar)
 
 
 def form(*choices: str) -> Callable[[Function], Function]:
     """`--format`, one of `choices`, or of those that plugins add: `output.choose` knows."""
-    known = "|".join(choices)
-    return click.option("--format", "form", metavar=f"[{known}]", help=f"Default: {choices[0]}.")
-
-
-max_size = click.option(
-    "--max-size",
-    type=of_workload("reserve_bytes", Bytes, "SIZE"),
-    help="The largest file of a page, such as 8MB.  [default: 5MB]",
-)
+    return take(Output, "form", help=f"Default: {choices[0]}.", metavar=f"[{'|'.join(choices)}]")

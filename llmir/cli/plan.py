@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
+from llmir.api.options import Drafts, Estimation, Precision, Requests, Servers, Traffic, option
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import bar, command, line
-from .options import Count, Integer, Number, parse_limit
-from .serve_sim import Lengths
+from .options import Count, Integer, parse_limit
 
 REQUEST_OPTIONS = (
-    *("hw", "gpus", "rate", "prompt", "generate", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
-    *("engine", "emit", "link", "router", "prefix_hits", "requests", "seed"),
+    *("hw", "gpus", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
+    *("emit", "link", "router"),
 )
 
 
@@ -48,51 +48,52 @@ class TimeLimit(Count):
 
 @command("plan", "Which devices serve some traffic within limits, at least cost.")
 @options.model
-@click.option("--hw", default="h100-sxm", metavar="DEVICE,…", help="Devices to compare.  [default: h100-sxm]")
+@options.take(Estimation, "hw", default="h100-sxm", metavar="DEVICE,…", help="Devices to compare.")
 @click.option("--gpus", type=Devices(), help="How many there may be.  [default: as few as serve the rate]")
-@click.option("--rate", type=Number("REQUESTS"), help="Requests a second, which come at random.")
-@click.option(
-    "--prompt", type=Lengths(), default="2048", help="Tokens of a prompt, or a law.  [default: 2048]"
-)
-@click.option("--generate", type=Lengths(), default="128", help="Tokens generated, likewise.  [default: 128]")
-@click.option(
-    "--prefix-hits",
-    type=Number("SHARE", least=0.0, most=1.0),
-    default=0.0,
-    help="Share of each prompt that is in the cache already.  [default: 0]",
-)
-@click.option(
-    "--max-ttft",
+@options.take(Traffic, "rate")
+@options.take(Traffic, "prompt", default="2048", help="Tokens of a prompt, or a law.")
+@options.take(Traffic, "generate", default="128")
+@options.take(Traffic, "prefix_hits")
+@options.take(
+    Requests,
+    "max_ttft",
     type=TimeLimit(),
     help="The first token of 99% of requests comes by then, such as 1s (a bare number is ms); mean:1s or "
     "p50:1s is of the mean, or of half of them.",
 )
-@click.option(
-    "--max-tpot", type=TimeLimit(), help="Likewise later tokens (the mean of a request), such as 30ms."
+@options.take(
+    Requests,
+    "max_tpot",
+    type=TimeLimit(),
+    help="Likewise later tokens (the mean of a request), such as 30ms.",
 )
-@click.option(
-    "--weights", default="", metavar="DTYPE,…", help="Types to compare.  [default: the checkpoint's]"
+@options.take(
+    Precision,
+    "weights",
+    default="",
+    metavar="DTYPE,…",
+    help="Types to compare.",
+    shown="the checkpoint's",
 )
-@click.option("--chunk", metavar="RANGE", help="Tokens of a step to compare.  [default: the engine's, 2048]")
-@click.option("--batch", metavar="RANGE", help="Requests at once to compare.  [default: all that fit]")
+@options.axis(option(Requests, "chunk"), help="Tokens of a step to compare.", shown="the engine's, 2048")
+@options.axis(option(Requests, "batch"), help="Requests at once to compare.", shown="all that fit")
 @options.draft
 @options.speculation
 @options.price_option
-@click.option("--engine", metavar="NAME[@VERSION]", help="The engine that is priced: vllm, sglang, trtllm …")
-@click.option(
-    "--link",
-    metavar="LINK",
+@options.take(Estimation, "engine", help="The engine that is priced: vllm, sglang, trtllm …")
+@options.take(
+    Servers,
+    "link",
     help="Plans of prefill and decode servers too, between which caches go over nvlink, network, or what has "
     "a rate such as 25GBps,5us.",
 )
-@click.option(
-    "--router",
-    metavar="NAME",
-    help="Which server of a kind a request goes to: round-robin, random or least-loaded.  "
-    "[default: round-robin]",
+@options.take(
+    Servers,
+    "router",
+    help="Which server of a kind a request goes to: round-robin, random or least-loaded.",
 )
-@click.option("--requests", type=Integer(100), default=1000, help="Of a simulated run.  [default: 1000]")
-@click.option("--seed", type=Integer(0), default=0, help="The first of five.  [default: 0]")
+@options.take(Traffic, "requests", type=Integer(100), default=1000, help="Of a simulated run.", shown="1000")
+@options.take(Traffic, "seed", default=0, help="The first of five.")
 @click.option(
     "--emit",
     metavar="[vllm|sglang|trtllm]",
@@ -142,18 +143,23 @@ def plan(**given: Any) -> int:
     if given["draft"] and given["draft_tokens"] is None:
         raise InputError("--draft: is of drafts, say --draft-tokens too")
     program = inputs.read(given["model"], lenient=given["lenient"], draft=given["draft"])
-    drafts: dict[str, Any] = {}
+    drafts = None
     if given["draft_tokens"] is not None:
-        drafts = {name: given[name] for name in ("draft_tokens", "acceptance")}
-        drafts["verify"] = inputs.read(given["model"], "all", lenient=given["lenient"])
-        drafts["draft"] = given["draft_model"] and inputs.read(given["draft_model"])
+        drafts = Drafts(
+            given["draft_tokens"],
+            given["acceptance"],
+            given["draft_model"] and inputs.read(given["draft_model"]),
+            inputs.read(given["model"], "all", lenient=given["lenient"]),
+        )
     asked = {name: given[name] for name in REQUEST_OPTIONS}
+    estimation = Estimation(engine=given["engine"], price=given["price"])
+    asked |= {"traffic": inputs.taken(Traffic, given), "drafts": drafts, "estimation": estimation}
     with bar() as progress:
 
         def told(runs: int, plan: str) -> None:
             progress(f"simulating {plan}, run {runs:,}", runs, None)
 
-        found = search(program, price=given["price"] or {}, progress=told, **drafts, **asked)
+        found = search(program, progress=told, **asked)
     if emit is None or found.best is None:
         output.result(found, "table" if emit else form, None if emit else given["output_file"], **size)
     else:

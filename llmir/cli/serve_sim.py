@@ -6,25 +6,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import click
 
+from llmir.api.options import Drafts, Memory, Requests, Servers, Traffic, option
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import command, line
-from .options import Count, Integer, Milliseconds, Number, parse_value
-
-if TYPE_CHECKING:
-    from llmir.backends.simulate.replications import RateSeries as Runs
-    from llmir.ir.core.program import Program
+from .options import Declared, Integer, Milliseconds, parse_value
 
 ALONE = ("rate", "closed", "trace", "requests_out", "steps_out", "trace_out", "price")
 
 
-class Rates(Number):
+class Rates(Declared):
     """Requests a second, several of them."""
+
+    def __init__(self) -> None:
+        super().__init__(option(Traffic, "rate"))
+        self.name = "N,N,…"
 
     def read(self, name: str, text: str) -> Any:
         """What stands between the commas."""
@@ -46,125 +48,38 @@ def alone(given: Mapping[str, Any]) -> None:
             raise InputError(f"--{option}: --rates has runs of its own; leave one of them out")
 
 
-def run_rates(given: Mapping[str, Any], program: Program, device: Any, asked: Mapping[str, Any]) -> Runs:
-    """Runs at each rate."""
-    from llmir.api.serve import simulate_rates
-
-    how = {**asked, "seed": asked["seed"] or 0}
-    return simulate_rates(program, device, given["rates"], given["replications"], **how)
-
-
-REQUEST_OPTIONS = (
-    *("rate", "burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "seed"),
-    *("prefix_hits", "cancel", "turns", "chunked_prefill", "warm_up", "replicas", "router"),
-    *("prefill_replicas", "decode_replicas", "link"),
-)
 FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
-
-
-class Lengths(Count):
-    """Tokens, or a law with its numbers."""
-
-    name = "TOKENS|LAW"
-
-    def read(self, name: str, text: str) -> Any:
-        """The law is read with the requests; it needs numpy."""
-        return parse_value(text)
-
-    def check(self, name: str, value: Any) -> Any:
-        """Its numbers, before the model is loaded."""
-        from llmir.backends.simulate.load import length_distribution
-
-        length_distribution(name, value)
-        return value
 
 
 @command("serve-sim", "Latencies of requests that come over time, simulated step by step.")
 @options.model
 @options.hardware
-@click.option("--rate", type=Number("REQUESTS"), help="Requests a second, which come at random.")
+@options.take(Traffic, "rate")
 @click.option(
     "--rates",
-    type=Rates("N,N,…"),
+    type=Rates(),
     help="Instead: several rates, each simulated: latencies against the rate (-o late.html, late.png).",
 )
-@click.option(
-    "--burstiness",
-    type=Number("SHAPE", least=1e-3, most=1e6),
-    help="Of the gamma law of gaps between them: below 1 they come in bursts, above 1 evenly; N is what each "
-    "of N servers gets that are dealt them in turn.  [default: 1, Poisson's law]",
-)
-@click.option("--closed", type=Count(), help="Instead: users, each of whom asks again when answered.")
-@click.option(
-    "--trace", metavar="FILE", help="Instead: requests of a file, .csv or .jsonl (docs/serving.md)."
-)
-@click.option(
-    "--speed", type=Number("TIMES"), default=1.0, help="How much faster a trace runs.  [default: 1]"
-)
-@click.option(
-    "--prompt",
-    type=Lengths(),
-    help="Tokens of a prompt: a number, uniform:LEAST,MOST, normal:MEAN,DEVIATION, exponential:MEAN or "
-    "lognormal:MEDIAN,SIGMA.  [default: 2048]",
-)
-@click.option("--generate", type=Lengths(), help="Tokens generated, likewise.  [default: 128]")
-@click.option("--requests", type=Integer(), help="How many, such as 1e5.  [default: 1000]")
-@click.option("--seed", type=Integer(0), help="Of what is random.  [default: 0]")
+@options.take(Traffic, *("burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "seed"))
 @click.option(
     "--replications", type=Integer(2), help="Run so often, by seeds one after another; with intervals."
 )
-@click.option(
-    "--replicas",
-    type=Integer(),
-    default=1,
-    help="Copies of the model, each on devices of its own.  [default: 1]",
-)
-@click.option(
-    "--router",
-    metavar="NAME",
-    help="Which replica a request goes to: round-robin, random, least-loaded (the fewest that are not "
-    "answered), or prefix-aware (who read most of its prompt before).  [default: round-robin]",
-)
-@click.option("--prefill-replicas", type=Integer(), help="Instead: servers that read prompts …  [default: 1]")
-@click.option("--decode-replicas", type=Integer(), help="… and servers that go on from there.  [default: 1]")
-@click.option(
-    "--link",
-    metavar="LINK",
-    help="What caches go over from the first to the second: nvlink or what else joins two such devices, "
-    "network, or a rate such as 25GBps,5us.",
-)
+@options.take(Servers, "replicas", "router", "prefill_replicas", "decode_replicas", "link")
 @click.option("--decode-tp", type=Integer(), help="--tp of the decode servers.  [default: --tp]")
-@click.option(
-    "--prefix-hits",
-    type=Number("SHARE", least=0.0, most=1.0),
-    default=0.0,
-    help="Share of each prompt that is in the cache already.  [default: 0]",
-)
-@click.option(
-    "--cancel",
-    type=Number("SHARE", least=0.0, most=1.0),
-    help="Share of requests that are cancelled after a random part of the answer.  [default: 0]",
-)
-@click.option(
-    "--turns",
-    type=Lengths(),
-    metavar="TURNS|LAW",
-    help="Requests are turns of sessions that come at the rate: how many of each.",
-)
-@click.option("--think", type=Number("S"), help="Mean time between turns (s).  [default: 10]")
-@click.option("--timeout", type=Number("S"), help="Requests are given up that take longer (s).")
+@options.take(Traffic, "prefix_hits", "cancel", "turns", "think_s", "timeout_s")
 @click.option(
     "--chunked-prefill/--no-chunked-prefill",
     default=None,
     help="Whether prompts are read in chunks.  [default: as the engine does]",
 )
 @click.option("--warm-up", type=Integer(0), default=0, help="First requests that do not count.  [default: 0]")
-@click.option(
-    "--max-ttft",
+@options.take(
+    Requests,
+    "max_ttft",
     type=Milliseconds(),
     help="Goodput is of requests whose first token comes by then, such as 1s; a bare number is ms.",
 )
-@click.option("--max-tpot", type=Milliseconds(), help="… and later ones (mean of a request, ms).")
+@options.take(Requests, "max_tpot", type=Milliseconds(), help="… and later ones (mean of a request, ms).")
 @click.option("--requests-out", metavar="FILE", help="Write a CSV line for each request.")
 @click.option("--steps-out", metavar="FILE", help="Write a CSV line for each run of equal steps.")
 @click.option(
@@ -202,7 +117,7 @@ def serve_sim(**given: Any) -> None:
     llmir serve-sim llama3.1-8b --rates 2,6,10,14,18 -o latencies.html
     """
     from llmir.api.save import trace
-    from llmir.api.serve import replicate, simulate
+    from llmir.api.serve import replicate, simulate, simulate_rates
     from llmir.backends.export import serving as tables
     from llmir.backends.export.files import write
     from llmir.backends.simulate.replications import RateSeries, Replications
@@ -223,27 +138,34 @@ def serve_sim(**given: Any) -> None:
     inputs.check_drafts(given)
     program = inputs.lower(given)
     limits = {f"{name}_s": given[name] and given[name] * 1e-3 for name in ("max_ttft", "max_tpot")}
-    asked = {name: given[name] for name in (*REQUEST_OPTIONS, *inputs.LIMITS, *inputs.COST_OPTIONS)} | limits
-    asked |= {"reserve_bytes": given["reserve"], "timeout_s": given["timeout"], "think_s": given["think"]}
-    asked |= inputs.drafts(given)
+    asked: dict[str, Any] = {name: given[name] for name in ("warm_up", "chunked_prefill")} | limits
+    servers, traffic = inputs.taken(Servers, given), inputs.taken(Traffic, given)
+    asked |= {"memory": inputs.taken(Memory, given), "estimation": inputs.estimation(given)}
+    asked |= {"drafts": inputs.drafts(given)}
     if given["decode_tp"] is not None:
         if given["link"] is None:
             raise InputError("--decode-tp: is of pools, which a --link joins")
         decode = {**given, "tp": given["decode_tp"]}
-        asked["decode_program"] = inputs.lower(decode)
-        programs = inputs.drafts(decode)
-        asked |= {f"decode_{name}": programs[name] for name in ("verify", "draft") if programs}
+        program_after = inputs.lower(decode)
+        drafts: Any = inputs.drafts(decode) or Drafts()
+        servers = replace(
+            servers,
+            decode_program=program_after,
+            decode_verify=drafts.verify,
+            decode_draft=drafts.draft_model,
+        )
+    asked |= {"servers": servers}
     (device,) = inputs.with_prices(given, inputs.link_hardware(given, program))
     if several or times:
         again = (
-            run_rates(given, program, device, asked)
+            simulate_rates(program, device, traffic, given["rates"], times, **asked)
             if several
-            else replicate(program, device, times, **asked | {"seed": asked["seed"] or 0})
+            else replicate(program, device, traffic, times, **asked)
         )
         output.result(again, form, given["output_file"], **size)
         output.note(*again.notes)
         return
-    found = simulate(program, device, **asked)
+    found = simulate(program, device, traffic, **asked)
     output.result(found, form, given["output_file"], **size)
     for name, text in outputs.items():
         if given[name] is not None:

@@ -11,32 +11,34 @@ from typing import Any
 
 import click
 
+from llmir.api.options import AXES, Lowering
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import bar, command, line
 from .options import Integer
 
-AXES = {
-    "hw": ("DEVICE,…", "Devices, or YAML files.  [default: h100-sxm]"),
-    "batch": ("RANGE", "Sequences in a step, such as 1:1024:x2 or 1,8,64.  [default: 1]"),
-    "new": ("RANGE", "New tokens of each: 1 is a decode step.  [default: 1]"),
-    "context": ("RANGE", "Cached tokens of each, such as 1k:128k:x2.  [default: 0]"),
-    "tp": ("RANGE", "Tensor-parallel ranks."),
-    "pp": ("RANGE", "Pipeline stages."),
-    "micro_batches": ("RANGE", "Equal parts of a batch that go through the stages."),
-    "dp": ("RANGE", "Data-parallel ranks."),
-    "ep": ("RANGE", "Expert-parallel ranks."),
-    "sp": ("0,1", "Sequence parallelism."),
-    "redundant_experts": ("RANGE", "Copies of the busiest experts."),
-    "weights": ("DTYPE,…", "Types of weights, such as bf16,fp8; and so the next three."),
-    "activations": ("DTYPE,…", ""),
-    "kv": ("DTYPE,…", ""),
-    "collectives": ("DTYPE,…", ""),
-    "dispatch": ("HOW,…", "How tokens come to experts of other ranks: rows, ranks, gather."),
-    "routing": ("LAW,…", "How tokens choose experts."),
-    "engine": ("NAME,…", "Engines, such as vllm,sglang@0.5."),
-    "cost": ("NAME,…", "Cost models: calibrated, ideal."),
+# The options in the order of help, and what differs where they take several values.
+SEVERAL: dict[str, dict[str, str]] = {
+    "hw": {"help": "Devices, or YAML files.", "shown": "h100-sxm"},
+    "batch": {"help": "Sequences in a step, such as 1:1024:x2 or 1,8,64.", "shown": "1"},
+    "new": {"shown": "1"},
+    "context": {"shown": "0"},
+    "tp": {},
+    "pp": {"help": "Pipeline stages."},
+    "micro_batches": {"help": "Equal parts of a batch that go through the stages."},
+    "dp": {"help": "Data-parallel ranks."},
+    "ep": {"help": "Expert-parallel ranks."},
+    "sp": {"help": "Sequence parallelism."},
+    "redundant_experts": {"help": "Copies of the busiest experts."},
+    "weights": {"help": "Types of weights, such as bf16,fp8; and so the next three."},
+    "activations": {"help": ""},
+    "kv": {"help": ""},
+    "collectives": {"help": ""},
+    "dispatch": {"help": "How tokens come to experts of other ranks: rows, ranks, gather."},
+    "routing": {"help": "How tokens choose experts."},
+    "engine": {"help": "Engines, such as vllm,sglang@0.5."},
+    "cost": {"help": "Cost models: calibrated, ideal."},
 }
 
 
@@ -44,10 +46,9 @@ def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: an option for each axis but some."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name, (metavar, words) in reversed(AXES.items()):
+        for name in reversed(SEVERAL):
             if name not in without:
-                option = f"--{name.replace('_', '-')}"
-                function = click.option(option, name, metavar=metavar, help=words)(function)
+                function = options.axis(AXES[name], **SEVERAL[name])(function)
         return function
 
     return decorate
@@ -55,21 +56,16 @@ def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @command("sweep", "Steps in many set-ups: devices, splits, types, batches, contexts.")
 @click.argument("model", metavar="MODEL")
-@click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
+@options.lenient
 @axes()
-@click.option("-p", "--pipeline", metavar="PASSES", help="Passes to run instead of the engine's.")
+@options.take(Lowering, "pipeline", help="Passes to run instead of the engine's.")
 @options.price_option
 @click.option("--jobs", type=Integer(), default=1, help="Processes.  [default: 1]")
-@click.option(
-    "--format", "form", metavar="[table|json|jsonl|csv|parquet|arrow|html|page]", help="Default: table."
-)
+@options.form("table", "json", "jsonl", "csv", "parquet", "arrow", "html", "page")
 @options.max_size
-@click.option(
-    "-o",
-    "--output",
-    "output_file",
+@options.output(
+    "The suffix says the format; a folder has a part for each structure, of --format parquet.",
     metavar="FILE|FOLDER/",
-    help="The suffix says the format; a folder has a part for each structure, of --format parquet.",
 )
 def sweep(**given: Any) -> None:
     """Price every combination of some axes: a row for each, as `llmir analyze` would have it.
@@ -83,9 +79,9 @@ def sweep(**given: Any) -> None:
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.csv
     llmir sweep qwen3-32b --hw h100-sxm,h200 --tp 1,2,4 --batch 1:1k:x2 -o g.html
     """
-    from llmir.api.sweep import sweep, sweep_to
+    from llmir.api.sweep import axis, sweep, sweep_to
     from llmir.backends.search.structures import combined_reason
-    from llmir.backends.search.sweep import Sweep, axis_values
+    from llmir.backends.search.sweep import Sweep
 
     file, form = given["output_file"], given["form"]
     pieces = _in_pieces(file, form)
@@ -93,7 +89,7 @@ def sweep(**given: Any) -> None:
     size = output.check_page(form or "", given["max_size"])
     program = inputs.read(given["model"], lenient=given["lenient"])
     said = {name: given[name] for name in AXES if given[name] is not None}
-    values = {name: axis_values(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
+    values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     with _workers(given["jobs"]) as executor, _rows() as progress:
         how = {"pipeline": given["pipeline"], "price": given["price"]}
         how |= {"executor": executor, "progress": progress}

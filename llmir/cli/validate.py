@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from llmir.api.options import Estimation, Requests
 from llmir.base.errors import InputError
 from llmir.base.names import spans
 
@@ -32,16 +33,19 @@ _SAID = 5  # unreadable rows that are named one by one
     "--by", metavar="KEYS", help="What rows are grouped by.  [default: kind,metric,device,framework]"
 )
 @click.option("--model", metavar="MODEL", help="Of chat logs: what they ran.")
-@click.option("--hw", metavar="DEVICE", help="Of chat logs: on what.")
-@click.option("--engine", metavar="NAME", help="Of chat logs: which engine.  [default: the device's first]")
-@click.option("--batch", type=Count(), default=1, help="Of chat logs: requests at once.  [default: 1]")
+@options.take(Estimation, "hw", help="Of chat logs: on what.", shown="")
+@options.take(
+    Estimation, "engine", metavar="NAME", help="Of chat logs: which engine.", shown="the device's first"
+)
+@options.take(Requests, "batch", type=Count(), help="Of chat logs: requests at once.")
 @click.option("--unit", type=click.Choice(["s", "ms", "us"]), help="Of chat logs: of times that name none.")
-@click.option(
-    "--cost",
-    type=click.Choice(["calibrated", "ideal"]),
+@options.take(
+    Estimation,
+    "cost",
+    choices=("calibrated", "ideal"),
     default="calibrated",
-    show_default=True,
     help="The cost model: measured kernels, of each row's engine, or the roofline.",
+    shown="calibrated",
 )
 @click.option(
     "--without",
@@ -55,7 +59,7 @@ _SAID = 5  # unreadable rows that are named one by one
 )
 @options.lowering
 @options.parallel
-@click.option("--lenient", is_flag=True, help="Only note config fields that llmir does not model.")
+@options.lenient
 @click.option("--plot", metavar="DIR", help="Draw predicted against measured, error by size, and requests.")
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .csv has every row, .txt, .json and .md the statistics too.")

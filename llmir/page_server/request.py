@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from llmir.api import options
 from llmir.api.load import load
 from llmir.api.page import AXES, setup
 from llmir.base import arguments, readers
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
 BUDGET = Budget(bytes=1_000_000, nodes=100_000, depth=32)
 
-_COUNTS = dict.fromkeys(("tp", "pp", "micro_batches", "dp", "ep"), 1) | {"redundant_experts": 0}
+# Options of a structure: a page has sliders for the others.
+_OPTIONS = {name: option for name, option in options.AXES.items() if option.record != "Requests"}
+_COUNTS = [name for name, option in _OPTIONS.items() if option.is_count]
 _RANKS = 1 << 16  # of one kind
-_NAMES = ("engine", "cost", "weights", "activations", "kv", "collectives", "dispatch", "routing")
+_NAMES = [name for name, option in _OPTIONS.items() if name not in ("hw", "sp", *_COUNTS)]
 _FIELDS = ("model", "config", "hw", *_COUNTS, "sp", *_NAMES)
 _LONGEST = 100  # characters of a name
 _ENGINE = re.compile(r"[a-z0-9-]+(@[0-9]+(\.[0-9]+)*[a-z0-9]*)?")
@@ -63,9 +66,9 @@ def read(body: bytes) -> PageRequest:
     if ("model" in said) == ("config" in said):
         raise InputError("expected a model by its name, or a config; one of them")
     structure: dict[str, Any] = {}
-    for name, least in _COUNTS.items():
+    for name in _COUNTS:
         if said.get(name) is not None:
-            structure[name] = arguments.integer(name, said[name], least, _RANKS)
+            structure[name] = arguments.integer(name, said[name], _OPTIONS[name].least or 0, _RANKS)
     if said.get("sp") is not None:
         structure["sp"] = int(arguments.flag("sp", said["sp"]))
     for name in _NAMES:

@@ -90,7 +90,9 @@ def read_calibration(data: bytes) -> None:
 def read_engine(data: bytes) -> None:
     """What an engine adds, up to times with it."""
     file(data, "engine.yaml")
-    llmir.workload(_tiny(), "h100", batch=2, prompt=16, generate=4, engine="./engine.yaml")
+    llmir.workload(
+        _tiny(), "h100", batch=2, prompt=16, generate=4, estimation=llmir.Estimation(engine="./engine.yaml")
+    )
 
 
 def plans() -> list[bytes]:
@@ -224,6 +226,6 @@ def read_trace(data: bytes) -> None:
     path = file(data, "trace.jsonl" if data[:1] == b"{" else "trace.csv")
     load = trace_load(path)
     if load.written.sum() < 1e5:
-        found = llmir.simulate(_tiny(), "h100", trace=path)
+        found = llmir.simulate(_tiny(), "h100", llmir.Traffic(trace=path))
         if not (found.ttft_s >= 0).all():
             raise BrokenError("a first token before its request")

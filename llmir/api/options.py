@@ -1,0 +1,916 @@
+"""The options of llmir: each is declared once, as a field of a frozen record.
+
+The field states the name, type, range, unit, default and base help of an option. The command line, the axes
+of `sweep`, the page server and the Python functions read them from here. A Python function takes whole
+records, such as `llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`,
+`Lowering`, `Sides` and `Output` declare options that Python functions take as plain arguments.
+
+This module imports neither numpy nor a frontend or backend: `llmir COMMAND --help` reads it. A range that a
+pass or `Workload` states is read from its field when a value is checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
+
+from llmir.base.errors import InputError
+from llmir.ir.core.dispatch_modes import FORMS
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+
+    from llmir.backends.cost.models import CostModel
+    from llmir.ir.core.program import Program
+
+    from .deployment import Plan
+else:
+
+    def dataclass(frozen):
+        """Mark a record for type checkers; `Record` gives it its methods, ten times as fast."""
+        return lambda record: record
+
+
+__all__ = ["Drafts", "Estimation", "Memory", "Parallel", "Precision", "Servers", "Traffic"]
+
+Kind = TypeVar("Kind", bound="Record")
+
+WORKLOAD = "workload"  # the owner of ranges that are no pass's: a field of `Workload`
+REQUESTS = 10_000_000  # of a simulation at most, for memory
+
+
+class Option(NamedTuple):
+    """The declaration of an option: a field of a record.
+
+    `unit` is a suffix of `name`, such as `s` of `timeout_s`; the command line leaves it out. `shown` is the
+    printed default, `metavar` the placeholder of a value and `list_metavar` that of a list of values (an
+    axis). `source` names the pass, or `workload`, and the field that state the range; without one the range
+    is `least` to `most`.
+    """
+
+    record: str
+    name: str
+    type: str
+    default: Any
+    help: str
+    kind: str = ""
+    unit: str = ""
+    shown: str = ""
+    metavar: str = ""
+    list_metavar: str = ""
+    flags: tuple[str, ...] = ()
+    source: tuple[str, str] | None = None
+    limits: Mapping[str, Any] = {}
+
+    @property
+    def key(self) -> str:
+        """The name on the command line, with `_` for `-`."""
+        return self.name.removesuffix(f"_{self.unit}") if self.unit else self.name
+
+    def is_default(self, value: Any) -> bool:
+        """Whether a value is the default; another type, such as an array, is not."""
+        return value is self.default or (type(value) is type(self.default) and bool(value == self.default))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of an option that takes one of a few."""
+        return tuple(self.limits.get("choices", ()))
+
+    @property
+    def is_count(self) -> bool:
+        """Whether values are integers."""
+        return self.type.startswith("int")
+
+    @property
+    def least(self) -> int | None:
+        """The least value of an axis of integers; None for an axis of names."""
+        if self.kind == "switch":
+            return 0
+        return int(self._stated()[1].get("least", 0)) if self.is_count else None
+
+    def check(self, value: Any, called: str = "") -> Any:
+        """Return `value` as its type; `InputError` in one line, with the name `called`, outside its range."""
+        name = called or self.name
+        if value is None and self.default is None:
+            return None
+        checked = _CHECKS.get(self.kind)
+        return self._checked(name, value) if checked is None else checked(self, name, value)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        from llmir.base.arguments import check_field
+
+        return check_field(name, value, *self._stated(), InputError)
+
+    def _stated(self) -> tuple[str, Mapping[str, Any]]:
+        """The type and limits, of the source if there is one."""
+        if self.source is None:
+            return self.type, self.limits
+        found = _SOURCES.get(self.source)
+        if found is None:
+            from dataclasses import fields
+
+            owner, name = self.source
+            field = next(each for each in fields(_owner(owner)) if each.name == name)
+            found = _SOURCES[self.source] = str(field.type), field.metadata
+        return found
+
+
+# The type and limits of the fields that are sources.
+_SOURCES: dict[tuple[str, str], tuple[str, Mapping[str, Any]]] = {}
+
+
+def _owner(name: str) -> Any:
+    if name == WORKLOAD:
+        from llmir.backends.request.workload import Workload
+
+        return Workload
+    from llmir.ir.tools.pipeline import PASSES
+
+    return PASSES[name]
+
+
+def _option(default: Any, help: str, **about: Any) -> Any:
+    """The field of a record: its default, its base help, and what else `Option` has."""
+    known = {name: about.pop(name) for name in Option._fields if name in about}
+    return Option("", "", "", default, help, **known, limits=about)
+
+
+class _Fields:
+    """`__dataclass_fields__` of a record, made when `dataclasses` asks: `replace` and `fields` work."""
+
+    def __get__(self, record: object, kind: type[Record]) -> Any:
+        import dataclasses
+
+        pairs = [(each.name, each.type, dataclasses.field(default=each.default)) for each in options(kind)]
+        return vars(dataclasses.make_dataclass(kind.__name__, pairs))["__dataclass_fields__"]
+
+
+class _Signature:
+    """`__signature__` of a record, made when `help` asks."""
+
+    def __get__(self, record: object, kind: type[Record]) -> Any:
+        from inspect import Parameter, Signature
+
+        of = Parameter.POSITIONAL_OR_KEYWORD
+        return Signature(
+            [Parameter(each.name, of, default=each.default, annotation=each.type) for each in options(kind)]
+        )
+
+
+class Record:
+    """The base class of the records, which are frozen dataclasses; each checks its values."""
+
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    if not TYPE_CHECKING:
+        __dataclass_fields__ = _Fields()
+        __signature__ = _Signature()
+
+        def __init__(self, *values, **named):
+            """Take the options by position or by name."""
+            if len(values) > len(self.options):
+                raise TypeError(f"{type(self).__name__} takes {len(self.options)} options, got {len(values)}")
+            for option, value in zip(self.options, values, strict=False):
+                if option.name in named:
+                    raise TypeError(f"{type(self).__name__} got {option.name!r} twice")
+                named[option.name] = value
+            for option in self.options:
+                value = named.pop(option.name, option.default)
+                vars(self)[option.name] = value if value is option.default else option.check(value)
+            if named:
+                raise TypeError(f"{type(self).__name__} has no option {next(iter(named))!r}")
+
+        def __init_subclass__(cls):
+            """Read the declarations of a record."""
+            types = vars(cls)["__annotations__"]
+            found = [
+                each._replace(name=name, type=types[name], record=cls.__name__)
+                for name, each in vars(cls).items()
+                if isinstance(each, Option)
+            ]
+            cls.options = tuple(found)
+            for each in found:
+                setattr(cls, each.name, each.default)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"cannot set {name!r}: {type(self).__name__} is read-only")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"cannot delete {name!r}: {type(self).__name__} is read-only")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
+        )
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All options, by name."""
+        return dict(vars(self))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name."""
+        values = ((each, vars(self)[each.name]) for each in options(type(self)))
+        return {each.name: value for each, value in values if not each.is_default(value)}
+
+
+def options(record: type[Record]) -> tuple[Option, ...]:
+    """The options of a record, in the order of its fields."""
+    return record.options
+
+
+def option(record: type[Record], name: str) -> Option:
+    """The option of a record by its name."""
+    return next(each for each in record.options if each.name == name)
+
+
+@dataclass(frozen=True)
+class Estimation(Record):
+    """The device, and the cost model that estimates the time of an op on it.
+
+    `cost` may be an object of yours with `price(row)` (`llmir.CostModel`). `price` is money: USD an hour by
+    device.
+
+    >>> Estimation(engine="vllm@0.12").given
+    {'engine': 'vllm@0.12'}
+    """
+
+    hw: Any = _option(
+        None,
+        "A device, or a YAML file.",
+        shown="h100-sxm",
+        metavar="DEVICE",
+        list_metavar="DEVICE,…",
+        kind="any",
+    )
+    cluster: str | None = _option(None, "Instead: a cluster, or a YAML file of one.", metavar="NAME")
+    network: str | None = _option(
+        None,
+        "What joins nodes, such as 25GBps,5us: of one device, each way and a hop.",
+        metavar="RATE[,LATENCY]",
+    )
+    price: Mapping[str, float] | None = _option(
+        None,
+        "What an hour of a device costs, such as h200=3.5,b200=6.",
+        shown="its list price, if known",
+        metavar="DEVICE=USD,…",
+        kind="prices",
+        unit="",
+    )
+    cost: str | CostModel | None = _option(
+        None,
+        "Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.",
+        shown="calibrated where there are kernels",
+        metavar="NAME",
+        list_metavar="NAME,…",
+        kind="any",
+    )
+    engine: str | None = _option(
+        None,
+        "Engine whose kernels, host and memory are priced: vllm, sglang, trtllm …; a release such as "
+        "vllm@0.12, else the newest that was measured.",
+        metavar="NAME[@VERSION]",
+        list_metavar="NAME,…",
+    )
+    efficiency: Mapping[str, float] | None = _option(
+        None,
+        "Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, of "
+        "links by name (nvlink=…, pcie=…; network=… between nodes), and launch=… in seconds.",
+        metavar="SHARES",
+        kind="shares",
+    )
+
+
+@dataclass(frozen=True)
+class Parallel(Record):
+    """The ranks that share a model, and the way of tokens to the experts of other ranks.
+
+    >>> Parallel(tp=4, pp=(20, 20, 24))
+    Parallel(tp=4, pp=(20, 20, 24))
+    >>> Parallel(tp=0)
+    Traceback (most recent call last):
+    ...
+    llmir.base.errors.InputError: tp: expected an integer from 1 to 1,048,576, got 0
+    """
+
+    tp: int = _option(1, "Tensor-parallel ranks.", shown="1", source=("shard", "tp"), list_metavar="RANGE")
+    pp: int | Sequence[int] = _option(
+        1,
+        "Pipeline stages, or the layers of each, such as 30,32,32,32.",
+        shown="1",
+        source=("stages", "pp"),
+        kind="stages",
+        metavar="N[,N…]",
+        list_metavar="RANGE",
+    )
+    micro_batches: int = _option(
+        1,
+        "Equal parts of --batch that go through the stages.",
+        source=("stages", "micro_batches"),
+        list_metavar="RANGE",
+    )
+    dp: int = _option(
+        1,
+        "Data-parallel ranks; --batch is over all of them.",
+        source=("shard", "dp"),
+        list_metavar="RANGE",
+    )
+    ep: int = _option(
+        1, "Expert-parallel ranks; divides dp·tp.", source=("shard", "ep"), list_metavar="RANGE"
+    )
+    dispatch: str | None = _option(
+        None,
+        "How tokens come to experts of other ranks: a row for each expert, once to each rank (DeepEP), "
+        "or all to all ranks.",
+        shown="the engine's",
+        choices=FORMS,
+        list_metavar="HOW,…",
+    )
+    redundant_experts: int = _option(
+        0,
+        "Copies of the busiest experts on ranks of --ep, as EPLB lays them out.",
+        shown="0",
+        source=("shard", "redundant"),
+        list_metavar="RANGE",
+    )
+    sp: bool = _option(
+        False,
+        "Sequence parallelism over the tensor-parallel ranks.",
+        kind="switch",
+        source=("shard", "sp"),
+        list_metavar="0,1",
+    )
+    routing: str | None = _option(
+        None,
+        "How tokens choose experts: at random (chance), dealt out (even), by popularity (zipf:skew) …; "
+        "the busiest rank is priced.",
+        shown="chance",
+        metavar="LAW",
+        list_metavar="LAW,…",
+    )
+    routing_skew: float | None = _option(
+        None,
+        "The same as --routing zipf:skew: popularity falls as rank^-skew; 0 is chance.",
+        source=("route", "skew"),
+        metavar="SKEW",
+    )
+
+
+@dataclass(frozen=True)
+class Precision(Record):
+    """The element types of weights, activations, KV cache and messages; None leaves those of the checkpoint.
+
+    `plan` maps modules, or patterns with `*`, to the types of their roles.
+    """
+
+    weights: str | None = _option(
+        None,
+        "Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4, "
+        "mxfp4 or nf4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
+        metavar="DTYPE",
+        list_metavar="DTYPE,…",
+    )
+    activations: str | None = _option(
+        None,
+        "Inputs of matrix products: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
+        metavar="DTYPE",
+        list_metavar="DTYPE,…",
+    )
+    kv: str | None = _option(
+        None,
+        "The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32.",
+        metavar="DTYPE",
+        list_metavar="DTYPE,…",
+    )
+    collectives: str | None = _option(
+        None,
+        "What ranks send each other: fp8, fp8_e5m2, int8, int4, bf16, fp16 or fp32. Narrow ones leave "
+        "those of lm_head, router and embedding.",
+        metavar="DTYPE",
+        list_metavar="DTYPE,…",
+    )
+    plan: Plan | None = _option(
+        None,
+        "YAML of modules (or patterns with *) and their dtypes: of weights, or of each role by name.",
+        metavar="FILE",
+        flags=("--precision",),
+        kind="plan",
+    )
+
+
+@dataclass(frozen=True)
+class Memory(Record):
+    """The memory of a device, and the limits of a step that memory is reserved for.
+
+    `reserve_bytes` is in bytes, lengths are in tokens. The engine's rule fills in the defaults.
+
+    >>> Memory(memory_utilization=1.2)
+    Traceback (most recent call last):
+    ...
+    llmir.base.errors.InputError: memory_utilization: expected a number above 0 up to 1, got 1.2
+    """
+
+    memory_utilization: float | None = _option(
+        None,
+        "Share of the device's memory that may be used, by the engine's rule.",
+        shown="the engine's; 0.9 without one",
+        source=(WORKLOAD, "memory_utilization"),
+        metavar="SHARE",
+    )
+    max_model_len: int | None = _option(
+        None,
+        "Tokens of the longest request that memory is counted for.",
+        shown="prompt and answer",
+        source=(WORKLOAD, "max_model_len"),
+    )
+    max_num_seqs: int | None = _option(
+        None,
+        "Sequences that the engine runs at once, of each data-parallel rank.",
+        shown="the engine's, or as many as there are",
+        source=(WORKLOAD, "max_num_seqs"),
+    )
+    max_batched_tokens: int | None = _option(
+        None,
+        "Tokens of a step that memory for activations is set aside for, and that reads prompts unless "
+        "--chunk says fewer.",
+        shown="--chunk, else the engine's",
+        source=(WORKLOAD, "max_batched_tokens"),
+    )
+    reserve_bytes: int = _option(
+        0,
+        "Kept free of the memory that may be used, such as 2GiB or 500MB.",
+        shown="0",
+        source=(WORKLOAD, "reserve_bytes"),
+        kind="size",
+        unit="bytes",
+        metavar="SIZE",
+    )
+    cache_policy: str = _option(
+        "exact",
+        "What is reserved for caches: their bytes; pages of 16 tokens, each kind of layer apart; or "
+        "equal pages for all layers, where windows keep all tokens.",
+        shown="exact",
+        choices=("exact", "paged", "unified"),
+    )
+
+
+@dataclass(frozen=True)
+class Drafts(Record):
+    """Speculative decoding: a step verifies `draft_tokens` drafted tokens of each sequence at once.
+
+    `draft_model` drafts a token a step; it is a model as `load` takes it, or a program. Of a model that is a
+    program, `verify` is the program with logits of all positions.
+    """
+
+    draft_tokens: int | None = _option(
+        None, "Tokens drafted for each sequence; a step verifies them at once.", kind="draft_tokens"
+    )
+    acceptance: float | None = _option(
+        None,
+        "The chance that a draft is right, whatever came before it.",
+        least=0.0,
+        most=1.0,
+        metavar="SHARE",
+    )
+    draft_model: str | Program | None = _option(
+        None,
+        "The model that drafts them, a token a step.",
+        shown="--draft's layer; else nothing",
+        metavar="MODEL",
+        kind="any",
+    )
+    verify: Program | None = _option(None, "The program with logits of all positions.", kind="program")
+
+
+@dataclass(frozen=True)
+class Traffic(Record):
+    """Requests over time: they come at a `rate`, from `closed` users, or as a `trace` has them.
+
+    `rate` is in requests a second, with gaps of a gamma law of the shape `burstiness`: 1 is Poisson's, less
+    has bursts. `closed` users each ask again when answered. A `trace` is a file, `speed` times as fast
+    (formats: docs/serving.md). `prompt` (2048) and `generate` (128) are tokens, or laws such as
+    `uniform:100,900` and `lognormal:512,0.6` (median, deviation of the logarithm), of 1000 `requests`; a
+    trace says all three. A share `prefix_hits` of each prompt is in the cache already. A share `cancel` of
+    requests is cancelled after a random part of the answer, and each ends that takes longer than `timeout_s`
+    seconds. With `turns`, a number or a law, requests are turns of sessions: each prompt begins with all
+    earlier text, and comes after an exponential time of mean `think_s` seconds (10). `seed` (0) is that of
+    what is random.
+    """
+
+    rate: float | None = _option(
+        None, "Requests a second, which come at random.", least=1e-6, most=1e9, metavar="REQUESTS"
+    )
+    burstiness: float | None = _option(
+        None,
+        "Of the gamma law of gaps between them: below 1 they come in bursts, above 1 evenly; N is what each "
+        "of N servers gets that are dealt them in turn.",
+        shown="1, Poisson's law",
+        least=1e-3,
+        most=1e6,
+        metavar="SHAPE",
+    )
+    closed: int | None = _option(
+        None, "Instead: users, each of whom asks again when answered.", least=1, most=REQUESTS
+    )
+    trace: str | os.PathLike[str] | None = _option(
+        None,
+        "Instead: requests of a file, .csv or .jsonl (docs/serving.md).",
+        metavar="FILE",
+        kind="file",
+    )
+    speed: float = _option(1.0, "How much faster a trace runs.", shown="1", least=1e-6, metavar="TIMES")
+    prompt: int | str | None = _option(
+        None,
+        "Tokens of a prompt: a number, uniform:LEAST,MOST, normal:MEAN,DEVIATION, exponential:MEAN or "
+        "lognormal:MEDIAN,SIGMA.",
+        shown="2048",
+        kind="lengths",
+        metavar="TOKENS|LAW",
+    )
+    generate: int | str | None = _option(
+        None, "Tokens generated, likewise.", shown="128", kind="lengths", metavar="TOKENS|LAW"
+    )
+    requests: int | None = _option(
+        None, "How many, such as 1e5.", shown="1000", least=1, most=REQUESTS, kind="whole"
+    )
+    seed: int | None = _option(None, "Of what is random.", shown="0", least=0, kind="whole")
+    prefix_hits: float = _option(
+        0.0,
+        "Share of each prompt that is in the cache already.",
+        shown="0",
+        least=0.0,
+        most=1.0,
+        metavar="SHARE",
+    )
+    cancel: float | None = _option(
+        None,
+        "Share of requests that are cancelled after a random part of the answer.",
+        shown="0",
+        least=0.0,
+        most=1.0,
+        metavar="SHARE",
+    )
+    turns: int | str | None = _option(
+        None,
+        "Requests are turns of sessions that come at the rate: how many of each.",
+        kind="lengths",
+        metavar="TURNS|LAW",
+    )
+    think_s: float | None = _option(
+        None, "Mean time between turns (s).", shown="10", least=0.0, unit="s", metavar="S"
+    )
+    timeout_s: float | None = _option(
+        None, "Requests are given up that take longer (s).", least=0.0, above=True, unit="s", metavar="S"
+    )
+
+
+@dataclass(frozen=True)
+class Servers(Record):
+    """The servers of a simulation: `replicas` of one kind behind a `router`, or pools joined by a `link`.
+
+    Of pools, `prefill_replicas` servers read prompts and `decode_replicas` go on, with `decode_program` where
+    that is another program. Drafts are then verified by `decode_verify`, and made by `decode_draft`.
+    """
+
+    replicas: int = _option(
+        1,
+        "Copies of the model, each on devices of its own.",
+        shown="1",
+        least=1,
+        kind="whole",
+    )
+    router: str | None = _option(
+        None,
+        "Which replica a request goes to: round-robin, random, least-loaded (the fewest that are not "
+        "answered), or prefix-aware (who read most of its prompt before).",
+        shown="round-robin",
+        metavar="NAME",
+    )
+    prefill_replicas: int | None = _option(
+        None, "Instead: servers that read prompts …", shown="1", least=1, kind="whole"
+    )
+    decode_replicas: int | None = _option(
+        None, "… and servers that go on from there.", shown="1", least=1, kind="whole"
+    )
+    link: str | None = _option(
+        None,
+        "What caches go over from the first to the second: nvlink or what else joins two such devices, "
+        "network, or a rate such as 25GBps,5us.",
+        metavar="LINK",
+    )
+    decode_program: Program | None = _option(None, "The program of the decode servers.", kind="program")
+    decode_verify: Program | None = _option(None, "`Drafts.verify` of the decode servers.", kind="program")
+    decode_draft: Program | None = _option(
+        None, "`Drafts.draft_model` of the decode servers.", kind="program"
+    )
+
+
+@dataclass(frozen=True)
+class Requests(Record):
+    """The requests of a workload, or the sequences of a step; lengths are in tokens."""
+
+    batch: int | None = _option(
+        1,
+        "Sequences in a step, or images.",
+        shown="1",
+        source=(WORKLOAD, "batch"),
+        list_metavar="RANGE",
+    )
+    prompt: int | None = _option(
+        None, "Prompt tokens of each sequence.", shown="2048", source=(WORKLOAD, "prompt")
+    )
+    generate: int | None = _option(
+        None, "Generated tokens of each sequence.", shown="128", source=(WORKLOAD, "generate")
+    )
+    new: int | None = _option(
+        None,
+        "New tokens of each: 1 is a decode step.",
+        shown="1",
+        least=1,
+        list_metavar="RANGE",
+    )
+    context: int | None = _option(
+        None,
+        "Cached tokens of each, such as 1k:128k:x2.",
+        shown="0",
+        least=0,
+        list_metavar="RANGE",
+    )
+    image_tokens: int | None = _option(
+        None,
+        "Tokens of images in each prompt, beside --prompt, which the model's tower encodes.",
+        shown="none",
+        source=("place-images", "tokens"),
+    )
+    layer_tokens: str | None = _option(
+        None,
+        "Tokens of the prompt that each layer sees, such as 1024x4,512x4,256x16; says the prompt too.",
+        shown="all",
+        metavar="NxLAYERS,…",
+    )
+    beams: int | None = _option(
+        None,
+        "Sequences that each request decodes by beam search, after one prompt.",
+        kind="beams",
+    )
+    concurrency: int | None = _option(
+        None,
+        "In place of --batch: users in a closed loop, each of whom asks again when answered.",
+        source=(WORKLOAD, "batch"),
+    )
+    chunk: int | str | None = _option(
+        None,
+        "Tokens of a step that reads prompts, at most, on each data-parallel rank; all of them in one step.",
+        shown="the engine's; all without one",
+        source=(WORKLOAD, "chunk"),
+        metavar="N|all",
+        list_metavar="RANGE",
+    )
+    cached: int = _option(
+        0,
+        "Tokens of each prompt that are in the cache already.",
+        shown="0",
+        source=(WORKLOAD, "cached"),
+    )
+    max_ttft: float | str | None = _option(
+        None, "The first token comes by then, such as 1s (a number is ms).", kind="time", metavar="TIME"
+    )
+    max_tpot: float | str | None = _option(
+        None, "Each later token takes no longer (mean), such as 30ms.", kind="time", metavar="TIME"
+    )
+
+
+@dataclass(frozen=True)
+class Lowering(Record):
+    """How a model is read, and the passes that lower it to an engine's kernels."""
+
+    lenient: bool = _option(False, "Only note config fields that llmir does not model.", kind="flag")
+    draft: bool = _option(
+        False,
+        "The layer that predicts further tokens too, as a phase that drafts; --logits all verifies.",
+        kind="flag",
+    )
+    attention: str = _option(
+        "flash",
+        "flash fuses the attention core; eager writes the scores to memory.",
+        shown="flash",
+        choices=("flash", "eager"),
+    )
+    mla: str | None = _option(
+        None,
+        "Latent attention over keys expanded from the latents (naive) or the latents (absorbed); "
+        "auto, as engines do: naive in prefill, absorbed in decode.",
+        choices=("auto", "naive", "absorbed"),
+    )
+    pipeline: str | None = _option(
+        None,
+        "Passes to run instead, such as 'fuse-attention,fuse' or ./mine.py:function; '' for none.",
+        metavar="PASSES",
+        flags=("-p", "--pipeline"),
+    )
+    logits: str | None = _option(
+        None,
+        "Positions that lm_head runs on: all verify drafts, as k + 1 new tokens.",
+        shown="last",
+        choices=("last", "all"),
+    )
+    phase: str = _option(
+        "both",
+        "The step; both are all that there are.",
+        shown="both",
+        choices=("encode", "prefill", "decode", "draft", "both"),
+    )
+
+
+@dataclass(frozen=True)
+class Sides(Record):
+    """The other side of a comparison."""
+
+    before: str | None = _option(
+        None, "Passes on the first side; '' for none, as eager code runs.", metavar="PASSES"
+    )
+    after: str | None = _option(None, "Passes on the other side.", metavar="PASSES")
+    step: str | None = _option(
+        None,
+        "Instead of both: the default up to this pass, and with it.",
+        metavar="PASS",
+        flags=("--pass",),
+    )
+    hw_after: Any = _option(
+        None, "Another device or cluster on the other side.", metavar="DEVICE", kind="any"
+    )
+    engine_after: str | None = _option(None, "Another engine on the other side.", metavar="NAME[@VERSION]")
+
+
+@dataclass(frozen=True)
+class Output(Record):
+    """Where a result goes, and in which format."""
+
+    form: str | None = _option(None, "The format of the result.", flags=("--format",))
+    output_file: str | None = _option(None, "The file to write.", flags=("-o", "--output"), metavar="FILE")
+    max_size: int | None = _option(
+        None,
+        "The largest file of a page, such as 8MB.",
+        shown="5MB",
+        source=(WORKLOAD, "reserve_bytes"),
+        kind="size",
+        metavar="SIZE",
+    )
+
+
+RECORDS: tuple[type[Record], ...] = (
+    *(Estimation, Parallel, Precision, Memory, Drafts, Traffic, Servers),
+    *(Requests, Lowering, Sides, Output),
+)
+
+# The axes of `sweep`, in the order of its columns. Those of a structure lower the model anew; all points of a
+# step are estimated together.
+AXES: Mapping[str, Option] = {
+    name: option(record, name)
+    for record, names in (
+        (Estimation, ("hw", "engine", "cost")),
+        (Precision, ("weights", "activations", "kv", "collectives")),
+        (Parallel, ("tp", "pp", "micro_batches", "dp", "ep", "sp", "redundant_experts")),
+        (Parallel, ("dispatch", "routing")),
+        (Requests, ("batch", "new", "context")),
+    )
+    for name in names
+}
+
+
+def of(kind: type[Kind], record: Kind | None) -> Kind:
+    """The record of an argument: the default one for None. `InputError` for another value."""
+    if record is not None and not isinstance(record, kind):
+        from llmir.base.arguments import refuse
+
+        refuse(kind.__name__.lower(), record, f"llmir.{kind.__name__}(…)")
+    return kind() if record is None else record
+
+
+def _any(option: Option, name: str, value: Any) -> Any:
+    """A value that its reader checks: a device, a cost model, a program."""
+    return value
+
+
+def _program(option: Option, name: str, value: Any) -> Any:
+    from llmir.base.arguments import refuse
+    from llmir.ir.core.program import Program
+
+    return value if isinstance(value, Program) else refuse(name, value, "a Program, such as llmir.load gives")
+
+
+def _flag(option: Option, name: str, value: Any) -> Any:
+    from llmir.base.arguments import flag
+
+    return flag(name, value)
+
+
+def _switch(option: Option, name: str, value: Any) -> Any:
+    """True or false, or 1 or 0, as axes have them."""
+    return bool(option._checked(name, value))
+
+
+def _whole(option: Option, name: str, value: Any) -> Any:
+    """An integer in any spelling, 1e5 too."""
+    whole = isinstance(value, float) and value.is_integer()
+    return option._checked(name, int(value) if whole else value)
+
+
+def _lengths(option: Option, name: str, value: Any) -> Any:
+    """A number of tokens, or a law with its numbers."""
+    from llmir.backends.simulate.load import length_distribution
+
+    length_distribution(name, value)
+    return value
+
+
+def _stages(option: Option, name: str, value: Any) -> Any:
+    """A number of stages, or the layers of each."""
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        from llmir.base.arguments import items
+
+        return tuple(option._checked(name, each) for each in items(name, value, "layers"))
+    return option._checked(name, value)
+
+
+def _file(option: Option, name: str, value: Any) -> Any:
+    from llmir.base.arguments import path
+
+    return path(name, value)
+
+
+def _beams(option: Option, name: str, value: Any) -> Any:
+    from llmir.base.arguments import integer
+    from llmir.ir.ops.beam_search import MOST
+
+    return integer(name, value, 1, MOST)
+
+
+def _draft_tokens(option: Option, name: str, value: Any) -> Any:
+    from llmir.backends.request.speculation import MOST
+    from llmir.base.arguments import integer
+
+    return integer(name, value, 1, MOST)
+
+
+def _shares(option: Option, name: str, value: Any) -> Any:
+    """Numbers by name, read-only."""
+    from llmir.base.arguments import mapping, number
+    from llmir.base.values import FrozenDict
+
+    shares = mapping(name, value, "shares by name")
+    return FrozenDict((key, number(f"{name}: {key}", share)) for key, share in shares.items())
+
+
+def _prices(option: Option, name: str, value: Any) -> Any:
+    """USD an hour by device, read-only; `hw.priced` checks the names and numbers."""
+    from llmir.base.arguments import mapping
+    from llmir.base.values import FrozenDict
+
+    return FrozenDict(mapping(name, value, "USD an hour by device"))
+
+
+def _plan(option: Option, name: str, value: Any) -> Any:
+    """Types of roles by module, read-only: `bf16` alone is that of weights; `quantize` checks them."""
+    from llmir.base.arguments import mapping, text
+    from llmir.base.values import freeze
+
+    found = {}
+    for module, roles in mapping(name, value, "types by module").items():
+        given = roles if isinstance(roles, Mapping) else {"weights": roles}
+        of = mapping(f"{name}: {module}", given, "types by role")
+        found[module] = {role: text(f"{name}: {module}: {role}", dtype) for role, dtype in of.items()}
+    return freeze(found)
+
+
+def _time(option: Option, name: str, value: Any) -> Any:
+    """A time in seconds, or with a unit."""
+    from .capacity import limit_seconds
+
+    return limit_seconds(name, value)
+
+
+_CHECKS: Mapping[str, Any] = {
+    "any": _any,
+    "program": _program,
+    "flag": _flag,
+    "switch": _switch,
+    "whole": _whole,
+    "lengths": _lengths,
+    "stages": _stages,
+    "file": _file,
+    "beams": _beams,
+    "draft_tokens": _draft_tokens,
+    "shares": _shares,
+    "prices": _prices,
+    "plan": _plan,
+    "time": _time,
+}
