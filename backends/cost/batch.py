@@ -1,7 +1,8 @@
-"""Many prices as one: those of one kernel are evaluated together, each of its sizes as a column of theirs.
+"""Evaluate many op times as one: op times of the same kernel become one with arrays for numbers.
 
-A kernel takes arrays wherever it takes numbers, since fits stack measured rows; so prices that differ in
-numbers alone are one price of columns. Nothing here knows a kernel, an op or a device.
+Kernel laws take arrays wherever they take numbers, so op times that differ only in numbers are one op time
+whose numbers are columns (`OpTimeStack`). `SizeStack` and `BindingStack` evaluate the sizes of several
+programs. Nothing in this file knows a kernel, an op or a device.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The `calibrated` model: what real kernels take, by the physics of each and a device's fitted parameters.
+"""The `calibrated` cost model: kernel laws with parameters fitted to measurements of a device.
 
-The price of a product of attention that is not fused, beside what the fused kernel takes.
-
-Calls that stand in for others: of an op without a measured kernel, and of ranks in several nodes.
-
-The calibrated model with quicker launches, to see what they cost.
+`CalibratedModel.price(row)` makes the op time: `KernelTime` for a calibrated kernel (never below the
+roofline), `FastestKernel` where several kernels do the op, `MultiNodeTime` for ranks in several nodes, and
+`FusedAttentionPart` for a product of unfused attention. `substitute` makes the call of an op that has no
+measured kernel. `FastLaunchModel` has shorter launches, for the sensitivity report.
 """
 
 from __future__ import annotations
@@ -36,6 +35,8 @@ from . import transfer
 from .op_time import DeviceCostModel, OpTime, Roofline
 from .roofline import IdealModel
 from .transfer import KernelFit, first_engine, kernel_engine, kernel_sources, nearest_fit, same_chip
+
+# Products of unfused attention
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,9 @@ class FusedAttentionPart(OpTime):
         return self.time(at), self.own.due(at)[1]
 
 
+# Substitute calls
+
+
 def substitute(row: Row) -> Call:
     """What is sent, as an exchange between two ranks; all else as a stream of the bytes that it moves.
 
@@ -112,6 +116,8 @@ def collective_within(call: Call, most: int) -> Call:
         return call
     return replace(call, shape=replace(shape, ranks=most))
 
+
+# Calibrated op times and their cost model
 
 _POINTS = 512  # of which a price keeps what it found: a product reads B·T alone, and contexts go by
 NCCL = "nccl"
@@ -451,6 +457,9 @@ class CalibratedModel(DeviceCostModel):
             return None
         by = by or found.family * bool(made.strange)
         return KernelTime(self.device, made, found, roofline, self.engine or self.kernels, by)
+
+
+# Shorter launches
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,8 @@
-"""What carries bytes of one rank elsewhere: to its host, to another device, to another node."""
+"""Channels that carry bytes of one rank elsewhere: to its host, another device or another node.
+
+`channel` finds the `Channel` that an option `link` names (`host`, a link of the device, `network` or a
+rate), and `server_channel` the one between two servers. `memory/transfer.py` and the simulator use them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The cost models by name.
+"""Choose the cost model: by name for a device and engine, or an object of the user.
 
-A user's own cost model: anything that prices rows, in place of ours.
+`model` returns the `DeviceCostModel` that the options name: `calibrated` if the device or a related one was
+measured, else `ideal`. `custom_model` wraps a user's `CostModel`, any object with a method `price`:
 
 >>> class Flat:
 ...     '''5 µs a kernel, and its bytes at 2 TB/s.'''
@@ -14,8 +15,9 @@ A user's own cost model: anything that prices rows, in place of ours.
 >>> step.cost_model, f"{step.time_s * 1e3:.1f} ms", f"{step.ideal_time_s * 1e3:.1f} ms"
 ('Flat', '10.2 ms', '5.1 ms')
 
-What it gives for a row may read any of its sizes: `row.flops`, `row.read`, `row.write`, `row.work.gemms`,
-`row.work.payload` … are polynomials of B, T and C, and `at` makes numbers of them, or arrays on a grid.
+The function that `price` returns may evaluate any size of the row: `row.flops`, `row.read`, `row.write`,
+`row.work.gemms`, `row.work.payload` and so on are polynomials of B, T and C, and `at` turns them into
+numbers, or into arrays on a grid.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ from .op_time import DeviceCostModel, OpTime, Roofline
 from .registry import COSTS, cost_model
 from .roofline import EfficiencyModel, IdealModel
 from .transfer import check_families, engine_cpu, first_engine, kernel_engine, kernel_sources
+
+# Cost models of users
 
 
 class CostModel(Protocol):
@@ -135,6 +139,8 @@ def custom_model(model: object, device: Device, name: str = "") -> CustomModel:
         raise InputError(f"cost: expected the name of a cost model, or an object with price(row), got {name}")
     return CustomModel(device, cast("CostModel", model), name)
 
+
+# Built-in cost models
 
 OURS = ("ideal", "calibrated")  # which are given once for a device
 

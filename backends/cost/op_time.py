@@ -1,4 +1,9 @@
-"""The price of an op: its time at any point, what bounds it, how far off that may be; and what makes it."""
+"""The interface of cost models: `OpTime`, the time of an op, and `DeviceCostModel`, which makes it.
+
+An `OpTime` gives seconds at any point, the bound, the roofline below it, its basis and its error.
+`Roofline` is the op time that is the largest of some limits. A `DeviceCostModel` makes the op time of a
+`Row` (`price`) and caches those of equal rows (`prices`).
+"""
 
 from __future__ import annotations
 

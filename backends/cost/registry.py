@@ -1,4 +1,4 @@
-"""The cost models by name; each registers itself."""
+"""The registry of cost models: `COSTS`, the decorator `cost_model`, and the text form of a name."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The roofline with rates that the user says are reached, instead of the datasheet's.
+"""The roofline, with datasheet rates (`ideal`) or with shares of them (`efficiency`).
 
-The roofline: no op is faster than its arithmetic at the peak rate, nor than its bytes at full bandwidth.
+`IdealModel`: no op is faster than its arithmetic at the peak rate or its bytes at full bandwidth. Launches
+cost nothing and collectives take the fastest route, so the time is a lower bound. A collective between
+nodes takes no less than one among as many ranks of one node. `limits(row)` lists what bounds an op.
 
-Launches cost nothing, rates are the datasheet's and collectives take the fastest way: a lower bound.
-What crosses nodes takes no less than what as many ranks of one node send.
+`EfficiencyModel` scales the rates of compute, memory and links and adds seconds per launch.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from llmir.ir.sizes.ragged import to_ports
 
 from .op_time import DeviceCostModel, Roofline
 from .registry import cost_model
+
+# Datasheet rates
 
 
 @cost_model("ideal")
@@ -73,6 +76,8 @@ def limits(device: Device, row: Row) -> tuple[Limit, ...]:
     found.append(Limit("memory", row.read + row.write, device.memory_Bps, "bytes", "memory_GBps"))
     return tuple(found)
 
+
+# Rates that the user states
 
 UNITS = ("compute", "memory")
 LARGEST_LAUNCH = 1.0  # seconds, beyond which a launch is a mistake

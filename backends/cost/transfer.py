@@ -1,25 +1,19 @@
-"""Kernels that are borrowed: what changes in them on another device, and how far off they then are.
+"""Transfer of calibrations: whose kernels a device takes, how they change there, and the added error.
 
-Parameters that are ratios to a datasheet travel as they are, times of a die as those of the nearest. Three
-others change with the chip, as each kernel says of its own (`Kernel.moved`):
+Order of the file: the nearest measured GPUs (`transfer_sources`), the transfer of one kernel and its error
+(`transfer_to`, `device_error`), the search for a kernel of a family (`nearest_fit`, used by `calibrated`),
+and a device with symbolic rates (`symbolic_device`), for code that takes rates later, such as a page.
 
-- What a multiprocessor does beside its matrix unit takes as long where that unit is slower, so that less of
-  its peak is lost: of H20, whose multiprocessors are H100's with a fifth of the matrix rate, nearly nothing.
-  Where the unit is faster, libraries hide more as well, and the share stays.
-- A power limit allows as many products a clock as there, which a slower unit may not need: H20 has 400 W for
-  148 TFLOP/s, H100 700 for 989.
-- A block of decoding that is alone draws as many bytes a second as it can have on their way, whatever share
-  of the memory's bandwidth that is.
+Parameters that are ratios to a datasheet transfer unchanged, and times on a die are those of the nearest
+GPU. Three change with the chip, as each kernel states (`Kernel.moved`). The work of a multiprocessor
+outside its matrix unit takes as long as before if that unit is slower (H20 has H100's multiprocessors with
+a fifth of the matrix rate and loses little of its peak); if the unit is faster, the share stays. A power
+limit allows as many products per clock as on the source, which a slower unit may not need (H20: 400 W for
+148 TFLOP/s, H100: 700 W for 989). A decode block that runs alone draws the bytes per second that fit in
+flight, at any bandwidth.
 
-Vendors' datasheets are not equally near to what their software reaches: of AMD's, products reach 0.3 to 0.5
-of the matrix peak where NVIDIA's reach 0.7 (docs/results.md). So another vendor's kernels keep to their
-shares as far as products do on the two.
-
-Whose kernels a GPU that was not measured borrows: the nearest measured one's, and what both share.
-
-Whose calibration prices a kernel: the device's own, a relative's, or none.
-
-A device whose rates are told later: code that is made of its prices takes them as they are typed in.
+Datasheets of vendors are not equally near to what software reaches: AMD's products reach 0.3 to 0.5 of the
+matrix peak, NVIDIA's 0.7 (docs/results.md). Another vendor's kernels are scaled by that ratio.
 """
 
 from __future__ import annotations
@@ -45,6 +39,8 @@ from llmir.hw.calibration import DATED, KernelParameters
 from llmir.hw.device import Device
 from llmir.hw.transfer import OTHER_MEMORY, OTHER_SM, OTHER_VENDOR, SAME_DIE, SAME_SM
 from llmir.ir.sizes.polynomial import maximum, minimum
+
+# Nearest measured GPUs
 
 # Multiprocessors of a GPU at least (GeForce RTX 3050 laptop: 16). A TPU has one or two large cores.
 MIN_MULTIPROCESSORS = 16
@@ -144,6 +140,9 @@ def _generation(device: Device) -> int:
     """The number in an instruction set's name, which AMD counts in hexadecimal (gfx90a)."""
     found = re.search("[0-9a-f]+$", device.isa.lower())
     return int(found[0], 16) if found else 0
+
+
+# Transfer of one kernel, and its error
 
 
 class RateShares(NamedTuple):
@@ -252,6 +251,9 @@ def combine_errors(*errors: float) -> float:
     (0.05, 0.1)
     """
     return math.hypot(*errors)
+
+
+# Search for the kernel of a family
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,6 +397,8 @@ def _kernel(family: str, fitted: KernelParameters, where: str) -> Kernel:
         raise HardwareError(f"{where}: unknown family{near}")
     return KERNELS[family].of(fitted.parameters, where)
 
+
+# Devices with symbolic rates
 
 TERA, GIGA = 1e12, 1e9
 

@@ -1,23 +1,15 @@
-"""What an attention kernel is given, and how many tiles of scores it must do.
+"""Attention kernels: shape, prefill (many new tokens) and decode (few new tokens over a cache).
 
-Attention of many new tokens, tile by tile, as FlashAttention does it (arXiv:2307.08691, section 3.3).
+Prefill follows FlashAttention (arXiv:2307.08691, section 3.3). A block holds a tile of queries and walks
+over the visible keys, one tile of scores at a time; the two products and the exponentials overlap, loading
+queries and storing the output do not. Blocks are spread over the multiprocessors and the longest block is a
+lower bound. The fastest tile height is taken, and the last tile is no higher than its rows.
 
-A block holds a tile of queries and walks over the keys that the last of them sees, one tile of scores after
-another: two products, and the exponentials between them, which overlap. Before and after it fetches its
-queries and stores its output, which nothing hides when blocks are short. They are spread over the
-multiprocessors; the longest bounds the time from below, and some of it is left over when the rest is done.
-Tiles are as high as is fastest, and the last is no higher than its rows: kernels are built in more heights
-than are told apart.
-
-Attention of few new tokens over a long cache: keys and values streamed once, split over blocks.
-
-A block takes a tile of queries, of the heads of one group and of all new tokens, over a piece of the keys
-(Flash-Decoding); further tiles read their keys from the L2, mostly. Where sequences and
-heads are fewer than the multiprocessors, keys are cut into pieces, which a second kernel combines. A block
-alone draws only so much from memory, since so many bytes at most are on their way; all of them together
-reach a share of the bandwidth; and short ones cost what it takes to begin and end, part of which other
-blocks' traffic hides. Libraries whose tensor-core kernel holds so many query heads at most (TensorRT-LLM's
-XQA: 32) have a second one, on the vector units, for a head alone and for larger groups, head by head.
+Decode follows Flash-Decoding. A block takes the queries of one head group over a piece of the keys. If
+there are fewer sequences and heads than multiprocessors, keys are split into pieces that a second kernel
+combines. One block draws a limited bandwidth; all blocks reach a share of the peak. TensorRT-LLM's XQA
+holds at most 32 query heads per block, and a second kernel on the vector units serves single heads and
+larger groups.
 """
 
 from __future__ import annotations
@@ -50,6 +42,8 @@ from .base import (
     overlap_time,
     parameter,
 )
+
+# Shape
 
 
 @dataclass(frozen=True)
@@ -144,6 +138,8 @@ def attention_shape(row: Row) -> AttentionShape:
         causal=by.step,
     )
 
+
+# Prefill
 
 TILES = (64, 128)  # rows of queries that FlashAttention's and FlashInfer's tiles have
 TILE_KEYS = 64  # keys in a tile; kernels take 32 to 128, which moves the padded edge by as little
@@ -242,6 +238,8 @@ def prefill_call(given: AttentionShape, own: tuple[str, ...]) -> Call:
     """Of new tokens of a shape, by kernels of these families first."""
     return Call((*own, "attention_prefill"), given, less=without_context(given))
 
+
+# Decode
 
 HEAD = 128  # size of the heads in the unit of `block_us`; blocks of smaller ones take as long
 ROWS = 128  # queries in a tile at most, as FlashAttention's and FlashInfer's have

@@ -1,11 +1,11 @@
-"""A kernel is a time as a function of what it is given and of a dozen physical parameters at most.
+"""Base classes of kernel laws, and the calls that an op of a program makes.
 
-Choices, as a library was built, come on top.
+A `Kernel` is a time as a function of a `Shape` and about a dozen physical parameters (`parameter`), plus
+build choices of the library (`choice`). `families` registers a class under the names that calibrations use.
 
-Which kernels an op may be a call of, and what they are given: sizes that numbers enter last.
-
-A kernel's file says both, beside its class: `families` are the names that it is calibrated by, and `prices`
-makes its shape of an op.
+A `Call` is one execution of an op as a kernel sees it: names of families, best first, and a shape with
+symbolic sizes. A kernel's file registers with `kernel_call` the function that makes the call of a row;
+`kernel_calls(row)` returns all calls that an op may be.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from llmir.ir.core.dtype import DType
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding, UnevenBinding
 from llmir.ir.sizes.polynomial import Dim, minimum, product
+
+# Kernels and their parameters
 
 Array = np.ndarray[Any, np.dtype[Any]]
 S = TypeVar("S", bound="Shape")
@@ -252,6 +254,8 @@ def _parameter(f: Field[Any]) -> Parameter:
         raise TypeError(f"{f.name}: a field of a kernel is a parameter(...)")
     return Parameter(f.name, f.default, **f.metadata)
 
+
+# Calls of ops
 
 _MANY = 1 << 14  # elements of a square matrix whose scales say how many bits an element has
 

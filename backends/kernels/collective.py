@@ -1,15 +1,13 @@
-"""Collectives among n ranks of a node: the fastest of an engine's protocols at each size.
+"""Collective kernels: the engine's fastest protocol within a node, and the network between nodes.
 
-A protocol takes a latency, of which a part grows with the ranks, and then what it sends over the link at a
-share of its bandwidth. Small payloads go to all at once with flags beside the data; larger ones in two shots;
-the largest through NCCL's ring, or through switches that add up (NVLS). An eager call cannot end before the
-host has issued it.
+Within a node: a protocol takes a latency, part of which grows with the ranks, and then sends at a share of
+the link's bandwidth. Small payloads go to all ranks at once with flags beside the data, larger ones in two
+shots, the largest through NCCL's ring or through switches that reduce (NVLS). An eager call ends no earlier
+than the CPU has issued it.
 
-What ranks of several nodes send each other: hop after hop, each through a port of its own.
-
-Two protocols, as NCCL has: small payloads go with a flag beside each word (LL), large ones in chunks that are
-waited for (Simple). What is not fitted is as in NCCL's src/graph/tuning.cc: 14 µs a hop of Simple, 2.7 of LL,
-which is the latency of the network's datasheet, and half of the port's rate for LL.
+Between nodes: hop after hop, each rank through its own port, by NCCL's protocols LL (a flag beside each
+word) and Simple (chunks). Constants that are not fitted are those of NCCL's src/graph/tuning.cc: 14 µs per
+hop of Simple, 2.7 µs of LL (the network latency of the datasheet), and half of the port's rate for LL.
 """
 
 from __future__ import annotations
@@ -28,6 +26,8 @@ from llmir.hw.link import Link
 from llmir.ir.sizes.ragged import to_ports
 
 from .base import Call, Kernel, Shape, families, kernel_call, parameter
+
+# Within a node
 
 # How far off a sum that is normed in its kernel may be: no row is of one, so that what it takes beside the
 # sum is anything from nothing to a norm's own time. That is 27% of both in the mean of 135 points (Llama-3.1
@@ -165,6 +165,9 @@ def summed_norm(row: Row) -> Call:
 def summed_apart(row: Row) -> Call:
     """By the engine's own sum, which is faster where there is much to add."""
     return _summed(row)
+
+
+# Between nodes
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
-"""Matrix products and attention on a CPU's cores, and a host that runs its kernels itself.
+"""CPU kernels: matrix products, attention, and a CPU that runs its kernels itself.
 
-BLAS copies w into panels that its inner loop walks through (Goto and van de Geijn, "Anatomy of
-high-performance matrix multiplication", 2008), then multiplies a few rows of x at a time; the copy and the
-products take turns, so their times add up. A single row is not worth the copy: w streams past it once. Each
-column of w begins with values that no prefetcher has foreseen.
-PyTorch's attention gives each core a tile of one head's queries, which walks over tiles of keys; a causal one
-ends with the tile of keys that its last query sees (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+BLAS copies w into panels (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
+and then multiplies a few rows of x at a time; copy and products alternate, so their times add up. For one
+row w is streamed without a copy. Each column of w begins with values that no prefetcher has loaded.
+
+PyTorch's attention gives each core a tile of queries of one head, which walks over tiles of keys; causal
+attention stops at the tile of the last visible key (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+`CpuDeviceEngine` is the engine CPU time where device and host are the same processor.
 """
 
 from __future__ import annotations

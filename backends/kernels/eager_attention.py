@@ -1,4 +1,9 @@
-"""The fused attention that a product over each sequence's keys is a part of, in a program without fusion."""
+"""Products of unfused attention as shares of the fused attention kernel.
+
+In a program without fusion each product over the keys of a sequence counts as no less than its share of the
+fused kernel's time. `fused_share(row)` returns the share and the calls of the fused kernel; `@part`
+registers the function for an opcode.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""What an engine adds to its kernels: its host, which prepares each step.
+"""Engine CPU time: scheduling, sampling and launches that an engine adds to its kernels.
 
-A step takes the longer of its kernels and of the host's launching them one by one, after a time to schedule
-it and to sample from each sequence. Kernels were measured one at a time; a graph of them (CUDA graphs) hides
-the time that each waits to begin. Ranks of a collective come to it at different times, and all wait for the
-last: of n that are late by exponentially distributed times, the last is by the n-th harmonic number of mean
-times (Rényi 1953).
+A step takes the longer of its kernels and of their launches by the CPU, after the time to schedule the step
+and to sample each sequence. Kernels are measured one at a time; a CUDA graph hides the launch gap of each.
+Ranks reach a collective at different times and wait for the last: with exponentially distributed delays the
+last of n ranks is late by the n-th harmonic number of mean delays (Rényi 1953, `rank_skew`).
+
+`EngineCpu` runs CPU and GPU in turn, `OverlappedEngineCpu` schedules one step while the GPU runs another,
+and `EagerEngineCpu` is eager PyTorch, whose CPU runs ahead of the GPU.
 """
 
 from __future__ import annotations

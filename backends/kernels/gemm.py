@@ -1,22 +1,16 @@
-"""y[m,n] = x[m,k]·w[k,n]: tiles in waves over the multiprocessors, against the memory that feeds them.
+"""Matrix products y[m,n] = x[m,k]·w[k,n] on GPUs, and quantization of x.
 
-A library cuts y into tiles and k into as many pieces as help, and gives each to a multiprocessor. There it
-takes the longer of two times, of multiplying and of fetching its rows and columns by way of the L2, and a bit
-more for each step along k. Beside them all the memory delivers what the L2 does not hold. The fastest choice
-of tile and split is taken, as libraries choose well, if not always; being the least of times that rise with
-m, n and k, so does it.
+A library cuts y into tiles and k into pieces, and assigns them to multiprocessors in waves. A
+multiprocessor takes the longer of multiplying and of fetching rows and columns through the L2, plus a cost
+for each step along k; meanwhile the memory delivers what the L2 does not hold. The fastest tile and split
+is taken, and as a minimum of times that rise with m, n and k the result rises with them too.
 
-Tiles that m does not fill count by their rows, beyond the first: a library has lower tiles for the rest, and
-one more row may cost a wave of tiles at most. Silicon is rougher. A matrix unit multiplies the first whole.
-Vector lanes, as of fp32, take single rows and columns: cuBLAS has kernels for a vector, and for few rows.
+Tiles that m does not fill count by their rows beyond the first, since libraries have lower tiles; a matrix
+unit multiplies its first row whole. Vector units (fp32) take single rows and columns: cuBLAS has such
+kernels.
 
-Products on AMD's CDNA: tiles of its own libraries, and less hidden behind each other.
-
-Composable Kernel and hipBLASLt are built with tiles from 16 rows up to 256×256 (aiter's tuning tables name
-them), and copies to the LDS go by way of registers, so that what multiplies and what the memory delivers
-overlap worse than where copies run by themselves.
-
-Narrowing x: a stream of its own, fitted together with the products that it comes before.
+AMD CDNA (`CdnaGemm`): Composable Kernel and hipBLASLt have tiles of 16 rows up to 256×256 (aiter's tuning
+tables name them), and copy to the LDS through registers, so that arithmetic and memory overlap less.
 """
 
 from __future__ import annotations
@@ -49,6 +43,8 @@ from .base import (
     rows_of,
 )
 from .stream import StreamKernel, StreamShape
+
+# NVIDIA
 
 # Shorter and longer side of the tiles that cuBLAS and CUTLASS are built with since Ampere, and in how many
 # pieces they cut k.
@@ -320,6 +316,9 @@ def _families(computes: DType, weights: DType) -> tuple[str, ...]:
     return (*names, "gemm_bf16")
 
 
+# AMD CDNA
+
+
 @families("cdna_gemm_bf16", "cdna_gemm_fp8", "cdna_gemm_fp8_block", "cdna_gemm_nvfp4", "cdna_gemm_int8")
 @dataclass(frozen=True)
 class CdnaGemm(GemmKernel):
@@ -348,6 +347,9 @@ class TransferCdnaGemm(TransferGemm, CdnaGemm):
 
 
 families("quantize_fp8", "quantize_fp8_block", "quantize_nvfp4", "quantize_int8")(StreamKernel)
+
+
+# Quantization of x
 
 
 @kernel_call("quantize")

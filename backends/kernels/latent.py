@@ -1,9 +1,10 @@
-"""Attention over latents: absorbed, by kernels such as FlashMLA; naive, as FlashAttention does it.
+"""Latent attention (MLA): absorbed, by kernels such as FlashMLA, or naive, as FlashAttention.
 
-Absorbed, the latents are key and value of all heads, so that a block takes rows of several heads (and
-positions) and walks over the keys, two products a tile. With 128 heads that is some 240 FLOPs a byte: such
-kernels are bound by either. Where blocks are fewer than the multiprocessors, keys are cut into pieces, which
-a second kernel combines.
+Absorbed, the latents are keys and values of all heads. A block takes rows of several heads and positions
+and walks over the keys with two products per tile. With 128 heads this is about 240 FLOPs per byte, so such
+kernels are bound by compute or memory. If there are fewer blocks than multiprocessors, keys are split into
+pieces that a second kernel combines. `compressed` and `shared` serve attention over compressed or shared
+keys.
 """
 
 from __future__ import annotations

@@ -1,22 +1,16 @@
-"""A mixture of experts on one rank, as the sum of what its kernels take.
+"""Mixture-of-experts kernels on one rank, and DeepEP's exchange of tokens between ranks.
 
-Rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and added up by token.
-A product reads the weights of the experts that are touched, which for few rows is all that counts, and
-multiplies tiles of rows, of the height that takes least time; a low one takes no less than its columns need
-to arrive. Loads are never quite even, so that the last tile of an expert is a quarter of one more in the
-mean, and one more token takes no step of a tile for all experts at once. Some libraries choose the height by
-the rows of all ranks, over the experts of one: tiles are higher then than a rank's rows ask for. What is
-shorter of reading and multiplying is not hidden whole, and a block takes its time to read down k and to
-multiply its tile however few there are. Between the products rows go through memory; where other ranks hold
-experts, their rows cost kernels that walk over all rows something as well.
+`MoeKernel`: rows are gathered by expert, multiplied by gate and up, activated, multiplied by down, and
+summed by token. A product reads the weights of the experts that are touched, which dominates for few rows,
+and multiplies tiles of rows of the fastest height; a low tile takes no less than its columns need to
+arrive. The last tile of an expert costs a quarter of a tile on average. Some libraries choose the height by
+the rows of all ranks. The shorter of reading and multiplying is not fully hidden. Between products, rows go
+through memory.
 
-DeepEP's kernels: tokens to the ranks of their experts, and their sums back.
-
-Normal kernels give a token once to each rank, on a number of multiprocessors that the caller sets. Those of
-low latency give it once for each expert, on as many multiprocessors as share the experts evenly
-(`num_warp_groups` in csrc/kernels/internode_ll.cu). A call takes a start, a wait while a row goes through a
-pipeline of chunks, and then the longer of what links take for what leaves the rank and what multiprocessors
-take for all copies.
+`DeepEp`: normal kernels send a token once to each rank, on a number of multiprocessors that the caller
+sets; low-latency kernels send it once for each expert, on as many multiprocessors as share the experts
+evenly (`num_warp_groups` in csrc/kernels/internode_ll.cu). A call takes a start, the wait of a row in the
+pipeline of chunks, and the longer of the links' time and the multiprocessors' time for all copies.
 """
 
 from __future__ import annotations
@@ -50,6 +44,8 @@ from .base import (
 )
 from .collective import CollectiveShape
 from .stream import StreamShape
+
+# Experts of a layer
 
 COLUMNS = 128  # of a tile: what CUTLASS and Triton take for wide weights
 HEIGHTS = (16, 32, 64, 128)  # rows of a tile: Triton's BLOCK_SIZE_M, of which 16 is the least
@@ -302,6 +298,9 @@ def _families(x: DType, weights: DType) -> tuple[str, ...]:
         # An engine's own kernels for mxfp4 are further from int4's than another engine's for int4 are.
         narrow = ("moe_int4_weights",) if weights.kind == "int" else ("moe_mxfp4_weights", "moe_int4_weights")
     return (*narrow, "moe_bf16")
+
+
+# Exchange of tokens by DeepEP
 
 
 @dataclass(frozen=True)

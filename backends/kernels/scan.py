@@ -1,8 +1,8 @@
-"""Scans of states, and the short convolutions before them.
+"""Scans of linear attention and state-space layers, and the short convolutions before them.
 
-A prompt goes through in chunks: within each all tokens at once, by matrix products; from one to the next
-goes the state, so that a block of a state walks over its chunks one after another, however many
-multiprocessors are idle. A step of decoding reads each state and writes it back: a stream.
+A prompt is processed in chunks: within a chunk all tokens at once by matrix products, from chunk to chunk
+through the state. The block of a state walks over its chunks in sequence, even if multiprocessors are idle
+(`ChunkScan`). A decode step reads each state and writes it back, a stream (`ScanStep`, `RecurrentUpdate`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What reads and writes rows once: norms, activations, rope, sums, narrowing by known scales, copies.
+"""Kernels that read and write rows once: norms, activations, rope, sums, static quantization, copies.
 
-One physics for all, by bytes, rows and arithmetic: of two kernels in a row, one that does the work of both,
-moves fewer bytes and is launched once is never slower. Many rows move at the bandwidth of memory or L2. Few
-rows leave multiprocessors idle: where a kernel gives each row to one of them, one row takes as long as a row
-for each.
+One law for all, by bytes, rows and arithmetic: a fused kernel that moves fewer bytes in one launch is never
+slower than the kernels that it replaces. Many rows move at the bandwidth of memory or L2. Few rows leave
+multiprocessors idle: a kernel that gives each row to one multiprocessor takes the same time for one row as
+for one row per multiprocessor. `stream_call` makes the call of an op.
 """
 
 from __future__ import annotations

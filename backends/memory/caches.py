@@ -1,8 +1,10 @@
-"""How much an engine reserves for caches: their bytes, or pages of tokens.
+"""Cache policies: how many bytes or pages an engine reserves for the KV caches of a stage.
 
-A state says by its type how it grows: `[B, C, …]` a row a token, `[B, min(C, w − 1), …]` a ring of a window's
-rows, `[B, ceildiv(C, m), …]` a row of m tokens, `[B, n, …]` the same for any context. A policy makes bytes of
-that, and no other code knows which one is asked for.
+The type of a cache states its growth: `[B, C, …]` a row per token, `[B, min(C, w − 1), …]` a ring for a
+window, `[B, ceildiv(C, m), …]` a row per m tokens, `[B, n, …]` a fixed size. `CacheState` is one such
+cache. A policy turns its size into reserved bytes: `CachePolicy` (`exact`), `PagedCachePolicy` (whole pages
+for each sequence, one pool per kind of layer) and `UnifiedCachePolicy` (one pool of equal pages).
+`policy(name)` returns one.
 """
 
 from __future__ import annotations

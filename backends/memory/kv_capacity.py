@@ -1,6 +1,9 @@
-"""The room that an engine leaves for caches on a device, term by term, and how many tokens lie in it.
+"""KV-cache capacity: what an engine leaves for caches, and how many tokens and requests fit.
 
-A device's memory as the sum that an engine's log has: what there is, is taken, and is left for caches.
+`KvPool` applies the memory rule of an engine (`_RULES`, named in the engine's file) to a program on a
+device: usable bytes less weights, activations, workspaces and other terms of a rank are its `KvBudget`.
+`token_capacity` and `largest_fit` turn the rest into tokens and requests. `MemoryBreakdown` lists the terms
+as an engine's log does: `pool_breakdown` with the rule of an engine, `step_breakdown` without one.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from llmir.ir.sizes.polynomial import Size, may_decrease
 
 from .caches import policy
 from .liveness import reserved_bytes, stage_memories
+
+# Room for caches
 
 FP32 = 4  # bytes
 CHUNK = 1 << 16  # tokens: longer than any model's chunk of keys (Llama 4's are of 8,192)
@@ -372,6 +377,9 @@ def _workspace(program: Program, stage: int, at: Binding) -> float:
     """
     sizes = (tuple(map(at, of)) for of in _experts(program, stage))
     return float(max((max(x, y) + max(wide, y) for x, y, wide in sizes), default=0))
+
+
+# Terms of memory
 
 
 @dataclass(frozen=True)

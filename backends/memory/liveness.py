@@ -1,18 +1,14 @@
-"""Peak memory: what must be held at once, over a schedule.
+"""Peak memory of a step: which values are alive while each op runs, and their bytes on one rank.
 
-Weights and caches are *resident*; everything else is *transient*, from the op that makes it to the last
-op that needs it (`lifetimes`).
+Weights and caches are resident. Every other value lives from the op that makes it to the last op that needs
+it. The peak is taken at each op with its operands, results and workspace alive. An op that writes in place
+(`Op.aliases`) reuses the memory of an operand that nothing needs later. The first, middle and last
+iterations of a `repeat` differ in which inputs of the body may be freed inside; equal iterations are walked
+once.
 
-What is alive while each op of a schedule runs, and how many bytes that is.
-
-A value lives from the op that makes it to the last op that needs it. The peak is taken at each op, with its
-operands and results both alive, and its workspace. An op that writes in place (`Op.aliases`) reuses an
-operand's memory if nothing else needs that operand later.
-The first iteration of a `repeat`, those between and the last differ in which inputs of the body may be let
-go inside; its body is walked once for all that are alike in that.
-
-Which values are alive is of the ops and of which sizes are equal, not of what these are: a schedule is walked
-once, on symbols for sizes, for all meshes and types that it is run with.
+Liveness depends on the ops and on which sizes are equal, not on their values: a schedule is walked once
+with symbols for sizes (`Lifetimes`), for all meshes and dtypes. `stage_memories` returns the memory of each
+stage.
 """
 
 from __future__ import annotations
@@ -33,6 +29,8 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Dim, Size, after_step, at_most, weighted_sum
 
 from .caches import CachePolicy, CacheState, policy
+
+# Liveness over a schedule
 
 
 class Allocation(NamedTuple):
@@ -403,6 +401,9 @@ class _ScheduleWalk:
                 self._hold(value, str(value)[1:], walk.live[piece].bytes)
                 made[piece] = value
         self._let_go(position, dying, node)
+
+
+# Memory of a rank
 
 
 class Peak(NamedTuple):

@@ -1,4 +1,8 @@
-"""The caches of some sequences, and the time to send them over a link."""
+"""Transfer of KV caches: the bytes of some sequences' caches, and the time to send them over a link.
+
+`cache_transfer` returns a `CacheTransfer` for caches after a prompt; `rank_bytes` has the bytes of one
+rank.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Derivatives of what is on a tape, in forward mode: each node's follows from those of what it is of.
+"""Forward-mode derivatives of a recorded function.
 
-Of the least and the largest of two the one that holds counts, and what is rounded stands still: so they are
-those between kinks.
+`derivatives` returns the derivatives of all outputs by one input; `RULES` has one rule per operation. A
+minimum or maximum takes the derivative of the argument that holds, and a rounded value has derivative 0, so
+the results are valid between the kinks of the function.
 """
 
 from __future__ import annotations

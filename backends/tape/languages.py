@@ -1,6 +1,8 @@
-"""Functions of a tape in languages that others run: those that they call once each, and then themselves.
+"""Print functions of a tape in other languages: Python, JavaScript and JavaScript's BigInt.
 
-A price as a program: what kernels do to sizes is recorded once, and printed as code without them.
+A `Language` holds the text of each operation and of a function definition. `called_functions` orders the
+functions that a function calls, `integer_outputs` finds outputs that are whole numbers. A `Printer` prints
+and compiles a function for use in this process; `PRINTERS` has `python` and `numpy` (see also `numba.py`).
 """
 
 from __future__ import annotations

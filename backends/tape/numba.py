@@ -1,8 +1,8 @@
-"""A tape's function as a loop over points for numba, which compiles it once for a machine.
+"""Compile a function of a tape as a loop over points with numba.
 
-Constants are arguments: what does the same to other numbers, such as steps of two models of a family or on
-two devices, is one text. Texts and what is compiled of them are kept in the folder `LLMIR_CACHE`, else in
-`llmir` among the user's caches.
+Constants become arguments, so functions that differ only in their constants (two models of a family, two
+devices) share one source text. Source texts and machine code are cached in the folder `LLMIR_CACHE`, by
+default `llmir` in the user's cache folder. Start with `loop` (the source) and `compiled` (the function).
 """
 
 from __future__ import annotations

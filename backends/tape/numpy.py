@@ -1,4 +1,9 @@
-"""A tape's function as numpy, for arrays: block by block, into buffers that are used again."""
+"""Compile a function of a tape as numpy code for arrays.
+
+The code processes `BLOCK` points at a time and reuses its buffers, so that they stay in the CPU's cache.
+`text` prints the source and `compiled` returns the function. A `GatherInput` has few distinct values and an
+index for each point; `cut` splits a grid into pieces.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""A function as it is for counts up to a most: of its choices only what may decide them there.
+"""Functions with calls kept as single nodes, simplified for bounded counts; and external numbers.
 
-What is called by a function is bounded where its operands depend on one whole number alone, such as tokens:
-on blocks that cover all of them up to the most. Calls that are alike are bounded together, and what was found
-is kept.
+An `Outline` is a tape on which a called function stays one node. `prune` returns the function without the
+arguments of choices that never decide while the inputs are counts up to a maximum: it bounds each call on
+blocks of counts, bounds equal calls together, and caches the results (`_ChoiceBounds`, `pruning.py`).
 
-Numbers that are told when functions run, beside their inputs: what is made of them alone is told once.
+An `ExternalTape` holds numbers that are set when a function runs, such as the rates of a device that a user
+edits on a page; values that depend only on such numbers are computed once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 from .languages import WHOLE
 from .pruning import Choices, Range
 from .record import Function, KeptArguments, Operand, Symbol, Tape
+
+# Functions with calls as nodes
 
 FINE = 32  # blocks of numbers between a power of two and the next; those below are one each
 KNOWN = 1 << 12  # calls of a function of which what was found is kept
@@ -233,6 +236,9 @@ def _stacked(ranges: Iterable[Range]) -> Range:
     low, high = (np.stack(np.broadcast_arrays(*each)) for each in ends)
     alike = low.shape[1] == 1 and (low == low[0]).all()  # a number of all of them
     return Range.of(low[:1], high[:1]) if alike else Range.of(low, high)
+
+
+# External numbers
 
 
 class ExternalTape(Tape):

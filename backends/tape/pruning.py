@@ -1,14 +1,13 @@
-"""Which arguments of a function's choices ever decide them: the others are dropped, and it stays equal.
+"""Interval arithmetic on arrays, and which arguments of a choice can ever decide.
 
-A choice is a minimum or a maximum of several, or a `where`. Arguments are bounded on blocks of the inputs.
-One that is above another's upper bound is no minimum there, and what no choice takes on a block needs none of
-its own arguments there.
+A choice is a minimum, a maximum or a `where`. Its arguments are bounded on blocks of the inputs: an
+argument of a minimum whose lower bound exceeds another's upper bound never decides there, and what a
+discarded argument needs is discarded too. The pruned function is equal to the original, bit for bit.
 
-Between which values a function lies where its operands lie between some: interval arithmetic, of arrays.
-
-Rounding keeps the order of numbers, so that a sum at the least of its operands, rounded, bounds all others as
-they are rounded. Functions of a library may be off by a last digit, and get two more on either side. What is
-not known, as of infinity less infinity, is no number, and comparisons with it say nothing.
+`Range` and `BOUNDS` bound each operation. Rounding is monotonic, so a rounded sum of lower bounds is a
+lower bound; library functions get two units in the last place as margin on each side. An undefined bound
+(infinity minus infinity) is NaN, and comparisons with it decide nothing. `Choices` finds the choices and
+their ranges.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .record import NOTHING, Function, KeptArguments
+
+# Interval arithmetic
 
 LAST = 4.5e-16  # two last digits of a float64
 
@@ -173,6 +174,8 @@ BOUNDS: dict[str, Callable[..., Range]] = {
     "logical_xor": _either,
 }
 
+
+# Choices
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Places = Any  # of calls × blocks an array of bool, or True for all

@@ -1,4 +1,8 @@
-"""A tape's function as plain Python, for single numbers."""
+"""Compile a function of a tape as plain Python, for single numbers.
+
+`text` prints the source, `compiled` returns the function, and `statements` is shared with the other
+languages: it nests expressions up to `DEEPEST` brackets and names every value that is used twice.
+"""
 
 from __future__ import annotations
 

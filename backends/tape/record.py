@@ -1,8 +1,9 @@
-"""What is done to numbers, as a list: a function that is run on symbols leaves its arithmetic on their tape.
+"""Record the arithmetic of a function that runs on symbols.
 
-Equal expressions are one node. What constants decide is decided while recording, by identities that are exact
-of finite numbers. Nothing is reordered, and no quotient becomes a product: the tape computes what the
-function does, rounding included.
+A `Tape` is a list of `TapeNode`s, a `Symbol` records the operators applied to it, and a `Function` is a
+part of a tape with named inputs and outputs. Equal expressions are one node. Identities that are exact for
+finite numbers are applied while recording (x + 0 = x). Nothing is reordered and no quotient becomes a
+product: the recorded function computes the same floating-point result as the original.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""How long it takes to send: the fastest of the known algorithms, at this size and over these links.
+"""Network time of collectives: nodes, algorithms, and the fastest route for each payload.
 
-A rank that sends s bytes over h hops takes h·latency + s/bandwidth (Thakur, Rabenseifner & Gropp 2005,
-section 3). All its links are busy at once, as a pipeline of chunks keeps them, and the slowest decides. That
-makes it a lower bound, as does a latency that nobody has published, which is 0.
+Nodes: device 0 is the first device of the first node, and pipeline stages follow one another
+(`RankTopology`, `check_nodes`).
 
-Which ranks share a node: device 0 is the first of the first node, and stages follow one another.
+Algorithms: a rank that sends s bytes over h hops takes h · latency + s / bandwidth (Thakur, Rabenseifner
+and Gropp 2005, section 3). All links of a rank are busy at once, since chunks are pipelined, and the
+slowest link decides. The time is a lower bound; an unpublished latency counts as 0. `network_limit` is the
+entry point, `collective_routes` lists the routes that are fastest at some size.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, ceildiv, maximum, minimum
 
 from .rows import Limit, op_rows
+
+# Nodes
 
 
 def node_count(program: Program, device: Device) -> int | None:
@@ -161,6 +165,9 @@ def check_nodes(of: RankTopology, device: Device) -> None:
 
 def _holds(node: MachineNode) -> str:
     return f"{node.name} has {node.devices} devices a node"
+
+
+# Collectives
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
-"""What a program asks of one rank, op by op, before any device or number enters.
+"""Rows: what each op of a program needs on one rank, before any device or number enters.
 
-What a time is made of: measured kernels, of this device or borrowed, or rates of the datasheet.
-
-What bounds the time of an op, as every cost model states it.
-
-What an op among routed experts cannot say alone: the types its layer multiplies, and rows of others.
+`rows(program)` returns a `Row` for each op in schedule order, with symbolic FLOPs, bytes by role and
+network payload. The file also has the terms in which cost models answer: `Basis` (measured kernels of this
+device or another, or datasheet rates), `Limit` (one bound of an op's time) and `BOUNDS`, and `ExpertTypes`,
+the dtypes that the grouped products around an op of a mixture-of-experts layer multiply.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Dim, Size
 from llmir.ir.sizes.ragged import most
+
+# Basis of a time
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ EFFICIENCY = Basis("efficiency")
 BETWEEN_NODES = Basis("roofline", why="between nodes")
 
 
+# Limits
+
 BOUNDS = ("compute", "memory", "network", "overhead")  # the last: kernel launches, the engine's CPU
 
 
@@ -99,6 +102,8 @@ class Limit:
         mine, theirs = self.seconds, other.seconds
         return all(theirs.get(m, 0.0) - mine.get(m, 0.0) >= 0 for m in mine.keys() | theirs.keys())
 
+
+# Routed experts
 
 _BETWEEN = ("moe", "elementwise", "collective")  # kinds of ops that rows go through
 
@@ -161,6 +166,8 @@ def _after(graph: Graph, node: Node) -> Node | None:
         names.extend(user.name for user, _ in graph.users[name] if user.name not in names)
     return None
 
+
+# Rows
 
 # What memory traffic is of: weights are read; activations, keys and values are read and written.
 TRAFFIC = ("weight_read", "activation_read", "kv_cache_read", "activation_write", "kv_cache_write")
