@@ -1,4 +1,9 @@
-"""Conservation: all ranks together against one device, with what is replicated named."""
+"""Conservation: compare all ranks of a sharded program with one device.
+
+`conservation` compares weights, KV cache and matrix FLOPs of the two and lists every `ShardedTerm` that is
+replicated or split unevenly: the ranks together have the unsharded amount plus the replicated and the
+uneven.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,14 @@
-"""What two programs or devices differ in: ops that replace others, appear, vanish, or cost otherwise.
+"""Diff of two programs or devices: ops that replace others, appear, vanish, or change their cost.
 
-What the times of two sides of a comparison are made of, and whether that is the same.
+Order of the file: the basis of the times of both sides (`ComparisonBases`), and cost models with one common
+basis (`common_basis`); which ops of one program do the work of which ops of the other (`matches`); the diff
+of steps and workloads (`diff`, `StepDiff`, `WorkloadDiff`); and the diff with a closed loop
+(`compare_steps`, `compare_requests`).
 
-One basis for all sides of a comparison: times of one kind, by the kernels of one engine.
-
-Which ops of one program do the work of which ops of another, told by structure.
-
-An op is known by its path and opcode; copies that `unroll` numbers are one op. Ops that both programs
-have are pairs. The others are grouped: by the weights and caches that they read, by the slot of a paired
-op that they feed, and what is left by where it lies in the dataflow: if the one graph is the other with
-some ops contracted, a group's neighbours must be neighbours there too.
-
-Two sides of a comparison: steps or requests, and what a server makes of them.
+Matching: an op is known by its path, without numbers of unrolled layers, and its opcode. Ops that both
+programs have are pairs. The others are grouped by the weights and caches that they read, by the slot of a
+paired op that they feed, and else by dataflow: if one graph is the other with some ops contracted, the
+neighbors of a group must be neighbors there too.
 """
 
 from __future__ import annotations
@@ -43,6 +40,8 @@ from llmir.base.values import Figures
 from llmir.hw.device import Device
 from llmir.ir.core.graph import Value
 from llmir.ir.core.program import Program
+
+# Basis of the times of two sides
 
 
 @dataclass(frozen=True)
@@ -158,6 +157,8 @@ def _side(reports: Iterable[Report]) -> ComparisonSide:
     return ComparisonSide(models[0], {basis: shares[basis] / whole for basis in largest}, error)
 
 
+# Cost models with one common basis
+
 Sides = Sequence[tuple[Program, Device]]
 
 
@@ -216,6 +217,9 @@ def _lack(program: Program, model: DeviceCostModel) -> str:
     missing = (row for row, price in zip(of.rows, of.prices, strict=True) if price.basis == ROOFLINE)
     row = next(missing, None)
     return f"no kernel for {row.node.op.opcode} was measured on {model.device.name}" if row else ""
+
+
+# Which ops do the work of which
 
 
 class OpKey(NamedTuple):
@@ -429,6 +433,8 @@ class _Grouping:
                         tuple(sorted(right, key=at[1].__getitem__)),
                     )
 
+
+# Diff of steps and workloads
 
 FIGURES = ("time_s", "flops", "matmul_flops", "read_bytes", "write_bytes", "comm_bytes")
 MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
@@ -737,6 +743,8 @@ def _op_parts(report: Report) -> dict[OpKey, tuple[Counter[tuple[Number, ...]], 
 def _sums(runs: Counter[tuple[Number, ...]]) -> dict[str, Any]:
     return {f: sum(n * figures[i] for figures, n in runs.items()) for i, f in enumerate(FIGURES)}
 
+
+# Diff with a closed loop
 
 _LOOP = (
     ("loop: TTFT", "ttft_s"),

@@ -1,13 +1,10 @@
-"""One op explained: its equation, its costs in symbols and in numbers, and why it takes the time it takes.
+"""Explanation of one row of a step: equation, sizes, limits, and the arithmetic of its kernel.
 
-What makes up a row that is no op: what the engine adds to the ops of a stage, or why the stage waits.
+Order of the file: the terms of a row that is no op, such as engine overhead or a bubble (`overhead_terms`);
+the records of an explanation (`Explanation`); the arithmetic of a kernel (`arithmetic`); and `explain`.
 
-What an explanation of an op says: axes, amounts, limits, ways to send, its kernel, and all of it.
-
-The arithmetic of a kernel at one point: the kernel itself, recorded, with what its choices choose there.
-
-So what is shown is what is computed. Of a minimum, a maximum or a `where` there is the argument that is
-chosen, and what is nothing at the point is left out.
+`arithmetic` records the kernel law itself at one point, so the lines shown are the lines computed. Of a
+minimum, a maximum or a `where` it shows the argument that is chosen, and it omits terms that are zero.
 """
 
 from __future__ import annotations
@@ -41,6 +38,8 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import Size
 from llmir.ir.tools.text import print_node
+
+# Rows that are no op
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,9 @@ def _bubble(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
         OverheadTerm("stage works", each, parts * float(stage.time_s)),
         OverheadTerm("step", f"Σt + {parts - 1} · max t; stages take {times} ms", float(report.time_s)),
     )
+
+
+# Records of an explanation
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,8 @@ class Explanation(Figures, Result):
         return asdict(self) | {"basis": str(self.basis)}
 
 
+# Arithmetic of a kernel
+
 TIME = "kernel"  # the last line: seconds of a call
 WIDEST = 64  # characters of what gets no line of its own
 # How tightly what is written binds; calls and names the most.
@@ -346,6 +350,9 @@ def _text(kind: str, of: tuple[int, ...], say: Callable[[int, int], str]) -> str
     # What stands to the right is bracketed though it binds as tightly: it is computed first.
     first = TIGHT if binds in (0, 4) else binds
     return TEXT[kind].format(say(of[0], first), *(say(n, max(first, binds + 1)) for n in of[1:]))
+
+
+# Explanation of an op
 
 
 def find_op(program: Program, name: str) -> Instance:

@@ -1,8 +1,7 @@
-"""What more of a resource buys: a workload priced again with more, of the device, the kernels or the host.
+"""Sensitivity: what more of each resource saves, by evaluating the workload again with more of it.
 
-Rates are the device's, as its file names them; launches and the host take so much less time. What a kernel
-does not get more of stays as it is: on another device that is alike in all else, a block alone draws no more
-from a faster memory (`Kernel.moved`).
+`sensitivity` raises each rate of the device by the name in its file, and shortens launches and engine CPU
+time. Other parameters stay: a block that runs alone draws no more from a faster memory (`Kernel.moved`).
 """
 
 from __future__ import annotations

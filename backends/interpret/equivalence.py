@@ -1,10 +1,9 @@
-"""Whether two programs mean the same: both computed in numpy, on short axes, from the same weights.
+"""Equivalence of two programs: run both in numpy on short axes, from the same weights.
 
-Programs made small: the same ops on short axes, so that numpy can run a model of any size.
-
-Every length above `KEPT` that any of the programs has becomes another, the same in all and in the same
-order: even, a multiple of the ranks that any axis is split over, distinct where lengths were. Layers stay.
-Windows are as short as to leave some of the few tokens out.
+`shorten` makes programs small: every length above `MAX_KEPT_LENGTH` becomes a shorter one, equal in all
+programs and in the same order, even, a multiple of the ranks that split any axis, and distinct where the
+originals are. Layers stay, windows become shorter than the few tokens. `equivalent` compares a prefill and
+one further token.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ from llmir.ir.tools.loops import inner_first
 from llmir.ir.tools.verify import verify
 
 from .program import Spread, caller_inputs, interpret
+
+# Programs on short axes
 
 MAX_KEPT_LENGTH = 8  # lengths up to here stay: experts of a token, heads of a group
 WINDOW = 3  # keys that a query sees in a window, at most
@@ -123,6 +124,8 @@ def _ring(size: Size) -> Size:
             return Min.of(tokens, min(most, WINDOW - 1)) + Dim((first,))
     return size
 
+
+# Comparison
 
 TOLERANCE = 1e-9  # of float64, after the few hundred sums in a row that a model is
 _MOST = 1000  # sequences or tokens, beyond which numpy takes minutes

@@ -1,11 +1,11 @@
-"""The meaning of a program: run it in numpy, in float64, on small sizes and on all ranks in lockstep.
+"""Run a program in numpy, in float64, on small sizes and on all ranks in lockstep.
 
-This is how passes are proved: sharded = unsharded, fused = unfused, rolled = unrolled, one piece = in chunks,
-and the program of a config = the transformers model with the same weights.
+`interpret` runs one step and returns outputs and caches. Tests use it to prove passes: sharded equals
+unsharded, fused equals unfused, rolled equals unrolled, chunks equal the whole prompt, and a program equals
+the transformers model with the same weights.
 
-Values on all ranks of a mesh at once: pieces of arrays, and real collectives between them.
-
-A spread value is a list with one array a rank. Pieces are as long as `ceildiv` says, the last ones shorter.
+`MeshRanks` holds values on all ranks of a mesh: a spread value is a list with one array per rank. Pieces
+have the length `ceildiv`, the last ones are shorter. Collectives move real data between the arrays.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from llmir.ir.ops.collective import flat
 from llmir.ir.ops.quant import round_trip
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import T, after_step
+
+# Values on all ranks
 
 Spread = list[Array]
 
@@ -101,6 +103,8 @@ class MeshRanks:
                 found[i] = op.meet(members, place, at)
         return found
 
+
+# One step of a program
 
 Weights = Callable[[str, Tensor], Array]
 

@@ -1,4 +1,8 @@
-"""Beam search: each request decodes several sequences after its prompt, and keeps the best."""
+"""Beam search: each request decodes several sequences after its prompt and returns the best.
+
+`BeamWorkload` is a `Workload` of beams (`beam_workload` makes it), `BeamStep` a step whose sequences share
+the cache of the prompt, and `BeamPool` the engine's cache capacity with that sharing.
+"""
 
 from __future__ import annotations
 

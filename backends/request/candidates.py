@@ -1,4 +1,8 @@
-"""Programs that compete, priced at the same points: steps, and requests from prompt to last token."""
+"""Competing programs evaluated at the same points: steps, and requests from prompt to last token.
+
+`Candidates` holds programs with a number of pipeline stages each, on one device. `step` and `requests`
+return arrays with one row per candidate (`StepBatch`, `RequestBatch`), NaN where a candidate is rejected.
+"""
 
 from __future__ import annotations
 

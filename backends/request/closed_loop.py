@@ -1,18 +1,13 @@
-"""The steady state of a closed loop: so many users, each of whom asks again as soon as the answer is there.
+"""Closed loop: the steady state of users who each send the next request when answered.
 
-A step decodes all requests that are past their prompt, and carries chunks of others' prompts as far as the
-engine's budget of tokens goes. How many these are follows from counting steps (`flow`); then each kind of
-step is priced. A request finds what a loop with one user fewer has on average (Reiser and Lavenberg 1980).
+A step decodes all requests past their prompt and carries chunks of other prompts within the token budget of
+the engine. `lane_state` counts the steps, independent of their time: a request with G tokens decodes in G −
+1 steps, so of n decoding requests n / (G − 1) end in a step and as many prompts begin. By Little's law
+(1961) the requests that do not decode are the arrivals per step times the steps of waiting and prefill.
 
-A closed loop counted in steps: how many requests decode, and how many steps read prompts.
-
-What a step holds does not depend on how long it takes. Of G tokens an answer each request decodes in G − 1
-steps, so that of n requests n / (G − 1) end in a step, and as many prompts begin. By Little's law (1961)
-those not decoding are as many as begin in a step, times the steps in which they wait and are read.
-
-How many requests memory holds: of a batch, which else goes in waves, and of a closed loop.
-
-What a server makes of a workload: a batch of requests, and beside it as many users in a closed loop.
+`ClosedLoop` then times each kind of step; a request finds the average state of a loop with one user fewer
+(Reiser and Lavenberg 1980). In between: how many requests memory holds, of a batch (which runs in waves)
+and of a loop. `ClosedLoopWorkload` is a batch of requests together with the loop.
 """
 
 from __future__ import annotations
@@ -33,6 +28,8 @@ from llmir.base.values import Record
 from llmir.hw.engine_sections import Scheduler
 
 from .workload import REQUESTS, ChunkSteps, Workload, prefill_chunks
+
+# Steps of a loop
 
 _HALVINGS = 60
 
@@ -99,6 +96,9 @@ def _flow(decoding: float, users: float, later: int, new: int, budget: int | Non
     return found._replace(share=min(1.0, begin * steps), reading=steps + service * ahead)
 
 
+# Requests that memory holds
+
+
 def in_flight(job: Workload, chunk: int | None) -> int:
     """How many requests of a closed loop memory holds at once, and the engine runs: of all ages.
 
@@ -136,6 +136,8 @@ def static_batch_time(job: Callable[[int], Workload], batch: int, within: int) -
     whole, rest = divmod(batch, within)
     return whole * (job(within).e2e_s if whole else 0.0) + (job(rest).e2e_s if rest else 0.0)
 
+
+# Times of a loop
 
 ENGINE_CPU_TERM = "scheduling and sampling"
 
@@ -391,6 +393,9 @@ class ClosedLoop(Record):
         """Seconds of a step that reads one of these chunks beside decodes, on average."""
         seconds = sum(c.times * float(np.sum(self.step(decoding, c).period_s)) for c in steps)
         return seconds / sum(chunk.steps for chunk in steps)
+
+
+# A batch with a loop
 
 
 def closed_loop_workload(

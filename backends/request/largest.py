@@ -1,8 +1,8 @@
-"""The most of something that a deployment takes: a batch, a context, users; and what keeps it from more.
+"""The largest batch, context and number of users of a deployment, and the limit that binds.
 
-Each limit is asked alone: the largest answer that it allows is found by halving, which is exact where what is
-limited never falls as the answer grows. The answer is found by halving over all limits together: it meets
-them, and one more does not.
+`largest_load` is the entry point. For each limit alone, bisection finds the largest number that it allows;
+this is exact if the limited figure never falls as the number grows. Bisection over all limits together
+gives the answer, which meets all limits while one more does not (`CapacityAnswer`).
 """
 
 from __future__ import annotations

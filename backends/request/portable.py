@@ -1,6 +1,8 @@
-"""Requests of a program on a device as functions for other languages: seconds, bytes, rows of ops.
+"""Steps and requests of a program as functions that other languages can run.
 
-What a program's steps take, as functions that other languages can run: recorded once, of three sizes.
+`PortableRequests` records the steps of all phases, memory and limits as functions of B, T and C with
+external device rates, for pages (`export/page`). `PortableProgram` records the steps of one program, for
+`llmir emit` (`export/source_code.py`).
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import may_decrease
 
 from .workload import Workload
+
+# Requests, for pages
 
 TYPICAL_LENGTHS = (
     2048,
@@ -268,6 +272,8 @@ class PortableRequests:
         plans = (phase.plan for phase in self.phases.values())
         return tuple(dict.fromkeys((*self.program.notes, *(note for p in plans for note in p.notes))))
 
+
+# Steps, for other languages
 
 STEP = (
     *("time_s", "ideal_time_s"),

@@ -1,4 +1,9 @@
-"""Speculation: tokens that are drafted, and steps that verify several of them at once."""
+"""Speculative decoding: tokens are drafted, and a step verifies several of them at once.
+
+`accepted_tokens` is the mean number of tokens of a step, `SpeculativeWorkload` a workload decoded in this
+way (`speculative_workload` makes it). `check_drafts` and `check_verification` reject what cannot be
+combined.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""A request from prompt to last token: one prefill step, then one decode step for each further token.
+"""`Workload`: a batch of requests, from prefill to the decode step of the last token.
 
-A prefill in steps: prompts together as far as a budget of tokens goes, longer ones chunk by chunk.
-
-The steps of a workload in which most is held, where no engine's rule says how much.
-
-What the devices of a workload cost and draw for its tokens: read, generated, and both by the answer.
-
-A workload, and a step, as JSON holds them.
+Order of the file: the steps of a prefill within a token budget (`prefill_chunks`, `prefill_times`), the
+steps that hold most memory if no engine rule is known (`peak_bytes`), cost in dollars and energy
+(`CostBreakdown`), the JSON document (`workload_document`), and `Workload`, the entry point.
 """
 
 from __future__ import annotations
@@ -49,6 +45,8 @@ from llmir.hw.prices import OperatingCost, operating_cost
 from llmir.ir.core.program import APART, Program
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import may_decrease
+
+# Steps of a prefill
 
 ALL = "all"  # tokens of a step, as users spell it: however many there are
 
@@ -154,6 +152,9 @@ def _mean(steps: Sequence[ChunkSteps], seconds: Sequence[float]) -> float:
     return waited / sum(chunk.prompts * chunk.times for chunk in steps)
 
 
+# Peak memory
+
+
 def peak_bytes(job: Workload, sequences: int) -> int:
     """The most bytes that a rank of any stage holds, of so many sequences in each micro-batch."""
     return int(
@@ -200,6 +201,9 @@ def _contexts(job: Workload) -> frozenset[int]:
     return frozenset(found)
 
 
+# Cost in dollars and energy
+
+
 class CostBreakdown(NamedTuple):
     """`input` is of prompt tokens that are read, `output` of tokens after the first; `answers` is all of it.
 
@@ -234,6 +238,9 @@ def cost_breakdown(job: Workload) -> CostBreakdown:
         return CostBreakdown(None, None, everything)
     read = of(job.batch * (job.length - job.cached), reading)
     return CostBreakdown(read, of(job.batch * (job.generate - 1), decoding), everything)
+
+
+# JSON document
 
 
 def workload_document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, Any]:
@@ -288,6 +295,8 @@ def workload_document(job: Workload, phases: Mapping[str, Report | None]) -> dic
         "phases": {name: step and step.to_dict() for name, step in phases.items()},
     }
 
+
+# Workload
 
 LONGEST = 10_000_000  # tokens: more than any model's context, and quick to price one by one
 REQUESTS = 1_000_000_000  # at once: more than any server has, and integers hold the bytes of their caches

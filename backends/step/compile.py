@@ -1,4 +1,8 @@
-"""Time and peak memory of a program's steps as code, for those who ask for many of them."""
+"""A step as a compiled function: time and peak memory at many points, without reports.
+
+`StepCode` takes sizes like `llmir.analyze` and returns `StepFigures`, seconds and bytes; `slope` gives
+their derivatives.
+"""
 
 from __future__ import annotations
 

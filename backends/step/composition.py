@@ -1,26 +1,17 @@
-"""A surface as code: tables of what reads one product of sizes, and the recorded rest.
+"""Steps of any composition: decoding sequences of any contexts, together with chunks of prompts.
 
-Of a step with prompts beside decodes each price is one of three. It reads products of symbols that are summed
-over the sequences, tokens as a rule: then there is a table by them. Or it is taken for one kind of sequences
-after another, as attention is: of a chunk its times are kept, and of what decodes they are recorded. Or it
-reads caches: it is recorded, as a function of such sums.
+Order of the file. `KvSums`: at one new token per sequence a size is a sum of products of a part that counts
+sequences and a function of the context; a few such functions suffice, and the others are their multiples
+plus a constant. Their sums over the sequences are all that a step needs.
 
-What sequences that decode keep: the few sums over them of which a step's sizes are made.
+`CompositionSteps`: the op times as code. Ops that read one product of sizes become a table, ops that treat
+sequences of each kind separately (attention) have cached times for chunks and recorded code for decodes,
+and the others are recorded as functions of the sums.
 
-At one new token a size is a sum of products of a part that counts sequences and a function of the context:
-what a mask lets the cache keep, or how many pairs there are. These functions are few, and most of them the
-others' multiples plus a constant; those that are left are what is summed over the sequences.
+`DecodeBatch`: sequences that decode together. The sums grow by rates that change at few contexts (a full
+window, the start of a chunk), so that a step adds rates without visiting each sequence.
 
-Sequences that decode together, for who goes step by step: what they keep, without asking each of them.
-
-What a sequence keeps grows from step to step by a rate that changes at few contexts: where a window is full,
-and at each start of a chunk. So does the sum. A step adds the rates, and for each such context what its
-sequences change; they are known by how far they are apart, which no step changes.
-
-A step of any composition: what decodes, what that keeps in its caches, and chunks of prompts beside it.
-
-What each price reads says what must be known of the sequences that decode (`keeps`): how many there are, and
-for each mask and kind of state the sum of what they keep.
+`Surface`: seconds of a step by its composition, the entry point of this file.
 """
 
 from __future__ import annotations
@@ -63,6 +54,8 @@ from llmir.ir.sizes.polynomial import (
 from .evaluate import KINDS, StepEvaluator, mixed_step_evaluator, step_evaluator
 from .sizes import binding, phase_of, refuse_padding, verified_tokens
 from .timing import Timing
+
+# Sums over decoding sequences
 
 _NEAR = 12  # contexts on either side of those at which an atom bends
 _TURNS = 4  # of what comes again every so many tokens
@@ -338,6 +331,8 @@ class MixedStep(MixedBinding):
             return self
         return MixedStep(part for part, its in zip(self.parts, self.phases, strict=True) if its == phase)
 
+
+# Steps of a composition as code
 
 CACHED_VALUES = 1 << 16  # values of which a table keeps what it found
 Run = Callable[..., tuple[Any, ...]]
@@ -698,6 +693,8 @@ class CompositionSteps:
         return python.compiled(Function.of(tape, ("B", *names), (timing.step, *timing.stages)))
 
 
+# Batches that decode
+
 Array = np.ndarray[Any, np.dtype[Any]]
 FAR = 1 << 22  # tokens that no context passes
 _FIRST_CONTEXTS = 1 << 10
@@ -838,6 +835,8 @@ class DecodeBatch:
                     for n in range((turn - rest - now) % each.period, steps, each.period):
                         yield n, change * count
 
+
+# Surface
 
 Chunk = tuple[int, int]  # new tokens of a prompt, and those that are cached before them
 _NUMBERS = (int, float)

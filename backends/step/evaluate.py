@@ -1,12 +1,10 @@
-"""A program on a device, ready to be priced at any point: rows with their limits, and memory.
+"""Evaluate a step: the times of all ops on all stages, engine overhead, bubbles and memory.
 
-The rows of a report: one an op, and the overheads that make them add up to the step on every stage.
-
-Seconds of all prices of a step that depend on one size: what many points share is evaluated once.
-
-A cost model on the nodes that a program's ranks need, and the links that they send over.
-
-A step that mixes two phases: what both run alike is one op of all sequences, the rest is of its own.
+Order of the file: the rows of a report (`OpCost`, `op_costs`) with engine overhead and bubbles, so that on
+each stage the rows add up to the step; `OpGroup`, op times that depend on the same size, evaluated
+together; the placement of ranks on nodes (`place_on_nodes`); `StepEvaluator`, everything that is computed
+once for a program on a device (`step_evaluator` returns it); and `MixedStepEvaluator`, for a step of
+prefill and decode together, in which ops that both phases run alike are one op of all sequences.
 """
 
 from __future__ import annotations
@@ -61,6 +59,8 @@ from llmir.ir.sizes.polynomial import (
 from .functions import COUNTS, MANY, FigureFunction, JitFunction, StepFunction, StepFunctionPair
 from .sizes import sweeps
 from .timing import Overhead, Seconds, StageKind, StagePart, StepSeconds, Timing
+
+# Rows of a report
 
 OVERHEAD, BUBBLE = "overhead", "bubble"
 _new, _set = object.__new__, object.__setattr__
@@ -383,6 +383,8 @@ def _overhead(
     return OpCost.made({name: seal(value) for name, value in fields.items()} if grid else fields)
 
 
+# Op times that depend on one size
+
 MOST = 1 << 24  # tokens up to which what decides nothing is left out
 # What a price is asked for, by name: seconds alone, in a graph that hides such a share of launches, or both.
 KINDS: dict[str, Callable[[OpTime, Binding, float], tuple[Number, ...]]] = {
@@ -458,6 +460,9 @@ def _few(outline: Function) -> Function:
     return prune(outline, "x", MOST).function
 
 
+# Placement on nodes
+
+
 def place_on_nodes(program: Program, model: DeviceCostModel) -> DeviceCostModel:
     """The model on the nodes that the ranks need; HardwareError if they do not fit, or nothing joins them.
 
@@ -501,6 +506,8 @@ def _links(device: Device, sent: Iterable[Work]) -> dict[str, Link]:
     )
     return {span.name: span.link for span in used}
 
+
+# Evaluator of a step
 
 _SEQUENCES, _NEW = Dim.symbol("B"), Dim.symbol("T")
 
@@ -848,6 +855,8 @@ def collective_skew(row: Row) -> float:
     """What one of the ranks waits for the last in a collective; a send waits for nobody."""
     return rank_skew(row.work.ranks) if row.work.wire and row.node.op.exchanges else 0.0
 
+
+# Evaluator of a mixed step
 
 _OF: dict[str, Callable[[Size], Size]] = {"prefill": OfPrefill.of, "decode": OfDecode.of}
 Phased = tuple[Row, str]

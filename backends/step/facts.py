@@ -1,6 +1,7 @@
-"""The weights of a model by block and kind: parameters and bytes, of a layer and in all.
+"""Facts of a program: its weights by block and kind, and its precision.
 
-In what element types a program stores and computes, in the names that `quantize` takes.
+`weights` lists parameters and bytes by kind, per layer and in all; `precision` names the element types of
+weights, activations, caches and collectives as the pass `quantize` takes them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from functools import lru_cache
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.sizes.binding import Binding
+
+# Weights
 
 NAMES = {"embed": "embedding"}  # of weights that are called otherwise than what they are
 ROUTER = "router"
@@ -83,6 +86,8 @@ def _all(one: WeightSum, times: int) -> WeightSum:
 def _place(weight: WeightSum) -> int:
     return 1 if weight.layers else 0 if weight.name == "embedding" else 2
 
+
+# Precision
 
 # Held apart: these blocks mostly keep the type that the model came in.
 _APART = ("lm_head", "router", "embedding")

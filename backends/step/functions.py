@@ -1,6 +1,9 @@
-"""Figures of a step as code: what prices do to symbols is recorded once, and runs without them.
+"""Figures of a step as functions of B, T and C: recorded once on a tape, then run as code.
 
-A function of B, T and C in parts, by what each depends on: what many points share is computed once.
+`FunctionParts` splits a function by what each part depends on, so that values shared by many points are
+computed once. `StepFunction` keeps the part of B and T and evaluates the part of C; `StepFunctionPair`
+returns some figures at first and the others later from the same evaluation. `JitFunction` calls the
+original function until code pays off: at many points, or after many calls.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from llmir.backends.tape.outline import Outline, inline_calls, prune
 from llmir.backends.tape.record import Function, Tape
 from llmir.base.array_namespace import SCALARS, Number
 from llmir.ir.sizes.binding import Binding, once
+
+# Functions in parts
 
 STEP_SYMBOLS = ("C",)  # what changes from one step to the next
 GRID = 100_000  # points from which what the context decides is a loop of numba, where that is asked for
@@ -133,6 +138,8 @@ def distinct_pairs(batch: Number, new: Number, points: int) -> tuple[Number, Num
         return batch, new, None
     return np.floor(values / base), values % base, places
 
+
+# Functions of B, T and C
 
 SIZES = ("B", "T", "C")  # sequences, new tokens of each, cached ones
 COUNTS = ("B", "T")  # those of which there is one at least

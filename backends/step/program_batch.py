@@ -1,13 +1,12 @@
-"""Steps of many programs as one array: a price is evaluated once for all of them, a stage is a row of counts.
+"""Steps of many programs at once, and pipeline stages by arithmetic.
 
-Programs of a search differ in few of their prices. Those are columns, what each stage runs of them is a
-matrix, and the seconds of all stages are its product with what the prices are at the points.
+`PlanStages`: programs of a search share most of their op times. Distinct op times are columns, how often
+each stage runs them is a matrix, and the seconds of all stages are the product of the two (`BatchPoints`,
+`BatchMemory`).
 
-Pipeline stages by arithmetic: what each takes and holds, from one program that is not cut.
-
-Stages run the bodies that the whole runs, each so many times; beside that they differ in the few ops of the
-entry that are theirs, in what they receive and in what they send. Equal to what the passes `stages` and
-`slice-sends` make.
+`StageEvaluator`: the stages of a program, derived from the program that is not split. Stages run the same
+bodies a different number of times, and differ in the few ops of the entry that are theirs, in what they
+receive and what they send. The result is equal to the passes `stages` and `slice-sends`.
 """
 
 from __future__ import annotations
@@ -43,6 +42,8 @@ from llmir.ir.tools.loops import PipelineCut
 from . import evaluate
 from .evaluate import StageCost, StepEvaluator, collective_skew, place_ranks, step_evaluator
 from .timing import StageKind, StagePart, Timing
+
+# Steps of many programs
 
 Array = Any  # of float64
 _SELECTIONS = 8  # of columns, that are kept: a step's, and those of a decode by what they read
@@ -377,6 +378,8 @@ class BatchMemory:
         most = weights + caches + np.maximum.reduceat(bytes[self.moments], self.starts)
         return np.maximum.reduceat(most[self.held], self.of)
 
+
+# Pipeline stages of one program
 
 SINGLE_LAYER = Layers()
 

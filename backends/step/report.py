@@ -1,8 +1,8 @@
-"""The cost of one step: figures of the whole and of each op, evaluated when asked for.
+"""`Report`: the cost of one step, evaluated when a figure is read; its memory and its timeline.
 
-The memory of a report: what the rank holds that is fullest.
-
-A step as it goes by: what each pipeline stage does from its start to its end, slice after slice.
+`Footprint` has the figures of memory, each of the stage where it is largest. `Report` has seconds, FLOPs
+and bytes of the step and a row for each op (`ops`), at one point or on a grid of points. `timeline` lists
+what each pipeline stage does from the start of a step to its end, slice by slice.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ from .sizes import (
 )
 from .timing import Overhead, StepSeconds, Timing
 
+# Memory
+
 
 class Footprint(Points):
     """Figures of memory, each of the stage where it is fullest."""
@@ -110,6 +112,8 @@ class Footprint(Points):
         index = self._held(lambda memory, at: memory.fullest_index(at) + first[id(memory)])
         return seal(np.array(names)[np.asarray(index).astype(int)])
 
+
+# Report
 
 PHASE_KEYS = (
     "time_s",
@@ -455,6 +459,8 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     return str(value) if isinstance(value, Basis) else value
 
+
+# Timeline
 
 _Fields = dict[str, Any]  # of a `Slice`, by name
 STREAM = 7  # torch's first of its own, in which its kernels run; nothing of a step runs beside another op

@@ -1,8 +1,8 @@
-"""What is asked of a step: sequences, new tokens and cached ones, numbers or arrays of them.
+"""Sizes of a step: sequences, new tokens and cached tokens, as numbers or arrays.
 
-The points of a report: what was asked for, and the sizes of a micro-batch there.
-
-Figures at many points, block by block.
+`check_sizes` checks them, `binding` turns them into the binding of one micro-batch, and `batch_program`
+finds the phase that runs. `Points` holds the sizes of a report. `sweep` and `sweeps` evaluate figures on
+large grids in blocks that stay in the CPU's cache.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from llmir.hw.engine_sections import Scheduler
 from llmir.ir.core.program import APART, Program
 from llmir.ir.sizes.binding import Binding, MixedBinding, PackedBinding, UnevenBinding, is_packed, pack
 from llmir.ir.sizes.polynomial import Dim
+
+# Checks and bindings
 
 Step = tuple[Number, Number, Number]  # sequences, new tokens, cached ones
 
@@ -204,6 +206,9 @@ def batch_program(
     )
 
 
+# Points of a report
+
+
 class Points(Immutable):
     """`batch` sequences with `new` tokens each and `context` cached.
 
@@ -233,6 +238,8 @@ class Points(Immutable):
         """Cached tokens of each."""
         return self.at.symbols["C"]
 
+
+# Large grids in blocks
 
 # Arrays are evaluated in pieces of about this many elements, so that they stay in a core's cache.
 BLOCK = 1 << 16

@@ -1,8 +1,9 @@
-"""A step through pipeline stages: equal micro-batches go through them one after another.
+"""Time of a step through pipeline stages, with equal micro-batches one after another.
 
-With stage times t₁ … tₚ for each of m micro-batches, the last leaves after Σt + (m−1)·max t: the makespan
-of equal jobs in a flow shop (Johnson 1954); for equal stages a share (p−1)/(m+p−1) of it is bubble (Narayanan
-et al. 2021, "Efficient large-scale language model training on GPU clusters", section 2.2).
+With stage times t₁ … tₚ and m micro-batches the step takes Σt + (m−1)·max t, the makespan of equal jobs in
+a flow shop (Johnson 1954). For equal stages the share (p−1)/(m+p−1) is bubble (Narayanan et al. 2021,
+"Efficient large-scale language model training on GPU clusters", section 2.2). `Timing` has step, period and
+bubbles.
 """
 
 from __future__ import annotations
