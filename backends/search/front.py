@@ -1,6 +1,7 @@
-"""Pareto fronts: what nothing else is better than in both figures.
+"""Pareto fronts, and the smallest number that meets a condition.
 
-The fewest of something that do, found in few tries.
+`front` marks the points that no other point dominates in two figures; `minimize` finds the smallest number
+that meets a condition with few evaluations.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from llmir.base.values import Array
+
+# Pareto fronts
 
 DIGITS = 10  # to which figures are compared: beyond, they differ by how they were added up
 
@@ -38,6 +41,9 @@ def _rounded(values: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = 10.0 ** (DIGITS - 1 - np.floor(np.log10(np.abs(values))))
     return np.where(values == 0, 0.0, np.round(values * scale) / scale)
+
+
+# Smallest number
 
 
 def minimize(

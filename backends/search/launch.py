@@ -1,6 +1,7 @@
-"""The command that starts a replica of a plan, with flags that the engine's release is known to take.
+"""Launch commands: the command that starts a replica of a plan, with flags of the engine's release.
 
-How engines are told to verify drafts: flags of a launch command, or a file that a flag names.
+First the flags and files of speculative decoding (`DRAFT_FLAGS`), then the flags of each engine with the
+release and page that document them (`LAUNCHERS`), `check_launch` and `launch`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from llmir.hw.engine import Engine, number
 
 from .plan import Candidate
 from .structures import Split
+
+# Speculative decoding
 
 
 class DraftOptions(NamedTuple):
@@ -122,6 +125,9 @@ DRAFT_FLAGS: Mapping[str, Mapping[str, DraftFlags]] = {
 def draft_file(lines: list[str]) -> str:
     """What a shell writes into the file."""
     return "\n".join([f"cat > {FILE} <<'END'", *lines, "END", ""])
+
+
+# Commands
 
 
 class Flag(NamedTuple):

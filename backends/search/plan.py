@@ -1,10 +1,9 @@
-"""Plans that serve some traffic: devices, splits, precision, batch, chunk and replicas.
+"""Plans that a search found: candidates, the hourly simulation of the first, and why the others lost.
 
-An hour of some traffic on a plan, simulated: it decides nothing, and says what the runs that do cannot.
-
-Those are short, so that none of them sees the longest queue of an hour.
-
-Why a plan is not the first: the constraint that binds, by how much, and the op behind it.
+`Plans` is the result of `llmir.plan`: `ranked` candidates meet all limits, `missed` do not. `HourlyCost`
+simulates one hour of traffic on the first plan; it decides nothing, but shows queues that are longer than
+the short runs of the search can. `binding_limit` states the limit that binds a plan, by how much, and the
+op behind it.
 """
 
 from __future__ import annotations
@@ -34,6 +33,9 @@ from .trial import NONE, UNIT, Trial
 
 if TYPE_CHECKING:
     from llmir.backends.simulate.drafts import Drafts
+
+
+# Candidates and plans
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,6 +350,8 @@ class Plans(Figures, Result, PageExport):
         return f"<Plans {len(self.ranked)} that meet the limits, {len(self.missed)} that do not>"
 
 
+# One hour of traffic
+
 LIMITED = ("ttft", "tpot")
 
 
@@ -484,6 +488,9 @@ def hourly_cost(candidate: Candidate, server: Profile | Pools, seed: int) -> Hou
 def _comes(candidate: Candidate) -> float:
     """Requests that come to one replica in an hour."""
     return candidate.traffic.rate * SECONDS / candidate.replicas
+
+
+# Binding limits
 
 
 class BindingLimit(NamedTuple):

@@ -1,9 +1,9 @@
-"""The search for plans: those that fit in memory are ranked by closed form, and decided by simulation.
+"""The search for plans: structures that fit are ranked by closed form and decided by simulation.
 
-The search for plans of prefill servers and decode servers, with caches sent over a link.
-
-A prefill server answers 1 / r requests a second, where r is the time of prompts that are read at once, over
-their number. A decode server answers B / ((G − 1) · d(B)). Of each there are as many as answer the rate.
+`search` is the entry point; `Search` simulates replicas of the structures that have room. `PoolSearch`
+searches prefill and decode servers with caches sent over a link: a prefill server answers 1 / r requests
+per second, where r is the time of prompts prefilled together over their number; a decode server answers B /
+((G − 1) · d(B)). Both kinds get as many servers as the rate needs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from .plan import Candidate, Plans, PoolCandidate
 from .structures import PlanPoints, Rejection, Structure, device_rejection, feasible_structures
 from .traffic import SEEDS, Traffic
 from .trial import UNIT, Replica, SeedRun, Trial, pool_latencies
+
+# Replicas
 
 SLACK = 1.1  # by which closed forms may be off: simulated rates are 0.90 to 1.08 of theirs, docs/plans.md
 ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
@@ -371,6 +373,8 @@ def search(
         server=server,
     )
 
+
+# Prefill and decode servers
 
 LONE = 100  # more servers than the closed form's by this factor do not help: each request is alone
 PAIRS = 3  # pairs of structures that are simulated at most, until one meets the limits

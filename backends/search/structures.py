@@ -1,22 +1,17 @@
-"""Closed forms of many plans as arrays: how fast each answers, and how many requests it answers a second.
+"""Structures of a plan: splits of a model, their capacity, and their rates in closed form.
 
-B requests in flight each wait for the decode steps of their own tokens and for the prompts of all others, so
-that one is answered every cycle / B, where the cycle is (G − 1) · d(B) + B · r. In each of its steps
-B / (G − 1) requests end, so that k = B / (G − 1) prompts are read at once, one at least and no more than a
-step has tokens for: r is a k-th of what reading them takes. A step that reads beside decodes reads weights
-and launches kernels once, so that it takes less by a decode step of one sequence.
+Order of the file: `Split`, `Structure` and its capacity, closed forms of many plans as arrays
+(`structure_times`, `plan_points`), reasons of rejection (`Rejection`), and `feasible_structures`.
 
-Data-parallel ranks go abreast, and micro-batches follow one another through stages, so that all wait for the
-whole of a prompt, but once for all that come in a step. Of λ = B / (G − 1) on average, who come by Poisson's
-law, each costs (1 − exp(−λ)) / λ of that; no less than it keeps its rank and the slowest stage busy.
+Closed form: each of B requests in flight waits for the decode steps of its own tokens and the prompts of
+all others, so one request is answered every cycle / B, where the cycle is (G − 1) · d(B) + B · r. In a step
+k = B / (G − 1) requests end, so k prompts are prefilled at once, at least one and at most the token budget;
+r is 1/k of their time. A step of prompts and decodes reads weights and launches kernels once, which saves a
+decode step of one sequence.
 
-The ways to lay a model over the devices of one replica.
-
-A model as it is split and quantized on a device, and how many requests the engine takes there at once.
-
-Why a split cannot be, and how far it is from one that can.
-
-Which structures have room for some traffic, and their plans by closed form.
+Data-parallel ranks run in step and micro-batches follow one another through stages, so all wait for a whole
+prompt, but once for all that arrive in a step. With λ = B / (G − 1) arrivals on average (Poisson), each
+costs (1 − exp(−λ)) / λ of it, and no less than the time that it keeps its rank and the slowest stage busy.
 """
 
 from __future__ import annotations
@@ -42,6 +37,8 @@ from llmir.hw.engine_sections import Scheduler
 from llmir.ir.core.program import Program
 
 from .traffic import Traffic
+
+# Splits
 
 
 class Split(NamedTuple):
@@ -84,6 +81,9 @@ def splits(most: int, tensor: Sequence[int], stages: int, *, experts: bool) -> I
                 for ep in dict.fromkeys((1, tp * dp)) if experts else (1,):
                     for sp in (False, True) if tp > 1 else (False,):
                         yield Split(tp, pp, dp, ep, sp)
+
+
+# Structures and their capacity
 
 
 def structure_name(device: Device, weights: str, split: Split) -> str:
@@ -148,6 +148,8 @@ def structure_capacity(job: Workload, drafts: Drafts | None = None) -> Structure
     requests = min(found.blocks // each, found.sequences)
     return StructureCapacity(job.pool.tokens, requests, max_request_tokens(found, fills), found.rows, fills)
 
+
+# Closed forms
 
 # Requests in flight that are tried, beside as many as have room.
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -335,6 +337,8 @@ def join_points(parts: Sequence[PlanPoints]) -> PlanPoints:
     return PlanPoints(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
+# Reasons of rejection
+
 GB = 1e9
 
 
@@ -424,6 +428,8 @@ def _more(what: str, tokens: Array, most: int) -> str:
     more = f"{100 * float((tokens > most).mean()):.2g}% of requests have more, up to {int(tokens.max()):,}"
     return f"does not fit: {what} {most:,} tokens at most, {more}"
 
+
+# Feasible structures
 
 CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 

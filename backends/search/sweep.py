@@ -1,16 +1,9 @@
-"""A sweep: every step of every structure, as tidy columns.
+"""Sweeps: every step of every structure, as tidy columns.
 
-The columns of a sweep's axes, and the values of an axis as they are written.
-
-The figures of a step as code: what a sweep asks of each of its points, evaluated together.
-
-Whether requests fit, for many batches and lengths together.
-
-What a part of a sweep follows from, as a short text: equal keys, equal rows.
-
-The steps of one structure: a program on a device, at the points of a grid together.
-
-Tasks on the workers of an executor, in order, whichever of them die.
+Order of the file: the axes and their text (`axis_values`), the figures of a step as code (`ReportFigures`),
+whether requests fit, for many batches and lengths (`CapacityCheck`), the key of a part by its content
+(`content_key`), the steps of one structure (`SweepPart`, `SweepSteps`), the result (`Sweep`), and the
+workers of an executor that survive the death of any of them (`Workers`).
 """
 
 from __future__ import annotations
@@ -57,6 +50,8 @@ from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, may_decrease
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.text import print_program
+
+# Axes
 
 Value = int | str | None
 
@@ -151,6 +146,8 @@ def _steps(name: str, said: str, found: re.Match[str]) -> Iterable[int]:
 def _sized(digits: str, unit: str) -> int:
     return int(digits[:30]) * _UNITS[unit.lower()]
 
+
+# Figures of a step as code
 
 WORK = ("flops", "read_bytes", "write_bytes", "comm_bytes")
 BYTES = ("weight_bytes", "kv_cache_bytes", "activation_peak_bytes", "peak_memory_bytes")
@@ -256,6 +253,8 @@ def _sum(added: Overhead) -> Number:
     return sum(added[1:], added[0])
 
 
+# Capacity
+
 CACHED_LENGTHS = 64  # lengths, whose pools are
 
 
@@ -324,6 +323,9 @@ def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) ->
     return most - usable
 
 
+# Keys of parts
+
+
 def content_key(*parts: object) -> str:
     """32 hexadecimal digits of plain values, records, programs and arrays; of what has no text a new one.
 
@@ -360,6 +362,8 @@ def _own_files() -> list[str]:
     files = (os.path.join(at, f) for at, _, names in os.walk(folder, followlinks=True) for f in names)
     return sorted(f for f in files if f.endswith((".py", ".yaml")))
 
+
+# Parts: the steps of one structure
 
 COST_COLUMNS = "cost_usd_per_mtok", "energy_j_per_token"
 NUMBERS = ("time_s", "ideal_time_s", "error", *BYTES, *WORK, *SHARES, *COST_COLUMNS)
@@ -510,6 +514,8 @@ class SweepSteps:
             found[name] = np.nan if figure is None else figure
         return {**found, "fits": self.fits(batch, new + context)}
 
+
+# Sweeps
 
 _EXACT = {*POINTS, "devices", *(name for name in FIGURES if name.endswith(("_bytes", "flops")))}
 _WHOLE = {*COUNTS, *POINTS, "devices"}
@@ -711,6 +717,8 @@ def _needed(method: str, package: str) -> Iterator[None]:
     except ImportError:
         raise InputError(f"{method} needs {package}: pip install {package}") from None
 
+
+# Workers
 
 LOST = "its worker died twice, as one that is killed or out of memory does"
 MANY = 1000  # tasks that wait at once, so that one that takes long keeps no worker idle

@@ -1,6 +1,7 @@
-"""What a plan has to serve: requests that come at random, and the limits within which they are answered.
+"""Traffic of a plan: random requests at a rate, and the latency limits to meet.
 
-Limits of latencies, as people write them: `1s`, `p50:30ms`, `mean:30ms`.
+`latency_limit` reads limits such as `1s`, `p50:30ms` or `mean:30ms`; `Traffic` has rate, lengths and
+limits, and samples loads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.values import Array, Record
+
+# Latency limits
 
 DEFAULT_STATISTIC = "p99"  # of requests, where a limit does not say of what it is
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -58,6 +61,8 @@ def latency_limit(name: str, said: object) -> LatencyLimit:
         arguments.number(name, float(digits) * _UNITS[unit], above=True), of or DEFAULT_STATISTIC
     )
 
+
+# Traffic
 
 MEASURED = 4000  # requests whose mean lengths are those of a law
 SEEDS = 5  # runs of a plan that is shown

@@ -1,9 +1,10 @@
-"""Simulated runs of a plan: percentiles of its requests, and how many are within the limits.
+"""Simulated runs of a plan: percentiles of latencies, and the share of requests within limits.
 
-Pools whose router does not look at loads, with each server simulated alone.
-
-What a prefill server does depends on no other server, and what a decode server does depends on when caches
-come. So the result is that of all servers together (`simulation.pools`), several times as fast.
+`SeedRun` is one run and `Trial` the runs of one plan; `Replica` simulates a structure and estimates its
+steps once for all runs. `pool_latencies` simulates prefill and decode servers one by one if the router does
+not look at loads: a prefill server depends on no other server and a decode server only on when caches
+arrive, so the result equals that of all servers together (`simulate.engine.Pools`) and takes a fraction of
+the time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from llmir.base.values import Array
 
 from .structures import Structure
 from .traffic import LatencyLimit, Traffic
+
+# Replicas
 
 UNIT = 8  # servers of a kind that are simulated together, at most
 NONE = LatencySpread(*[float("nan")] * len(LatencySpread._fields))
@@ -156,6 +159,9 @@ def _at_once(server: Server) -> float:
 
 def _limited(limit: LatencyLimit | None, seconds: Array) -> float:
     return limit.figure(seconds) if limit else 0.0
+
+
+# Prefill and decode servers
 
 
 def pool_latencies(

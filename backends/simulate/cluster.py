@@ -1,12 +1,8 @@
-"""Prefill and decode servers while they run: the cache of each prompt goes from one to the other.
+"""Several servers in the order of time: arrivals, replicas, prefill and decode servers.
 
-Servers side by side, and what happens to them in the order of time.
-
-When requests come: at their own times, when users are answered, or as later turns of sessions.
-
-Replicas while they run: a router sends each request of a load to one of them.
-
-A load on one server.
+Order of the file: the event queue (`Events`), the arrival of requests at their own times, after answers or
+as later turns of sessions (`schedule_arrivals`), replicas (`run_replicas`), prefill and decode servers with
+caches sent between them (`run_pools`), and a load on one server (`serve`).
 """
 
 from __future__ import annotations
@@ -33,6 +29,8 @@ from .server import (
 )
 from .server_kinds import server_of
 from .step_times import StepTimes
+
+# Events
 
 ANSWER, ARRIVAL = 0, 1  # of events at one time answers go first
 
@@ -83,6 +81,8 @@ class Events:
             servers[first].advance(min(self.next_s, nextafter(other, inf) if first < second else other))
 
 
+# Arrivals
+
 OnRequest = Callable[[int, float], None]  # called with a request and the time in seconds
 
 
@@ -130,6 +130,9 @@ def _later_turns(load: Load, arrival_s: list[float], come: OnRequest, events: Ev
             events.at(arrival_s[turn], ARRIVAL, partial(come, turn))
 
     return think
+
+
+# Replicas
 
 
 class RunningReplicas:
@@ -184,6 +187,9 @@ def run_replicas(first: Server, router: Router, load: Load) -> RunningReplicas:
     replicas.answered = schedule_arrivals(load, first.course.arrival_s, replicas.come, events)
     events.run(replicas.servers, linked=replicas.answered is not None)
     return replicas
+
+
+# Prefill and decode servers
 
 
 class RunningPools:
@@ -244,6 +250,9 @@ def run_pools(
     )
     events.run([*prefill.servers, *decode.servers], linked=True)
     return pools
+
+
+# One server
 
 
 @pause_gc()

@@ -1,4 +1,7 @@
-"""Drafts of a server: how many a step verifies, what makes them, and how often they are right."""
+"""Drafts of a simulated server: their number per step, their source, and their acceptance.
+
+`Drafts` is the record; the tables above it list what engines refuse, with the source of each rule.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""An engine that a workload is priced for: how it fills steps, what it has room for, what steps take.
+"""Engines to simulate: policy, capacity and step times, on one server or in pools.
 
-Which prefill and decode servers an engine takes together: its rules for caches, splits and drafts.
-
-An engine that serves a program on a device, and runs load after load.
-
-Prefill servers and decode servers of one model, with a link between them.
+Order of the file: policy and capacity of the engine that a workload is estimated for (`engine_policy`,
+`engine_capacity`), which prefill and decode servers an engine joins (`check_pools`), `Profile`, an engine
+that serves a program on a device and runs load after load, and `Pools`, prefill and decode servers with a
+link.
 """
 
 from __future__ import annotations
@@ -36,6 +35,8 @@ from .router import ROUTERS, Router, check_router
 from .server import FOREVER, POLICIES, Capacity, Policy, RequestTimeline, Server
 from .server_kinds import decode_load, decode_server_of, server_of
 from .step_times import ProgramEstimator, SpeculativeEstimator, StepTimes, in_flight
+
+# Policy, capacity and step times of an engine
 
 
 def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
@@ -122,6 +123,8 @@ def _pool(job: Workload) -> KvPool:
     return job.pool
 
 
+# Rules for prefill and decode servers
+
 Rule = Callable[[Program, Program], "str | None"]
 SOME = 4096  # tokens at which caches of two programs are compared
 
@@ -202,6 +205,8 @@ def _trtllm(prefill: Program, decode: Program) -> str | None:
 # and TensorRT-LLM any tp and pp; of vLLM's NixlConnector either side may have more ranks.
 RULES: dict[str, Rule] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
 
+
+# One engine
 
 REPLICAS = 1000  # at most
 
@@ -324,6 +329,9 @@ def result_fields(
 
 def _limit(name: str, value: object) -> float | None:
     return None if value is None else number(name, value, above=True)
+
+
+# Prefill and decode servers
 
 
 class Pools(Immutable):

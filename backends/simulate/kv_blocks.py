@@ -1,6 +1,8 @@
-"""The prefix cache of a server: blocks that several requests share, or that are kept for later requests.
+"""Blocks of a paged KV cache, and the prefix cache.
 
-The blocks of a paged KV cache: how many are free, and how many coming steps take.
+`BlockPool` counts free blocks and the blocks that coming decode steps take. `PrefixCache` holds blocks that
+requests share or that are kept for later requests, by hashes of their tokens, as vLLM does
+(vllm/v1/core/block_pool.py).
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from .load import Load
+
+# Block counts
 
 
 class BlockPool:
@@ -74,6 +78,9 @@ class BlockPool:
             free -= due
             found += 1
         return found
+
+
+# Prefix cache
 
 
 class PrefixCache:

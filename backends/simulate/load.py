@@ -1,28 +1,27 @@
-"""The load of a server: requests with their tokens, and when they come.
+"""Loads: requests with their tokens and arrival times, sampled or read from a trace.
 
-How many tokens each step of speculative decoding yields, drawn at random.
+Order of the file: the tokens that each step of speculative decoding yields (`AcceptedTokens`), the `Load`,
+the distributions of lengths, random requests at a rate (`sample_load`), and traces (`trace_load`).
 
-Distributions of lengths in words: `512`, `uniform:100,900`, `lognormal:512,0.6` …
+Lengths are written `512`, `uniform:100,900`, `lognormal:512,0.6` and so on:
 
 >>> import numpy as np
->>> draw = lengths("prompt", "uniform:1,3")
+>>> draw = length_distribution("prompt", "uniform:1,3")
 >>> sorted(set(draw(np.random.default_rng(0), 100).tolist()))
 [1, 2, 3]
->>> lengths("prompt", "pareto:3")
+>>> length_distribution("prompt", "pareto:3")
 Traceback (most recent call last):
 ...
 llmir.base.errors.InputError: prompt: expected constant, uniform, ... or lognormal, got 'pareto'
 
-Random requests: lengths by a law, and arrivals at a rate.
+Formats of traces:
 
-Traces of requests, as publishers write them: when each came, and its tokens.
-
-| who | file | columns or keys |
+| source | file | columns or keys |
 |---|---|---|
 | Azure | CSV | `TIMESTAMP, ContextTokens, GeneratedTokens` |
 | vidur | CSV | `arrived_at, num_prefill_tokens, num_decode_tokens`, in seconds |
-| llmir | CSV | `arrival_s, prompt, generate`, maybe `cancel_tokens, cancel_s`, what `--requests-out` writes |
-| Mooncake, AIPerf | JSON lines | `timestamp` in ms, `input_length, output_length`, maybe `hash_ids` |
+| llmir | CSV | `arrival_s, prompt, generate`, maybe `cancel_tokens, cancel_s`; from `--requests-out` |
+| Mooncake, AIPerf | JSON lines | `timestamp` in ms, `input_length, output_length`, optional `hash_ids` |
 """
 
 from __future__ import annotations
@@ -47,6 +46,8 @@ from llmir.base.errors import InputError, UnreadableError
 from llmir.base.names import plain
 from llmir.base.readers import Budget, decode_text, read_bytes, table
 from llmir.base.values import Figures, Immutable, figure
+
+# Accepted tokens of speculative decoding
 
 GROUP = 256  # requests that are drawn together
 GROUPS = 64  # groups that are kept
@@ -99,6 +100,8 @@ class AcceptedTokens(Immutable):
             known[number] = found
         return known[number]
 
+
+# Loads
 
 TOKENS = 512  # tokens that a hash stands for, in Mooncake's traces and by AIPerf's default
 FAR = 1 << 32  # more blocks than any session has
@@ -237,6 +240,8 @@ class Load(Figures):
         return replace(self, generate=np.where(chosen, stops, self.generate), asked=self.generate)
 
 
+# Distributions of lengths
+
 Draw = Callable[[np.random.Generator, int], Array]
 
 
@@ -293,6 +298,9 @@ def length_distribution(name: str, said: object) -> Draw:
     return draw
 
 
+# Random requests
+
+
 def sample_load(
     requests: int,
     prompt: object,
@@ -346,6 +354,8 @@ def session_turns(load: Load, turns: object, think_s: float, seed: int) -> Load:
         think_s=two.exponential(think_s, len(load)),
     )
 
+
+# Traces
 
 BUDGET = Budget(bytes=2 << 30, nodes=0, depth=0)
 FIRST = 5  # wrong rows that an error names

@@ -1,4 +1,8 @@
-"""Several runs of a server: by different seeds, with means and intervals over them, and at several rates."""
+"""Several simulations of one server: replications with different seeds, and a series of rates.
+
+`Replications` has the mean of each figure and its 95% confidence interval over seeds; `RateSeries` has one
+run, or several replications, for each rate.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""The result of a simulation: latencies of requests, and what the server did meanwhile.
+"""Results of a simulation: latencies of requests, steps, rates, and cost in dollars and energy.
 
-Which requests are within limits, whether waits grow, and the largest stable rate of a server.
-
-The result of a simulation of several replicas: of all requests, and of each replica.
-
-The result of a simulation of prefill and decode servers.
-
-What simulated servers cost and draw: over all the time, and during steps.
+Order of the file: limits, overload and the largest stable rate (`saturation_rate`), the result of one
+server (`Simulation`), of replicas (`ReplicaSimulation`), of prefill and decode servers (`PoolSimulation`),
+and cost and energy of the servers (`ServingCost`).
 """
 
 from __future__ import annotations
@@ -31,6 +27,8 @@ from .load import Array, Load
 from .server import FOREVER, LOG, Capacity, Policy, Server, token_gaps
 from .step_times import StepTimes
 
+# Interface of a profile
+
 
 class SimulatedServer(Protocol):
     """A server whose loads are simulated (`engine.Profile`)."""
@@ -49,6 +47,8 @@ class SimulatedServer(Protocol):
     def prices(self) -> StepTimes:
         """The times of its steps."""
 
+
+# Limits and overload
 
 GROWTH = 0.01  # seconds a second; waits that grow faster are of an overload, by 1% at least
 FEW = 50  # requests; the waits of fewer say too little about growth
@@ -90,6 +90,8 @@ def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load:
     first, last = len(ends) // 5, len(ends) - 1 - len(ends) // 5
     return (last - first) / float(ends[last] - ends[first])
 
+
+# One server
 
 TIMELINE_COLUMNS = (
     "arrival_s",
@@ -412,6 +414,8 @@ def latency_spread(seconds: Array, weights: Array | None = None) -> LatencySprea
     return LatencySpread(mean, *map(float, seconds[order][np.minimum(places, len(order) - 1)]))
 
 
+# Replicas
+
 BY_REQUEST = ("arrival_s", "start_s", "first_s", "end_s", "preemptions", "made", "cached")
 
 
@@ -503,6 +507,9 @@ def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
     """The requests that a mask keeps; the first `warm_up` of all do not count in the part either."""
     arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
     return replace(whole, load=whole.load.only(kept), warm_up=int(kept[:warm_up].sum()), **arrays)
+
+
+# Prefill and decode servers
 
 
 def _none() -> Array:
@@ -671,6 +678,9 @@ class PoolSimulation(Simulation):
             "prefill": list(prefill.figures),
             "decode": list(decode.figures),
         }
+
+
+# Cost in dollars and energy
 
 
 class ServerUsage(NamedTuple):

@@ -1,8 +1,7 @@
-"""What a router is: it chooses the replica that serves a request.
+"""Routers: choose the replica that serves a request.
 
-What a router believes a replica has cached: the prefixes of prompts that it sent there.
-
-Routers: in turn, at random, by load, and by prefixes.
+`Router` is the interface. `PrefixHistory` tracks the prefixes that were sent to a replica. The routers are
+`RoundRobin`, `Random`, `LeastLoaded` and `PrefixAware` (SGLang's `cache_aware.rs`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from llmir.base.registry import Kind
 
 from .load import Load
 from .server import Capacity
+
+# Interface
 
 ROUTERS: Kind[type[Router]] = Kind("router", "llmir.backends.simulate.router")
 
@@ -49,6 +50,9 @@ def check_router(name: object, replicas: int) -> str:
     if name is not None and replicas == 1:
         raise InputError(f"router: {known} deals out requests to several replicas, there is 1")
     return known
+
+
+# Prefixes of a replica
 
 
 class PrefixHistory:
@@ -87,6 +91,8 @@ class PrefixHistory:
         while len(self._recent) > self._most:
             self._recent.popitem(last=False)
 
+
+# Routers
 
 # Defaults of SGLang's router (docs/advanced_features/sgl_model_gateway.md). A replica is chosen by prefix if
 # it was sent more than the share MATCH of the prompt. Loads alone count where the most loaded replica has

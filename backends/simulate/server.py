@@ -1,25 +1,17 @@
-"""One server: an engine that runs one step after another.
+"""One server: an engine that runs one step after another under a scheduling policy.
 
-Steps that only decode are alike but for growing contexts, so that a run of them is simulated at once. It ends
-where something else happens: a request ends or arrives, a prompt is read, or KV blocks run short.
+Order of the file: `Capacity` (the limits of an engine), `RequestTimeline` (the times of each request), the
+log of steps, `Policy` (which prompts a step prefills, and whom it preempts when blocks run short),
+`Server`, and `fast_loop`.
 
-What an engine takes in a step, and on which rank.
+Steps that only decode differ only by growing contexts, so a run of them is simulated at once. It ends when
+a request ends or arrives, a prompt is prefilled, or KV blocks run short. A row of the log has: start,
+seconds and number of steps of a run; decoding sequences and their cached tokens before the first step; new
+tokens and prompts; waiting requests; KV blocks in use at its end.
 
-The times of each request of a load, as a server fills them in.
-
-The log of a server, a row for each run of steps, and the times between tokens that it says.
-
-A row has its start, the seconds and the number of its steps; sequences that decode, and their cached tokens
-before the first step; new tokens that are read, of how many prompts; requests that wait; and KV blocks in use
-at its end.
-
-How an engine fills a step: which prompts it reads, and whom it preempts when blocks run short.
-
-A server while there is room for all that comes: nobody is preempted, and each is read in its turn.
-
-Then those that wait are the requests between two numbers, one prompt at most is read in part, and whoever
-decodes ends when its last token is due. That is all in one loop, since calls would take as long as what they
-do; what it leaves is what `Server` leaves, to the last digit.
+`fast_loop` advances a server while it has room for every arrival: nobody is preempted and at most one
+prompt is prefilled in part. It is a single loop, since calls would take as long as their work, and it
+leaves the same state as `Server.advance`, to the last digit.
 """
 
 from __future__ import annotations
@@ -42,6 +34,8 @@ from llmir.base.registry import Kind
 from .kv_blocks import BlockPool, PrefixCache
 from .load import Array, Load
 from .step_times import StepTimes
+
+# Capacity
 
 
 class Capacity(NamedTuple):
@@ -78,6 +72,8 @@ def chunks_by_rank(
     return found
 
 
+# Times of requests
+
 FOREVER = float("inf")
 
 
@@ -104,6 +100,8 @@ class RequestTimeline:
         other._own()
         return other
 
+
+# Log of steps
 
 LOG = ("start_s", "time_s", "steps", "decodes", "kept", "new", "reads", "waiting", "blocks")
 row = Struct(f"{len(LOG)}d").pack
@@ -143,6 +141,8 @@ def token_gaps(log: Array, joined_s: Array, resumed_s: Array) -> tuple[Array, Ar
     seconds = np.concatenate([each, *waited])
     return seconds, np.concatenate([decodes * (steps - 1), older[some], one])
 
+
+# Scheduling policy
 
 POLICIES: Kind[type[Policy]] = Kind("policy", "llmir.backends.simulate.policies")
 
@@ -225,6 +225,9 @@ class Policy(ABC):
     def free(self, server: Server) -> int:
         """Free blocks, less those that decodes of the same step will take."""
         return server.blocks.free - (server.blocks.due(server.step) if self.mixes else 0)
+
+
+# Server
 
 
 class Server:
@@ -604,6 +607,8 @@ class Server:
         if self.answered:
             self.answered(request)
 
+
+# Fast loop
 
 NEVER = 1 << 62  # a step that none is
 

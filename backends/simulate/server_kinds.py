@@ -1,17 +1,14 @@
-"""A server with pipeline stages: its steps are micro-batches, m of which are in the pipeline at once.
+"""Servers with pipeline stages, with speculative decoding, and decode servers.
 
-Each stage runs micro-batches in their order. Micro-batch k begins when the first stage is free and k − m is
-done. It leaves stage s at F(k, s) = max(F(k − 1, s), F(k, s − 1)) + t(k, s), as jobs in a flow shop do
-(Johnson 1954). It reads its own prompts and decodes an equal share of the sequences, so that a round of m
-micro-batches makes a token of each sequence.
+`PipelinedServer`: a step is a micro-batch, and m of them are in the pipeline at once. Micro-batch k begins
+when the first stage is free and k − m is done, and leaves stage s at F(k, s) = max(F(k − 1, s), F(k, s −
+1)) + t(k, s), as in a flow shop (Johnson 1954). It prefills its own prompts and decodes an equal share of
+sequences.
 
-A server with speculative decoding: each step verifies drafts, and yields one or more tokens of a sequence.
-
-How many tokens each step yields of a request is drawn when it begins to decode. So its last step is known
-then, and so are its context and its blocks before each step. A calendar of the steps to come has the sums
-over all sequences: the tokens that a step yields, and the blocks that it takes.
-
-The kinds of servers: with pipeline stages, with drafts, and those that decode what others have read.
+`SpeculativeServer`: a step verifies drafts and yields one or more tokens of a sequence. The yields are
+drawn when a request begins to decode, so its last step, contexts and blocks are known; a `StepCalendar`
+holds the sums over all sequences. `server_of` and `decode_server_of` choose the class; `DecodeServer`
+serves requests whose prompts are cached.
 """
 
 from __future__ import annotations
@@ -30,6 +27,8 @@ from .kv_blocks import BlockPool, PrefixCache
 from .load import Array, Load
 from .server import FOREVER, Capacity, Policy, RequestTimeline, Server, chunks_by_rank, row
 from .step_times import StepTimes
+
+# Pipeline stages
 
 
 class PipelinedServer(Server):
@@ -192,6 +191,8 @@ class PipelinedServer(Server):
             self.reading[request] = self.to_read[request]
         super()._drop(request)
 
+
+# Speculative decoding
 
 STEPS = 1 << 10  # of a calendar at first
 
@@ -357,6 +358,8 @@ class SpeculativeServer(Server):
         self._release(request, context)
         self.blocks.free += (int(schedule.held[done - 1]) if done else first) - self.blocks.of(context)
 
+
+# Decode servers, and the choice of a class
 
 LATER = 1 << 32  # added to a seed: decode servers draw other drafts than prefill servers
 

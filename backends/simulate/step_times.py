@@ -1,19 +1,10 @@
-"""Steps that read prompts as sums from tables: one by tokens, one by sequences, and attention's by context.
+"""Seconds of simulated steps: decode steps, steps with prompts, and speculative steps.
 
-All prices but attention's are functions of the tokens of a step or of its sequences; attention's takes
-sequences of several kinds apart. So each composition of a step is a few entries of tables.
-
-Tables of values by context, or by another count, which grow by many values at once when one is missing.
-
-Seconds of steps that only decode.
-
-Seconds of steps: of one that reads prompts, and of runs of steps that only decode.
-
-Prices that record the steps which they are asked for.
-
-Seconds of a step by a cost model.
-
-Seconds of steps of speculative decoding: verifying drafts, and making them.
+Order of the file: tables of values that grow on demand (`ContextRows`, `ValuesByCount`); decode steps
+(`DecodeTimes`); all steps of a server (`StepTimes`, over a `StepEstimator`); steps with prompts as sums of
+table entries (`PrefillTables`), since all op times but attention's depend on tokens or sequences alone and
+attention's on sequences of each kind; estimators that record the steps they are called with; the estimator
+of a program (`ProgramEstimator`); and steps that verify and make drafts (`SpeculativeEstimator`).
 """
 
 from __future__ import annotations
@@ -51,6 +42,8 @@ from llmir.ir.sizes.polynomial import B, C, Dim, Size, T
 
 from .drafts import Drafts
 from .load import Array
+
+# Tables that grow on demand
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -105,6 +98,8 @@ class ValuesByCount(dict[float, V]):
         return self[count]
 
 
+# Decode steps
+
 DECODE_BLOCK = 128  # numbers of sequences that are priced at once
 
 DecodeCode = tuple[
@@ -147,6 +142,8 @@ class DecodeTimes:
         busy = tuple(tape.symbol(name) + more for name, more in zip(few, late, strict=True))
         return TwoPartFunction(tape, ("B", *few), names, of.timing(at, busy, graph).stages)
 
+
+# All steps of a server
 
 Chunks = Sequence[tuple[int, int]]  # new tokens of each prompt that is read, after those that are cached
 AHEAD = 256  # steps that are priced at once where windows fill, if there are more than a few
@@ -243,6 +240,8 @@ class StepTimes:
             steps += 1
         return steps, spent
 
+
+# Steps with prompts as sums of tables
 
 KINDS = ("alone", "graph")  # launched one by one, and as a graph
 TABLE_BLOCKS = {B * T: 1024, B: 256}  # tokens, and sequences, that are priced at once
@@ -385,6 +384,9 @@ def _row(code: Callable[[], TwoPartFunction], decodes: int, contexts: Array) -> 
     return np.asarray(code().many((decodes,), (decodes * contexts,))[0])
 
 
+# Recorded steps
+
+
 class RecordingEstimator:
     """A `Step` that records of each step with prompts the sequences that decode, their tokens, and chunks."""
 
@@ -415,6 +417,8 @@ class RecordingStepTimes(StepTimes):
         vars(self).update(vars(prices))
         self.step = self.recorded = RecordingEstimator(prices.step)
 
+
+# Steps of a program
 
 D = TypeVar("D", int, float)
 
@@ -489,6 +493,9 @@ class ProgramEstimator:
 def in_flight(program: Program) -> int:
     """Micro-batches that are in a pipeline at once: as many as there are stages, unless stated."""
     return program.micro_batches if program.micro_batches > 1 else len(program.entries)
+
+
+# Speculative steps
 
 
 class SpeculativeEstimator:

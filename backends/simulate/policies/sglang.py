@@ -1,4 +1,4 @@
-"""SGLang: prompts go first, and alone; decodes wait until none is left that may run."""
+"""SGLang's scheduler: prompts run first and alone, and decodes wait for all admissible prompts."""
 
 from __future__ import annotations
 

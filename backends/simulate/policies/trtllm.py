@@ -1,4 +1,4 @@
-"""TensorRT-LLM: whole prompts beside decodes, of requests that have all their blocks reserved."""
+"""TensorRT-LLM's scheduler: whole prompts with decodes, and all blocks of a request reserved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM: a token for each request that decodes first, then chunks of prompts as far as the budget goes."""
+"""vLLM's scheduler: one token per decoding request, then chunks of prompts within the budget."""
 
 from __future__ import annotations
 
