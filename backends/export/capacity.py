@@ -1,8 +1,7 @@
-"""The most that a deployment takes, and what keeps it from more.
+"""Reports of capacity as text: the largest load, the transfer of caches, and the memory of a device.
 
-Caches on their way over a link.
-
-The sum of a device's memory, as a terminal shows it.
+Order of the file: the answers of `llmir max` with the limit that binds, the answer of `llmir kv`, and the
+sum of memory that `llmir explain MODEL memory` prints.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from .sections import Section, sectioned
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+# Largest load
 
 NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
 WHAT = {
@@ -146,6 +147,9 @@ def misses(largest: LargestLoad) -> list[str]:
     return found
 
 
+# Transfer of caches
+
+
 def transfer_lines(found: CacheTransfer) -> list[tuple[str, str]]:
     """What is sent, over what, and how long it takes."""
     many = f"{found.batch:,} sequence{'s' if found.batch > 1 else ''} of {found.prompt:,} tokens"
@@ -166,6 +170,8 @@ def transfer(found: CacheTransfer) -> list[Section]:
     """A label and its words a line."""
     return [Section(("", ""), transfer_lines(found))]
 
+
+# Memory of a device
 
 # What the share is a share of, by the engine's rule, and where activations lie.
 WHOLE = {

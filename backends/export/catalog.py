@@ -1,10 +1,6 @@
-"""The bundled devices and clusters, and where each of their numbers comes from.
+"""Lists of bundled things: devices with their sources, passes, ops, weights of a model, and models.
 
-What there is to build with: the ops of graphs, and the passes of pipelines.
-
-The weights of a model by block and kind, as a terminal shows them.
-
-The bundled models, and one with its weights.
+Each function returns `Rows` (`sections.py`), which print in every format.
 """
 
 from __future__ import annotations
@@ -32,6 +28,9 @@ from .table import add, columns
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+
+# Devices and clusters
 
 
 def devices() -> Rows:
@@ -223,6 +222,9 @@ def _whose(device: Device) -> str:
     return "T" + "; ".join(said)[1:]
 
 
+# Passes and ops
+
+
 def passes(default: str, engines: Mapping[str, str]) -> Rows:
     """A row for each pass, with its options; and the `default` pipelines of engines, and without one."""
     found = [{"name": name, **describe(kind)} for name, kind in PASSES.items()]
@@ -278,6 +280,8 @@ def _one(op: Mapping[str, Any]) -> RenderableType:
     )
 
 
+# Weights of a model
+
 HEADINGS = ("block", "weight", "dtype", "layers", "× params", "× bytes", "params", "bytes", "share")
 
 
@@ -298,6 +302,9 @@ def weight_table(program: Program) -> Table:
     sums = (units.count(program.parameters), units.bytes(whole), "100%")
     add(shown, ("total", *[""] * 5, *sums), "bold")
     return shown
+
+
+# Models
 
 
 def models(rows: Sequence[Mapping[str, Any]]) -> Rows:

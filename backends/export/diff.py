@@ -1,6 +1,7 @@
-"""A difference as people read it, in terminals and in notebooks.
+"""A diff of two programs or devices as tables on a terminal, HTML, Markdown and CSV.
 
-A difference as Markdown and as rows of CSV.
+`workload` and `step` make the tables for a terminal, `workload_html` and `step_html` those for notebooks,
+`to_markdown` and `to_csv` the files.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from . import json, table, units, wording
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
+
+# Terminal and HTML
 
 HEADINGS = ("op", "before", "after", "change", "FLOPs", "read", "written")
 NUMERIC = HEADINGS[1:]
@@ -286,6 +289,9 @@ def workload_html(diff: WorkloadDiff) -> str:
             _below(memory_rows(step)),
         ]
     return "".join((*parts, _below(*LEGEND)))
+
+
+# Markdown and CSV
 
 
 @exporter("md", ".md", of=WorkloadDiff)

@@ -1,8 +1,7 @@
-"""An explanation of an op, as a terminal shows it.
+"""Explanation, conservation and sensitivity reports as text for a terminal.
 
-What is conserved when a program is laid over ranks, as a terminal shows it.
-
-What more of each resource buys, as a terminal shows it.
+`render_explanation` prints an op in the order of its derivation, `render_conservation` the sums over ranks
+and what is replicated, and `render_sensitivity` one line per resource with its savings.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from . import table, units, wording
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+# Explanation of an op
 
 _LONG = re.compile(r"\d+\.\d{3,}(e[+-]?\d+)?|\d+e[+-]?\d+|\d{6,}\.\d+")  # constants to four digits
 
@@ -170,6 +171,8 @@ def _total(e: Explanation, phase: str) -> list[str]:
     return ["", f"Total {total}, {units.percent(e.share)} of the {step}"]
 
 
+# Conservation
+
 LABELS = {"weights": "weights", "kv_cache": "KV cache", "matmul_flops": "matmul FLOPs"}
 
 
@@ -205,6 +208,8 @@ def _total_cells(what: str, total: ConservationTotal) -> list[str]:
     amounts = (total.unsharded, total.replicated, total.uneven, total.ranks, total.per_rank)
     return [_unit(what)(amount) if amount else "0" for amount in amounts]
 
+
+# Sensitivity
 
 OPS = 3  # of those that save most
 

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Write files atomically: a reader sees the whole file or none of it."""
 
 from __future__ import annotations
 

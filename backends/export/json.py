@@ -1,4 +1,4 @@
-"""Reports as JSON, CSV and Markdown."""
+"""Reports as JSON, CSV and Markdown text."""
 
 from __future__ import annotations
 

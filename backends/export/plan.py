@@ -1,8 +1,7 @@
-"""Plans for some traffic, as one who signs the order reads them.
+"""Plans as text for a terminal, CSV, Markdown and HTML.
 
-A Pareto front in characters: tokens/s of a GPU against tokens/s of a user.
-
-An hour of traffic on the first plan, in the words of its table.
+Order of the file: the Pareto front drawn in characters (`chart`), one hour of traffic on the first plan
+(`hourly_sections`), and the report of `llmir plan` (`plans`): answer, assumptions, plans, reasons, front.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ from . import json, table, units, wording
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.text import Text
+
+# Pareto front in characters
 
 WIDTH, HEIGHT = 66, 9
 MARKS = "○◇□△▽◁▷"  # of the devices, in their order
@@ -75,6 +76,9 @@ def chart(plans: Plans) -> Iterator[Text]:
     legend = [f"{MARKS[i % len(MARKS)]} {device}" for i, device in enumerate(names)]
     legend += [f"{BEST} the first plan, at the rate asked for"] if best else []
     yield Text(f"{'':>9}{'   '.join(legend)}")
+
+
+# One hour of traffic
 
 
 def hourly_sections(plans: Plans) -> list[str]:
@@ -141,6 +145,8 @@ def _kv_usage(found: HourlyCost) -> str:
     blocks = f"KV blocks: {most:,} of {room:,} at most ({units.percent(most / room)})"
     return f"{waits}; {blocks}; preemptions: {f'{found.preemptions:,}' if found.preemptions else 'none'}"
 
+
+# Report of a plan
 
 NUMBERS = range(2, 9)  # columns of numbers
 GOOD, BAD, QUIET = "green", "red", "bright_black"

@@ -1,6 +1,7 @@
-"""A result as tables one below the other: on a terminal, in Markdown and in HTML.
+"""Results as tables one below the other, and lists of things, in every format.
 
-Lists of things of one kind, such as the bundled models, in every format.
+`@sectioned` registers the function that makes the `Section`s of a class of results; terminal, Markdown and
+HTML follow from it. `Rows` is a list of equal rows with JSON, CSV and Markdown, used by `catalog.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from . import json, table
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
+
+
+# Sections in every format
 
 
 class Section(NamedTuple):
@@ -66,6 +70,9 @@ def _table(section: Section) -> RenderableType:
     for row in section.rows:  # figures are bold, and what they are made of is not
         table.add(shown, row, styles=["" if headings[0] or row[0].startswith(" ") else "bold"])
     return shown
+
+
+# Lists of equal rows
 
 
 @dataclass(frozen=True)

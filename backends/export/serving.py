@@ -1,12 +1,8 @@
-"""A server's answer beside a single batch's, and what makes up the difference.
+"""Serving results as text: closed loop, simulation, replicas, pools, and series of rates.
 
-A simulated server: latencies of its requests, and what it did.
-
-Simulated replicas: the latencies of all their requests, and what tells one from another.
-
-Simulated pools: latencies of all requests, and the servers of each kind.
-
-A server at several rates: a line for each.
+Order of the file: a closed loop beside a batch, with the terms of the difference (`closed_loop_sections`);
+one simulated server (`simulation`); replicas (`fleet`); prefill and decode servers (`pooled`); and a server
+at several rates (`rates`).
 """
 
 from __future__ import annotations
@@ -33,6 +29,8 @@ from .sections import Section, sectioned
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
+
+# Closed loop
 
 _NONE = "–"
 _BAR = 24  # columns of the longest bar
@@ -177,6 +175,8 @@ def service_html(service: ClosedLoopWorkload) -> str:
         parts += [table.caption(_title(service)), table.html(("ms", "of", "share"), rows, (0, 2))]
     return "".join((*parts, *(table.caption(line, "small") for line in (steps(service), arrivals(service)))))
 
+
+# Simulation of one server
 
 HEADINGS = ("", "mean", *(f"p{q}" for q in QUANTILES))
 LATENCIES = {
@@ -412,6 +412,8 @@ def replications_csv(found: Replications) -> str:
     return json.to_csv(rows)
 
 
+# Replicas
+
 COLUMNS = ("replica", "requests", "busy", "decoding", "blocks", "prefix hits", "TTFT", "TTFT p99")
 
 
@@ -438,6 +440,8 @@ def fleet(found: ReplicaSimulation) -> list[Section]:
     whole = Section(head.headings, [*head.rows, ("replicas", many)])
     return [whole, *rest, Section(COLUMNS, list(replicas(found)), 0)]
 
+
+# Prefill and decode servers
 
 READERS = ("prefill", "requests", "busy", "blocks", "waiting", "waiting p99")
 WRITERS = ("decode", "requests", "busy", "blocks", "waiting", "waiting p99", "decoding", "preempted")
@@ -494,6 +498,8 @@ def pooled(found: PoolSimulation) -> list[Section]:
         Section(WRITERS, servers(decode, WRITERS), 0),
     ]
 
+
+# Series of rates
 
 _SHOWN = ("ttft", "tpot")
 _PAIRS = ("model", "precision", "device", "links", "cost model", "policy", "cache")

@@ -1,6 +1,7 @@
-"""The modules that `emit` writes, around the functions that it prints: JavaScript and Python.
+"""The modules that `llmir emit` writes: a program's time and ops as JavaScript or Python source.
 
-A program's prices as a module of another language, which needs nothing beside itself.
+`SourceDialect` holds the text around the printed functions, `JS` and `PY` are its two instances.
+`emit_source` returns a module with the functions `price` and `ops` of a step, which needs no other module.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from llmir.base.arguments import MOST, choice
 from llmir.ir.core.program import Program
 
 from . import wording
+
+# Dialects of JavaScript and Python
 
 
 class SourceDialect(NamedTuple):
@@ -175,6 +178,8 @@ def ops(batch=1, new=1, context=0):
 ''',
 )
 
+
+# Modules
 
 DIALECTS: Mapping[str, SourceDialect] = {"js": JS, "py": PY}
 

@@ -1,8 +1,8 @@
-"""Sweeps as tables and files.
+"""Sweeps as tables and files, for any number of rows.
 
-Files of a sweep that are written piece by piece, and put together from several: of any number of rows.
-
-Sweeps as folders of parts, one a structure, and as one file put together from them.
+Order of the file: a sweep in memory as CSV, JSON lines, Parquet, Arrow and a terminal's table; the file
+formats that are written part by part and joined (`SweepFormat`); and `SweepFolder`, a folder of parts, one
+per structure, joined into one file at the end.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from .files import check_writable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+# Sweeps in memory
 
 SHOWN = 40  # rows that a terminal shows
 REASONS = 3  # for which rows are refused
@@ -135,6 +137,8 @@ def _cells(row: dict[str, Any], spent: Iterable[str]) -> tuple[str, ...]:
         *("–" if row[name] is None else units.digits(row[name]) for name in spent),
     )
 
+
+# File formats
 
 LINES = 1 << 13  # that are text in memory at once
 
@@ -314,6 +318,8 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], SweepFormat]] = {
     "arrow": ArrowFormat,
 }
 
+
+# Folders of parts
 
 _PART = re.compile(r"\d{5,}-([0-9a-f]{32})(-lost)?\.(?:csv|jsonl|parquet|arrow)")
 

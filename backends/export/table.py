@@ -1,6 +1,8 @@
-"""Reports as tables: for terminals with rich, for notebooks as HTML.
+"""Reports as tables: with rich on a terminal, as HTML in notebooks.
 
-A table whose rule is as long as its rows, whichever rich draws it.
+`workload` and `report` print a request and a step, `ops` the table of ops. `text` fits a table into 80
+columns; `columns`, `pairs` and `stack` are the parts that other exporters use; `table_of` registers a
+table. `FixedRuleTable` gives a table a rule as long as its rows in every version of rich.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from .wording import HEADINGS, NUMERIC, OpLine
 if TYPE_CHECKING:
     from rich.console import Group, JustifyMethod, RenderableType
     from rich.table import Column
+
+# Tables of reports
 
 Make = TypeVar("Make", bound="Callable[..., RenderableType]")
 
@@ -336,6 +340,9 @@ def html(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable
 
     head = f"<thead>{row(headings, 'th')}</thead>" if any(headings) else ""
     return f"<table>{head}<tbody>{''.join(row(r, 'td') for r in lines)}</tbody></table>"
+
+
+# Rule of a table
 
 
 class FixedRuleTable(Table):

@@ -1,11 +1,9 @@
-"""A timeline as PyTorch's profiler writes one, for Perfetto, chrome://tracing and HolisticTraceAnalysis.
+"""Timelines of steps and simulations as trace files for Perfetto and chrome://tracing.
 
 The format is Chrome's ("Trace Event Format", Google 2016) with the categories and arguments of Kineto
-(pytorch/kineto, libkineto/src/output_json.cpp): a process a rank, a thread a stream, times in µs.
-
-A simulation as a timeline for Perfetto: a process a server, with its steps, counters and requests.
-
-Requests are nestable asynchronous events ("Trace Event Format", Google 2016), as many may run at once.
+(pytorch/kineto, libkineto/src/output_json.cpp): a process per rank, a thread per stream, times in µs.
+`trace` makes the document of a step or request, `serving_trace` that of a simulation: a process per server,
+with steps, counters, and requests as nestable asynchronous events, since many run at once.
 """
 
 from __future__ import annotations
@@ -32,6 +30,8 @@ from llmir.base.names import plain
 
 from . import wording
 from .files import check_writable, write
+
+# Steps and requests
 
 Event = dict[str, Any]
 SUFFIXES = (".json", ".json.gz")
@@ -199,6 +199,9 @@ def complete_event(
 def counter(name: str, rank: int, at_s: float, args: Event) -> Event:
     """Values from a time on."""
     return {"ph": "C", "name": name, "pid": rank, "tid": WAITS, "ts": round(at_s * 1e9) / 1000, "args": args}
+
+
+# Simulations
 
 
 def serving_trace(found: Simulation) -> dict[str, Any]:

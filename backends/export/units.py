@@ -1,4 +1,4 @@
-"""Numbers as people read them: three significant digits, a unit, never an exponent."""
+"""Numbers with units: three significant digits, never an exponent."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a report says, as short strings: one wording for the terminal, Markdown and notebooks.
+"""The words and cells of reports, shared by terminal, Markdown and notebooks.
 
-What devices cost and draw, in words.
-
-The rows of a report as short strings: one wording for the terminal, Markdown and notebooks.
+Order of the file: cost in dollars and energy (`cost_lines`), the lines above a table of ops (`head_lines`,
+`result_lines`, `step_lines`), and the rows of that table as short strings (`OpLine`, `op_lines`).
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ from llmir.hw.prices import OperatingCost, operating_cost
 from llmir.ir.core.program import Program
 
 from . import units
+
+# Cost in dollars and energy
 
 AT_MOST = "at most, as if boards drew the limit of their power all the time"
 
@@ -92,6 +93,8 @@ def _parts(found: CostBreakdown, figure: Callable[[OperatingCost], str], of: str
     parts = [f"{w} {figure(part)}" for w, part in (("read", found.input), ("decoded", found.output)) if part]
     return f"{figure(found.answers)} {of}" + (f"; {each} {', '.join(parts)}" if parts else "")
 
+
+# Lines of a report
 
 COST_MODELS = {"ideal": "ideal roofline, a lower bound (peak rates, no launches)"}
 
@@ -428,6 +431,9 @@ TITLES = {"encode": "encode", "prefill": "prefill", "decode": "last decode step"
 def phases(workload: Workload) -> list[tuple[str, Report]]:
     """The steps that a report shows, by phase."""
     return list(workload.steps.items())
+
+
+# Rows of the table of ops
 
 
 class OpLine(NamedTuple):

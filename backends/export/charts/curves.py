@@ -1,6 +1,7 @@
-"""Throughput and time over the batch, time over the context.
+"""Charts of step time and throughput over the batch, and of step time over the context.
 
-Steps over batches or contexts: the curves of a workload, a report on a grid, or a sweep.
+`curves` makes the points of a workload, a report on a grid or a sweep; `batch` and `context` draw them
+(`llmir.plot_batch`, `llmir.plot_context`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from llmir.base.errors import InputError, LlmirError
 from llmir.base.values import Array
 
 from .frame import MARKS, LineStyle, axes, counts, hatch_region, head, line, notes, plain, setting, unit
+
+# Points of curves
 
 LARGEST = 1 << 14  # of a batch that is drawn
 FURTHEST = 1 << 20  # tokens of a context, where a model does not say how many it takes
@@ -169,6 +172,8 @@ def _lines(over: str, sweep: Sweep) -> Iterator[StepCurve]:
         tokens, kept = picked["batch"] * picked["new"], ("time_s", "error", "fits")
         yield StepCurve(label, x[order], tokens[order], *(picked[n][order] for n in kept))
 
+
+# Charts
 
 HOLLOW = "hollow: the requests do not fit in memory together"
 

@@ -1,4 +1,4 @@
-"""Plots as files: PNG, SVG and PDF of plans, sweeps and simulations."""
+"""Charts as files: PNG, SVG and PDF of plans, sweeps and simulations."""
 
 from __future__ import annotations
 

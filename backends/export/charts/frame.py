@@ -1,8 +1,8 @@
-"""What all plots share: axes, heads, units, and marks that differ in grey as in colour.
+"""The frame of all charts: axes, titles, units, marks that differ in gray, and placed labels.
 
-Plots of results by matplotlib, an extra: each takes what it shows, and the axes to draw in.
-
-Labels beside marks, placed so that they overlap neither each other nor marks, where there is room.
+`axes`, `head`, `notes` and `unit` are used by every chart. `Labels` places labels beside marks so that they
+overlap neither each other nor marks, where there is room. matplotlib is an extra; `check` reports its
+absence.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from llmir.backends.export.dot.labels import INK, MUTED, PAINT
 from llmir.backends.step import facts
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
+
+# Axes, titles, units and marks
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart (jfly.uni-koeln.de/color).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -234,6 +236,8 @@ def setting(program: Program, model: DeviceCostModel, error: object = None) -> s
     of = f"{model_source(model)}{off}" if model.name != "ideal" else "ideal roofline, a lower bound"
     return " · ".join([*program.parallelism.words(), *facts.precision_text(program), of])
 
+
+# Placed labels
 
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels

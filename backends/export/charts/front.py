@@ -1,4 +1,4 @@
-"""Pareto fronts: tokens/s a GPU against tokens/s a user, of plans or of a sweep."""
+"""Charts of Pareto fronts: tokens/s per GPU against tokens/s per user, of plans or of a sweep."""
 
 from __future__ import annotations
 

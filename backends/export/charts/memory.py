@@ -1,4 +1,4 @@
-"""What a rank holds over a request, and over the ops of a step."""
+"""Charts of memory: what a rank holds over a request, and over the ops of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every op of a step on the roofline: FLOP/s reached against FLOPs a byte."""
+"""The roofline chart: FLOP/s of each op of a step against its FLOPs per byte."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A simulated server over time: what runs, what waits, and the blocks in use.
+"""Charts of simulated servers: state over time, and latency against the request rate.
 
-Latencies of requests against the rate at which they come.
+`serving` draws running and waiting requests and blocks in use (`llmir.plot_serving`); `latencies` draws
+percentiles of a latency against the rate, with limits and overload (`llmir.plot_latencies`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from .frame import (
     setting,
     unit,
 )
+
+# State over time
 
 BINS = 300  # of time, over which a line is a mean
 
@@ -128,6 +131,8 @@ def serving(run: Simulation, ax: Any = None) -> Any:
 def _piece(found: LoadTimeline) -> str:
     return units.time(float(found.edges_s[1] - found.edges_s[0]))
 
+
+# Latency against the rate
 
 STYLES = {"p50": (":", "o", "#56708F"), "p90": ("--", "s", "#2F5C94"), "p99": ("-", "D", "#0F172A")}
 LIMITED = {"ttft": "max_ttft_s", "tpot": "max_tpot_s"}

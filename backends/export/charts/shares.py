@@ -1,6 +1,7 @@
-"""Where parameters, FLOPs, bytes and time are: shares by block of the model, or by kind of op.
+"""Charts of shares: parameters, FLOPs, bytes and time by block of the model or by kind of op.
 
-Parameters, FLOPs, bytes and time side by side, by block or by kind, prefill above decode.
+First the shares as data (`ShareColumn`, `TimeColumn`), then the chart `distributions`, prefill above decode
+(`llmir.plot_distributions`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from llmir.ir.sizes.binding import Binding
 
 from .frame import LETTERS, SMALL, TEXT, TINY, axes, head, notes, setting, swatch
 from .roofline import settings, steps
+
+# Shares as data
 
 BY = ("block", "kind")
 Shares = Mapping[str, float]  # by row; they add up to 1
@@ -108,6 +111,8 @@ def times(step: Report, by: str) -> TimeColumn:
     shares = {row: {b: s / whole for b, s in bounds.items()} for row, bounds in found.items()}
     return TimeColumn(whole, hidden, shares)
 
+
+# The chart
 
 PITCH = 1.42  # from column to column, where a bar of all is 1 wide
 THICK, APART = 0.26, 0.36  # of a bar, and between those of one row, of the height of a row

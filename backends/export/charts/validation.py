@@ -1,4 +1,4 @@
-"""Pictures of predicted beside measured times: one against the other, the error by size, rows one by one."""
+"""Charts of a validation: predicted against measured times, the error by time, and single rows."""
 
 from __future__ import annotations
 

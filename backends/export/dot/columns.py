@@ -1,12 +1,9 @@
-"""Levels `layer` and `full`: each step a column of ops in schedule order, with lanes beside it.
+"""Pictures of steps as columns of tiles: the levels `layer`, `full` and `overview`.
 
-Wires of a column of tiles: straight to the next tile, else along lanes beside the column.
-
-What surrounds the ops of any picture: title, totals, legend, heads of frames, and panels side by side.
-
-Wires drawn: their lanes, their marks, and the words on them.
-
-Level `overview`: layers folded, each part of a layer one tile with its longest ops.
+Order of the file: lanes beside a column for wires that skip tiles (`Lanes`); what surrounds any picture,
+such as title, totals, legend and panels (`new_canvas`, `head`); the drawing of wires (`draw_wires`); the
+levels `layer` and `full` with one tile per op (`OpColumn`); and `overview`, with layers folded and one tile
+for each part of a layer (`OverviewColumn`).
 """
 
 from __future__ import annotations
@@ -60,6 +57,8 @@ from .labels import (
     wrapped,
 )
 from .outline import Box, DataEdge, Inlet, LayerSection, StageOutline, StepOutline, pattern
+
+# Lanes of wires
 
 PITCH, MARGIN = 8.0, 7.0  # between lanes; between the column and the first of them
 _PORT = 9.0  # how far from a tile's edge wires enter and leave it
@@ -137,6 +136,8 @@ class Lanes:
             x, out, into = edges[0] - lane, tail.left, head.left
         return [(out, start), (x, start), (x, end), (into, end)]
 
+
+# Title, totals, legend and panels
 
 GRAPH = {
     "fontname": FONT,
@@ -343,6 +344,8 @@ def _swatches(cells: Iterable[str], total: float) -> str:
     return table(["".join(cells)], f'FIXEDSIZE="TRUE" ALIGN="LEFT" WIDTH="{total:.0f}" HEIGHT="18"')
 
 
+# Drawing of wires
+
 _WORDS = 8.0
 
 
@@ -374,6 +377,8 @@ def draw_wires(canvas: Canvas, lanes: Lanes, wires: Sequence[Wire], edges: tuple
         cell = left(font(words, _WORDS, MUTED), wide, 11)
         canvas.words(f"{wire.tail}_{side}_{number}", cell, wide, 11, middle, top)
 
+
+# Levels layer and full
 
 COLUMN_KEY = (
     "Box: time of one run, share of the whole step (bar: against the largest), then FLOPs · bytes · FLOPs "
@@ -638,6 +643,8 @@ def inside_id(items: Sequence[Tile | Frame]) -> str:
     """The id of the first of some items."""
     return items[0].id
 
+
+# Level overview
 
 OVERVIEW_KEY = (
     "Layers: time of all their runs, and share of the step. Bars are against the longest op. Dashed: to the "

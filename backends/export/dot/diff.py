@@ -1,4 +1,4 @@
-"""Two sides of a difference beside each other: what was replaced, by what, and what that saved."""
+"""Pictures of a diff: both sides next to each other, what replaced what, and the time saved."""
 
 from __future__ import annotations
 

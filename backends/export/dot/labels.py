@@ -1,13 +1,9 @@
-"""The tile of one op, and the pill of a value that enters a layer or the program.
+"""Text, tiles and frames of pictures.
 
-HTML-like labels: escaped, in cells of fixed sizes, wide enough for any usual font.
-
-Graphviz measures text in the font that it finds, which is another one on another machine, or none. Cells of
-fixed sizes keep everything in its place; `anchors` says at which end each text is held there.
-
-Tiles in frames, placed here: Graphviz's engine `nop2` only draws. Points, y upwards; the top is y = 0.
-
-What a total is the sum of: a tile of bars that follow one another, to scale.
+Order of the file: HTML-like labels with cells of fixed sizes, since Graphviz measures text in whatever font
+it finds (`anchors` states at which end each text is aligned); tiles and frames with computed positions in
+points, y upward, top at y = 0 (`Canvas`); the tile of an op and of an input; and sums as bars in sequence,
+to scale.
 """
 
 from __future__ import annotations
@@ -27,6 +23,8 @@ from llmir.base.dataclass import dataclass
 from llmir.ir.core.tensor import Tensor
 
 from .outline import Box, Inlet, StageOutline, StepOutline
+
+# HTML-like labels
 
 FONT = "Helvetica,Arial,sans-serif"
 INK, MUTED, FAINT = "#0f172a", "#64748b", "#e2e8f0"
@@ -178,6 +176,8 @@ def label(content: str) -> str:
     """Content marked as HTML-like for Graphviz."""
     return f"<{content}>"
 
+
+# Tiles and frames in place
 
 Point = tuple[float, float]
 _ROUND = 5.0  # the radius of a wire's corners
@@ -346,6 +346,8 @@ def _between(a: Point, b: Point, part: float) -> Point:
     return a[0] + part * (b[0] - a[0]), a[1] + part * (b[1] - a[1])
 
 
+# Tiles of ops and inputs
+
 _KINDS = {"gemm": "GEMM", "moe": "MoE"}
 _NAME, _SMALL, _DETAIL = 12, 9, "#334155"
 _GAP, _NARROWEST, _WIDEST = 14.0, 240.0, 272.0
@@ -501,6 +503,8 @@ def tip_of(part: OpTotal) -> str:
     )
     return "\n".join([*lines, f"basis: {part.basis}"])
 
+
+# Sums as bars
 
 _DARK = BoundColors("#ffffff", "#475569", INK)
 _SHARE = 0.3  # of a line, for its bar

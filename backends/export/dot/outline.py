@@ -1,8 +1,7 @@
-"""What a picture shows of a report: its ops as boxes in sections, and the dataflow between them.
+"""What a picture shows of a step: ops as boxes in sections, and the dataflow between them.
 
-Graphs where they run: a body of `repeat` once, or once an iteration; and where their values are from.
-
-Sections of a picture: ops as boxes, layer by layer, and layers that are alike drawn once.
+Order of the file: `Scope`, a graph where it runs, once per body or once per iteration; boxes and sections,
+with equal layers and stages folded (`Box`, `LayerSection`); and `StepOutline`, made by `outline`.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from llmir.ir.core.layers import Layers
 from llmir.ir.core.op import Loop, Op
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
+
+# Graphs where they run
 
 
 @dataclass(eq=False)
@@ -93,6 +94,9 @@ def scopes(program: Program, *, unrolled: bool) -> list[Scope]:
         before = found[-1] if found else None
         found.append(Scope(program, program[entry], unrolled, prefix, prefix, previous=before))
     return found
+
+
+# Boxes and sections
 
 
 @dataclass(frozen=True)
@@ -279,6 +283,8 @@ def fold_stages(
         )
         yield numbers, merged
 
+
+# Outline of a step
 
 _GROUPS = {
     "attention_core": "attention",

@@ -1,4 +1,8 @@
-"""`draw`: from a report, a workload or a difference to a file."""
+"""Draw a report, a workload or a diff to a file: SVG, PDF, PNG or DOT.
+
+`draw` is the entry point; `source` returns the input of Graphviz, `tooltips` and `anchored` improve its
+SVG.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,10 @@
-"""A page that computes what `llmir.workload` says, in the browser of whoever opens it."""
+"""HTML pages that show results, or compute `llmir.workload` in the browser.
+
+Start with `results.py` (the page of each result), `bundle.py` (one file with its scripts and content
+policy) and `setups.py` (the data of a page that computes). `functions.py` has a program's functions as
+JavaScript or as lists; `document.py` the parts of a page of results. The JavaScript modules are beside the
+Python files: `main.js` starts the page that computes, `results.js` a page of results. `make web` bundles
+them into `made/`.
+
+May import: what `export` may, and the other modules of `export`.
+"""

@@ -1,6 +1,8 @@
-"""A page that computes, as one file: what it is told, and what it runs, under a policy of hashes.
+"""Bundle a page as one file, with its data, scripts and a content policy of hashes.
 
-A set-up for a page that is open already, as data: functions as lists, for no code travels.
+`page` makes the page of some setups of one model, `result_page` that of a result, `server_page` the page of
+the page server. `answer` returns another setup for an open page as data: functions travel as lists, not as
+code.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from llmir.base.errors import InputError
 
 from .functions import Listing
 from .setups import Setup, SetupTables, choices, document
+
+# Setups for an open page
 
 # What every set-up of a served page says, so that any two can be told apart.
 _DEFAULT_CHOICES = {"tp": 1, **dict.fromkeys(("weights", "activations", "kv", "engine", "cost"))}
@@ -55,6 +59,8 @@ def setup_key(setup: Setup) -> dict[str, str]:
     said = Setup({**_DEFAULT_CHOICES, **setup.values}, setup.program, setup.model)
     return {"model": setup.program.name, **choices(said, names)}
 
+
+# Pages as files
 
 MOST = 64  # set-ups
 SIZE = 5_000_000  # bytes

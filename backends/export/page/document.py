@@ -1,6 +1,7 @@
-"""What pages of results are told: figures, tables and charts, each value with its kind.
+"""The document of a page of results, as JSON: figures, tables and charts; and results as HTML files.
 
-A result as a file or a pipe has it: HTML is a whole page there, and a part of one in notebooks.
+`document` collects `figure`, `sheet` and `marks`, each value with its kind of unit. `write_page` writes a
+result in any format; HTML becomes a whole page in files and pipes and stays a fragment in notebooks.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from llmir.backends.export import wording
 from llmir.base.formats import export
 from llmir.base.version import __version__
+
+# Parts of a page
 
 Document = dict[str, Any]
 
@@ -86,6 +89,8 @@ def document(
         "about": list(about),
     }
 
+
+# Results as HTML files
 
 # Tables scroll sideways in narrow windows, the first column stays; paper is A4, laid wide, in black on white.
 STYLE = """

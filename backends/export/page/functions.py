@@ -1,9 +1,8 @@
-"""Functions of several programs as one piece of JavaScript: each source once, whoever calls it.
+"""Functions of several programs as one piece of JavaScript, or as data.
 
-`llmirFunctions` gives them by name for what is told of the outside, such as a device's rates: what is made of
-that alone is computed once.
-
-Functions of several programs as data: lists of numbers that a page's own code works through.
+`Functions` prints each distinct source once; the script's `llmirFunctions` takes external numbers, such as
+the rates of a device, and computes what depends on them alone once. `Listing` holds functions as lists of
+numbers that the code of a page interprets.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from typing import Any
 from llmir.backends.tape.languages import JAVASCRIPT, called_functions
 from llmir.backends.tape.outline import external_names, is_external
 from llmir.backends.tape.record import Constant, Function, Tape
+
+# Functions as JavaScript
 
 _NAME, _TOLD, _MADE = "f", "r", "d"
 BEFORE = """const {{ ceil, floor, sqrt, cbrt, hypot, expm1, abs }} = Math;
@@ -102,6 +103,9 @@ class Functions(FunctionUses):
         made = "".join(f"const {name} = {said};\n" for said, name in self._made.items())
         before = BEFORE.format(", ".join(self.told.values()), made)
         return "".join([before, *functions, AFTER.format(", ".join(self._asked))])
+
+
+# Functions as data
 
 
 class Listing(FunctionUses):

@@ -1,6 +1,6 @@
-"""The page of plans: the front with why each point lost, the table, and latencies of the first plan.
+"""The page of plans: the front, the table, reasons of rejection, and latencies of the first plan.
 
-Latencies against the rate at which requests come, as charts of a page.
+`by_rate` makes charts of latency percentiles against the request rate; `plans` makes the document.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from llmir.backends.export.plan import hourly_misses, hourly_sections
 from llmir.backends.search.plan import Candidate, Plans, PoolCandidate
 
 from .document import Document, axis, column, document, figure, marks, point, sheet
+
+# Latencies against the rate
 
 
 def by_rate(
@@ -60,6 +62,8 @@ def by_rate(
     y = axis(f"{title(of)}", "time", f"{of}_s", log=False, most=height(found, stable, limit))
     return marks(called, x, y, series, file=of, limits=limits, note=said, high=240)
 
+
+# The page of plans
 
 SHOWN = ("ttft", "tpot")
 _STATS = ("mean", "p50", "p90", "p99")

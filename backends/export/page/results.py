@@ -1,4 +1,4 @@
-"""Pages of results, which browsers open from disk and notebooks show in a frame."""
+"""Pages of results: one exporter per class, such as `workload`, `plans` and `simulation`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The set-ups that a page can choose from, and what it is told of each beside functions.
+"""Setups of a page that computes: programs on devices, with graphs, descriptions and functions.
 
-The graph of a phase as the page draws it: blocks that fold, ops in rows from top to bottom, and links.
-
-What a page says of an op beside its numbers: its equation, its cost in symbols, its kernels' origin.
+Order of the file: the layout of a phase's graph, with blocks that fold (`GraphLayouts`); descriptions of
+ops: equation, symbolic cost, and source of the kernel (`describe_rows`); and `Setup`, `SetupTables` and
+`document`, which make the data of the page.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from llmir.hw.device import Device
 from llmir.ir.core.program import Instance, Program
 
 from .functions import Functions, FunctionUses, Listing
+
+# Layouts of graphs
 
 
 class GraphLayouts:
@@ -132,6 +134,9 @@ def _ops(section: LayerSection, rows: dict[str, int]) -> list[dict[str, Any]]:
     return found
 
 
+# Descriptions of ops
+
+
 def describe_rows(phase: PhaseFunctions) -> list[dict[str, Any]]:
     """A description of each row, in order."""
     plan = phase.plan
@@ -192,6 +197,8 @@ def _origin(price: OpTime) -> str:
     engine = f", {fit.engine}" if fit.engine else ""
     return f"{fit.family}: fitted to {calls} on {fit.device.name}{engine}"
 
+
+# Setups and their tables
 
 DEVICE, SPLIT = "device", "split"
 _SPLIT = ("tp", "pp", "micro_batches", "dp", "ep", "sp", "redundant_experts", "dispatch", "routing")

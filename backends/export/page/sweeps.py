@@ -1,4 +1,4 @@
-"""The page of a sweep: any column against any other, and the table of all rows."""
+"""The page of a sweep: a chart of any column against any other, and the table of all rows."""
 
 from __future__ import annotations
 
