@@ -1,4 +1,8 @@
-"""A measured closed loop, played by the simulator: users who begin at once, each for so many rounds."""
+"""Simulation of a measured closed loop: users who begin at once and send a number of requests each.
+
+`InteractiveRun` simulates the users of a workload as they were measured (`MeasurementMethod`);
+`has_simulator` tells whether the simulator supports the engine and the program.
+"""
 
 from __future__ import annotations
 

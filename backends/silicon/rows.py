@@ -1,10 +1,9 @@
-"""Measured rows from CSV files: bad rows are named by their number, the rest is used.
+"""Measured rows from CSV files: reading, error statistics, facts about sources, and device names.
 
-Errors, and the folds that leave whole groups of shapes out.
-
-What is known of measured rows beside their columns: `sources.yaml`.
-
-The devices that a folder of measured times names: bundled, or by a file beside the times.
+Order of the file: `read_rows` reads columns and names bad rows by number; `error_statistics` and
+`group_folds`, which leaves whole groups of shapes out of a fit; facts from `sources.yaml` (`add_facts`);
+and `DeviceLookup`, which finds the device behind a name in a table: in a YAML file beside it, else among
+the bundled ones.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ from llmir.base.names import bounded, plain, suggest
 from llmir.base.values import Figures
 from llmir.hw import library
 from llmir.hw.device import Device
+
+# Columns and rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -140,6 +141,9 @@ def _number(cell: str | None, name: str, column: Column) -> float:
     return value
 
 
+# Errors and folds
+
+
 class ErrorStatistics(NamedTuple):
     """Of (predicted − measured)/measured: mean and median size, mean with its sign, 90th percentile."""
 
@@ -179,6 +183,8 @@ def group_folds(groups: Sequence[object], *, folds: int = 5, seed: int = 0) -> I
     for n in range(min(folds, len(names))):
         yield np.flatnonzero(fold != n), np.flatnonzero(fold == n)
 
+
+# Facts about sources
 
 FILE = Path(__file__).with_name("sources.yaml")
 # What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
@@ -227,6 +233,9 @@ def _among(cells: Array, words: Any) -> Array:
     patterns = [str(word).lower() for word in (words if isinstance(words, list) else [words])]
     fits = {c: any(fnmatchcase(c.strip().lower(), p) for p in patterns) for c in set(cells.tolist())}
     return np.array([fits[cell] for cell in cells.tolist()], dtype=bool)
+
+
+# Devices and engines by name
 
 
 def device_for(gpu: str) -> str:

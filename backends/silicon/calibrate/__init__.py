@@ -1,1 +1,9 @@
-"""From measured times to the parameters of kernels, and of what engines add to them."""
+"""Calibration: fit the parameters of kernel laws and of engine CPU time to measured times.
+
+Start with `refit.py` (`fit_cases`: every case of a folder, and the YAML files that result) and `cases.py`
+(`CalibrationCase`: rows of one device and engine, with the kernels that they fit). `fit.py` has the
+optimizer, `runs.py` and `engine_cpu.py` fit engine CPU time to whole models, `transfer.py` measures the
+error of calibrations transferred between devices.
+
+May import: what `silicon` may, and the modules `tables` and `validate` of `silicon`.
+"""

@@ -1,12 +1,12 @@
-"""Measured rows by what they calibrate: a device, an engine's kernels, and the families that price them.
+"""Calibration cases: measured rows of one device and engine, and the kernel families that they fit.
 
-The calls that rows of a table make, with numbers put in: what any kernels take for them.
+Order of the file: the kernel calls of rows with numbers put in (`RowTimes`); the same as compiled code
+whose inputs are kernel parameters (`CompiledRowTimes`), which a fit calls hundreds of times; and
+`CalibrationCase`.
 
-Kernels as code whose inputs are their parameters: what a fit asks for hundreds of times.
-
-A kernel is recorded once, on symbols of its parameters and of what rows differ in. What shapes alone decide
-is then computed once, what parameters alone decide once for all rows, and the rest in blocks that stay in
-cache. The arithmetic is the kernel's own, in its order.
+The compiled code records a kernel once, on symbols of its parameters and of what differs between rows.
+Values of shapes alone are computed once, values of parameters alone once for all rows, the rest in blocks
+that stay in the CPU's cache. The arithmetic and its order are the kernel's own.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ from llmir.hw.calibration import KernelParameters
 from llmir.hw.device import Device
 
 from .fit import fit_kernels
+
+# Times of rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +154,8 @@ def _calls(points: TablePoints, device: Device) -> Iterator[tuple[Row | None, Ca
         yield row, call
 
 
+# Times of rows as compiled code
+
 BLOCK = 1 << 13  # rows: a fit's code holds some twenty buffers at once, of 64 KiB each
 MANY = 1 << 12  # rows from which code is quicker than the kernel
 Run = Callable[..., Array]
@@ -221,6 +225,9 @@ def _symbols(tape: Tape, shape: Any, columns: dict[str, Array], prefix: str = "x
                 columns[f"{prefix}_{name}"] = value
                 found[name] = tape.symbol(f"{prefix}_{name}")
     return replace(shape, **found)
+
+
+# Cases
 
 
 @dataclass(frozen=True, eq=False)

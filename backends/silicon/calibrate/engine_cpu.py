@@ -1,8 +1,8 @@
-"""What engines add to their kernels, fitted to whole models on all devices: a host a range of versions.
+"""Fit engine CPU time to measured runs of whole models, one fit per engine and range of versions.
 
-A host fitted to runs, and what the hosts of servers have in common.
-
-Whole models priced by hosts that were fitted without them: folds over what they are alike in.
+Order of the file: the fit to runs, with a prior from the engine's main range and from what servers have in
+common (`fit_engine_cpu`); the fits of all engines with their errors (`EngineCpuFit`); and the rows of
+tables estimated by fits that were made without them (`held_out_rows`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from llmir.hw.engine import ENGINE_CPU_FAMILIES, FOLDER, distance
 
 from .fit import fit_kernels
 from .runs import Build, RunMeasurement, runs_of
+
+# Fit to runs
 
 _OF = library.load("h100-sxm")  # of a device a host asks nothing
 # A parameter e times that of the engine's range with most runs costs as much as 0.5% of every time.
@@ -106,6 +108,9 @@ def common_engine_cpu(servers: tuple[RunMeasurement, ...]) -> EngineCpu:
     share = {key: 1 / alike.count(key) for key in set(alike)}
     weights = np.array([share[key] for key in alike])
     return fit_engine_cpu("host", servers, None, EngineCpu.prior, weights / weights.mean())
+
+
+# Fits of all engines
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,6 +295,8 @@ def major(versions: tuple[str, ...]) -> str:
 def _seconds(host: EngineCpu, runs: Sequence[RunMeasurement]) -> Array:
     return run_times(runs)(host)
 
+
+# Rows left out of the fit
 
 FOLDS = ("model", "device", "version", "tp")
 Key = tuple[str, ...]

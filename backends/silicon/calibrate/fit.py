@@ -1,4 +1,4 @@
-"""Robust least squares on the logarithm of the time, from several seeded starts."""
+"""The optimizer of calibrations: robust least squares on log time, from several seeded starts."""
 
 from __future__ import annotations
 

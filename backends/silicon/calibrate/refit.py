@@ -1,6 +1,7 @@
-"""Every case of a folder of measured tables, fitted; and the files that this makes.
+"""Fit every case of a folder of measured tables, write calibration files, and show the errors.
 
-Fits and their errors as people read them.
+`fit_cases` fits the cases, `RefitResult` holds kernels and engine CPU times with their errors, `files`
+makes `calibrations/DEVICE/ENGINE.yaml`. `shown` makes the tables for a terminal.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from llmir.hw.device import Device
 
 from .cases import CalibrationCase, calibration_cases
 from .engine_cpu import EngineCpuFit
+
+# Fits and calibration files
 
 T = TypeVar("T")
 
@@ -205,6 +208,8 @@ def calibration_block(
     first = max(engines, key=lambda e: (known is not None and e == known.engine, len(engines[e])))
     return to_yaml(Calibration(first, engines))
 
+
+# Tables for a terminal
 
 SPREAD = "parameters, their least and most"
 ERRORS = ("mape", "median", "bias", "p90")

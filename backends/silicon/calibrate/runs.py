@@ -1,4 +1,4 @@
-"""Measured runs of whole models as the steps that they are made of."""
+"""Measured runs of whole models as sums of steps, for the fit of engine CPU time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What borrowing costs: rows of each measured GPU and engine, priced by the kernels of each other."""
+"""The error of transferred calibrations: rows of a GPU and engine estimated by kernels of others."""
 
 from __future__ import annotations
 

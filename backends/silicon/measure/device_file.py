@@ -1,4 +1,4 @@
-"""A device file of what was measured at best, for a machine that llmir has no file of."""
+"""Write the YAML file of a device from its best measured rates, for a machine that is not bundled."""
 
 from __future__ import annotations
 

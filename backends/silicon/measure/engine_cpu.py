@@ -1,4 +1,4 @@
-"""What eager transformers adds to its kernels: decode steps of models whose kernels have little to do."""
+"""Measure the CPU time of eager transformers: decode steps of models with very small kernels."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""PyTorch's own kernels, called one by one as a model in eager mode calls them.
+"""Time PyTorch's kernels on this machine: single ops, collectives, and host copies.
 
-Collectives among this machine's devices, by torch.distributed: a process for each.
-
-Copies between this machine's memory and its GPU's: the rate of the link to the host.
+Order of the file: `EagerMachine` calls kernels one by one as a model in eager mode does; `collectives` runs
+torch.distributed with one process per device; `copy_rate` measures the link to the host.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from llmir.base.errors import HardwareError, InputError
 from llmir.hw.device import Device
 
 from .machine import FRAMEWORK, LARGE, MachineFacts, MeasurePoint, operand_count
+
+# Single ops
 
 WARM = 2  # calls that load code and fill pools
 LEAST, MOST = 5, 1000  # calls or batches of them
@@ -210,6 +211,8 @@ def _cache_bytes() -> int:
     return max((int(s[:-1]) * units[s[-1]] for s in sizes if s[-1:] in units), default=CACHE_BYTES)
 
 
+# Collectives
+
 DTYPE = "bfloat16"
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 SIZES = tuple(4096 * 4**n for n in range(10))  # bytes, to 1 GiB
@@ -280,6 +283,8 @@ def _seconds(call: Callable[[], object], dist: Any, gpu: Any) -> float:
         taken.append((time.perf_counter() - begin) / CALLS)
     return median(taken[1:])
 
+
+# Copies between host and device
 
 BYTES = 256 * 2**20  # of a copy: no cache holds it, and a start of some µs does not count
 

@@ -1,8 +1,8 @@
-"""What is timed, and what times it.
+"""What to time on this machine, and the CSV files that result.
 
-Which sizes to time: those of language models, as far as the machine does them in a blink.
-
-Points timed one after another until time is up, and the CSV files that they make.
+Order of the file: `MeasurePoint`, one call to time, and the interface `Machine`; `measurement_plan`, sizes
+of language models within a time budget; and `record` and `write`, which time the points until the budget
+ends.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from llmir.backends.export.files import write as write_file
 from llmir.backends.export.json import to_csv
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import parse_dtype
+
+# Points
 
 # Of a row's `framework` the part before the dash is the engine's name.
 FRAMEWORK = "eager"
@@ -102,6 +104,8 @@ class Machine(Protocol):
     def seconds(self, point: MeasurePoint) -> float | None:
         """The median of several calls, after some to warm up; None where the machine cannot do it."""
 
+
+# Plan of sizes
 
 # (n, k) of weights, from a small model's to those of 70B; heads, key/value heads and their size of as many.
 WEIGHTS = (
@@ -203,6 +207,8 @@ def _bandwidth(facts: MachineFacts) -> Iterator[MeasurePoint]:
         rows = max(1, times * facts.cache_bytes // (1024 * parse_dtype(facts.dtypes[0]).bits // 8))
         yield stream(op, facts.dtypes[0], rows, 1024)
 
+
+# Timing and files
 
 SOURCE = "llmir calibrate --run"
 

@@ -1,4 +1,4 @@
-"""Flash attention of one rank: causal, with a window or without; or of an encoder, where all see all."""
+"""Tables of flash attention on one rank: causal, with or without a window; and of encoders."""
 
 from __future__ import annotations
 

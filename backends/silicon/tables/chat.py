@@ -1,4 +1,4 @@
-"""A chat log: requests by their tokens, and what was measured of them if anything was."""
+"""Tables of chat logs: requests by their tokens, and their measured times, if any."""
 
 from __future__ import annotations
 

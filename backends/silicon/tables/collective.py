@@ -1,4 +1,4 @@
-"""What ranks exchange, in one node or in several of a known cluster."""
+"""Tables of collectives, in one node or between the nodes of a known cluster; and of token dispatch."""
 
 from __future__ import annotations
 

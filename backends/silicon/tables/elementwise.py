@@ -1,4 +1,4 @@
-"""What reads and writes rows: norms, activations, sums, rope, narrowing."""
+"""Tables of kernels that read and write rows: norms, activations, sums, rope, quantization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What logs of engines say of memory, start by start: `silicon/validate/memory.py` says what a row means."""
+"""Tables of memory from engine logs; `silicon/validate/memory.py` defines the meaning of a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""y[m,n] = x[m,k]·w[k,n], alone or after what narrows x."""
+"""Tables of matrix products y[m,n] = x[m,k]·w[k,n], alone or after the quantization of x."""
 
 from __future__ import annotations
 

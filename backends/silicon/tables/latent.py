@@ -1,4 +1,4 @@
-"""Latent attention of one rank: the core, naive or absorbed, and the products that absorb the expansion."""
+"""Tables of latent attention on one rank: the core, naive or absorbed, and the absorbed products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experts of a layer as one rank runs them: from narrowing x to each token's sum."""
+"""Tables of mixture-of-experts layers on one rank: from the quantization of x to each token's sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear attention of one rank: scans of states, and the short convolutions before them."""
+"""Tables of linear attention on one rank: scans of states, and short convolutions before them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A table of measured times: its columns say what it is, and its rows are small programs with sizes.
+"""The base of measured tables: columns name the format, and rows are small programs with sizes.
 
-Rows that are alike in all but sizes share a program whose dimensions are symbols, and their sizes are arrays.
-What prices it is what prices a model: the ops of the program, by a cost model.
+Rows that are alike in all but sizes share a program whose dimensions are symbols, with arrays of sizes
+(`TablePoints`). A cost model estimates their ops as it does those of a model. `TableFormat` is a format,
+`KernelTable` one with a `latency_us` per row; `load` reads a file and `load_all` a folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Timings of whole models: `silicon/validate/requests.py` says what a row means."""
+"""Tables of whole models; `silicon/validate/requests.py` defines the meaning of a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roofline of a measured call, and the rules by which it can be above a measurement."""
+"""The lower bound of a measured call, and the rules by which a measurement can be faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat log: requests by their tokens, each priced on its own, beside what was measured if it was."""
+"""Validation of chat logs: each request estimated on its own, beside its measured times, if any."""
 
 from __future__ import annotations
 

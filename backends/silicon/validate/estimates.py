@@ -1,4 +1,8 @@
-"""Which cost model prices a row, and how sure of its time the model is."""
+"""The cost model that estimates a measured row, and the basis and error of its time.
+
+`CostModelChoice` is a cost model by name for any device and engine, optionally without the calibration of
+that device or engine. `basis_summary` and `step_basis` summarize the bases of ops.
+"""
 
 from __future__ import annotations
 

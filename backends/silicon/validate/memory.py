@@ -1,4 +1,4 @@
-"""What engines' logs say of memory beside what is predicted, term by term."""
+"""Validation of memory: terms of engine logs and peaks of runs beside their predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a request as it runs, beside what is predicted of it, by kind."""
+"""Validation of memory over a request: measured memory by kind beside its prediction."""
 
 from __future__ import annotations
 

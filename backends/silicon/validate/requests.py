@@ -1,4 +1,4 @@
-"""A row of a whole model's timings as a layout to build and figures to compare."""
+"""Rows of whole models: a layout (`ModelSetup`) and measured figures (`MeasuredRequest`)."""
 
 from __future__ import annotations
 

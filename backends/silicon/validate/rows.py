@@ -1,4 +1,8 @@
-"""A measured row beside what is predicted for it, rows that are refused, and the statistics of both."""
+"""The results of a validation: measured rows beside predictions, rejected rows, and statistics.
+
+`ValidationRow` is one figure, `Validation` all of them; `groups` and `coverage` have errors and error
+bands.
+"""
 
 from __future__ import annotations
 

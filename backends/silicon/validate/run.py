@@ -1,4 +1,4 @@
-"""Every row of measured tables, priced."""
+"""`validate`: estimate every row of measured tables of kernels, whole models and memory."""
 
 from __future__ import annotations
 

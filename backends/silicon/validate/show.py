@@ -1,4 +1,4 @@
-"""A validation as people and programs read it: tables of its groups, JSON, rows, pictures."""
+"""A validation as tables, JSON, rows and charts."""
 
 from __future__ import annotations
 
