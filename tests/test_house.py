@@ -101,7 +101,7 @@ def test_every_file_beside_the_code_is_shipped() -> None:
         for pattern in patterns.split()
         for f in (ROOT / package.replace(".", "/")).glob(pattern)
     }
-    assert shipped == {f for f in walk("llmir") if f.suffix != ".py"}
+    assert shipped == {f for f in walk("llmir") if f.suffix not in {".py", ".md"}}
 
 
 def test_the_version_is_stated_twice_alike() -> None:
