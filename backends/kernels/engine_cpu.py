@@ -5,8 +5,8 @@ and to sample each sequence. Kernels are measured one at a time; a CUDA graph hi
 Ranks reach a collective at different times and wait for the last: with exponentially distributed delays the
 last of n ranks is late by the n-th harmonic number of mean delays (Rényi 1953, `rank_skew`).
 
-`EngineCpu` runs CPU and GPU in turn, `OverlappedEngineCpu` schedules one step while the GPU runs another,
-and `EagerEngineCpu` is eager PyTorch, whose CPU runs ahead of the GPU.
+`EngineCpu` schedules between steps, while the GPU waits; `OverlappedEngineCpu` schedules one step while the
+GPU runs another; `EagerEngineCpu` is eager PyTorch, whose CPU runs ahead of the GPU.
 """
 
 from __future__ import annotations
