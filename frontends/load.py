@@ -1,4 +1,8 @@
-"""From a model's config to a program. `FAMILIES` is what llmir can read."""
+"""Load a model: find its config, read it with its family, and build the program.
+
+`load` also selects the language model of a multimodal config, and maps the class of a classifier or backbone
+to its causal class with another head.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundled models in numbers: sizes, heads, and cache bytes for each token."""
+"""Table of the bundled models: parameters, heads, and KV-cache bytes per token."""
 
 from __future__ import annotations
 

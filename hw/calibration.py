@@ -1,4 +1,7 @@
-"""What kernels take on a device: parameters by engine and family, with an origin; and their YAML."""
+"""Fitted kernel parameters of a device, by engine and kernel family, and their YAML form.
+
+The order of `ENGINES` decides which engine's parameters a device uses where none is named.
+"""
 
 from __future__ import annotations
 

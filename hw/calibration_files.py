@@ -1,4 +1,4 @@
-"""The bundled calibrations: a folder a device, a file an engine in it, read when they are first asked for."""
+"""The bundled calibrations: a folder per device, a file per engine, read on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device is what one rank runs on: how fast it computes, how much it holds, how fast it sends."""
+"""A device: the peaks, memory and links of one rank, in SI units, with a source for each number."""
 
 from __future__ import annotations
 

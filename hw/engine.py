@@ -1,10 +1,9 @@
-"""Engines by version: a folder each, and in it a file for each range of versions that was measured.
+"""Inference engines by version: a folder each, with a file for each measured range of versions.
 
-A file says what differs from the file of the next newer range, or from what it extends.
-
-What differs by device: a list in an engine's file, of which the first that fits a device holds for it.
-
-What an engine does by its first release that does so, each said over that of the next newer one.
+A file states only what differs from the file of the next newer range, or from the one that it extends. Inside
+a file, a list by device applies its first entry that fits (`ByDevice`), and a section by first release
+applies the newest entry that is not newer than the release (`Releases`). `engine_sections.py` defines the
+sections.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""What an engine does with a device's memory: the section `memory` of its file, by first release.
+"""The sections of an engine's file: memory, dispatch, graphs, passes and scheduler.
 
-How an engine brings tokens to experts of other ranks unless it is told another way.
-
-Which steps an engine launches as a graph: the section `graphs` of its file, by first release.
-
-Which passes make of a model what an engine runs: the section `passes` of its file, by first release.
-
-How an engine fills its steps: the section `scheduler` of its file, by first release.
+Each section registers a reader for its key and returns a frozen record. Most sections are keyed by the first
+release that behaves so.
 """
 
 from __future__ import annotations

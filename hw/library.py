@@ -1,4 +1,8 @@
-"""Devices and clusters by name or file: YAML whose keys carry units, and whose `sources` say where from."""
+"""Devices, clusters and engines by name or by file.
+
+A file is YAML with units in its keys and a source for each number. It may `extend` a bundled device or
+another file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What joins devices: links inside a box, and a network between boxes."""
+"""Links between the devices of a node, and networks between nodes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What an hour of a device costs, as stated in place of the list price in its file.
-
-What devices cost and draw while they make tokens: USD and energy, where price and power are known.
-"""
+"""Prices of devices in USD per hour, and the cost and energy of the tokens that devices make."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What a device file may say: a table of its keys, and how a value of each kind is checked.
+"""The keys of a device file, the checks of their values, and the file as plain data.
 
-A device file as plain data: read without running anything, laid over another, each number cited.
+`DEVICE`, `LINK` and `NODE` are tables of keys; each names its field, its kind of value and its factor to SI
+units. A file is read without executing anything, merged over the file that it extends, and each number gets
+its source.
 """
 
 from __future__ import annotations

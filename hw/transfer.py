@@ -1,4 +1,7 @@
-"""How far off borrowed kernels are, as measured: by relation of two devices and by group of kernels."""
+"""Errors of kernels transferred from another device or engine, by relation and kernel group.
+
+The values are measured and lie in `transfer.yaml`.
+"""
 
 from __future__ import annotations
 

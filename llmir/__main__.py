@@ -1,4 +1,4 @@
-"""`python -m llmir`."""
+"""Entry point of `python -m llmir`."""
 
 from llmir.cli.main import main
 

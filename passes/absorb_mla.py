@@ -1,4 +1,4 @@
-"""absorb-mla: latent attention over the latents themselves, without keys and values of each head."""
+"""absorb-mla: attention over the latents themselves, without expanded keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""beam-search: steps choose the best continuations of each beam, and caches that are copied change places."""
+"""beam-search: select candidates of each beam in every step, and reorder caches that grow by copies."""
 
 from __future__ import annotations
 

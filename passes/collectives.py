@@ -1,9 +1,9 @@
-"""Collectives that carry another element type: converted before they send, and back after they receive.
+"""Collectives in another element type: convert before sending, convert back after receiving.
 
-Narrow numbers under scales of their own cannot be added, so a sum is of what each rank makes of them: a
-`reduce_scatter` receives the narrow pieces of all summands and adds them in the type before, and an
-`all_reduce` becomes that and an `all_gather` of the narrow sums, as quantized ones do in two shots (ZeRO++,
-arXiv:2306.10209, section 3.3; Flash Communication, arXiv:2412.04964).
+Values with scales of their own cannot be added in transit. A sum is therefore the sum of the converted
+summands: `reduce_scatter` receives the low-precision pieces of all ranks and adds them in the original type,
+and `all_reduce` becomes that and an `all_gather`, the two shots of quantized collectives (ZeRO++,
+arXiv:2306.10209, section 3.3; Flash Communication, arXiv:2412.04964). `quantize` uses this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""concat-caches: caches are copied whole to grow by a token, as eager transformers does."""
+"""concat-caches: caches grow by a copy in every step, as in eager transformers."""
 
 from __future__ import annotations
 

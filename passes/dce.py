@@ -1,4 +1,4 @@
-"""dce: drops what nothing needs."""
+"""dce: remove ops that no output needs, and graphs that nothing runs."""
 
 from __future__ import annotations
 

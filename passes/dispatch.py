@@ -1,9 +1,9 @@
-"""dispatch: how tokens come to the ranks of their experts, and what comes of them back.
+"""dispatch: how tokens reach the ranks of their experts, and how results return.
 
-`shard` sends each token's row once for each expert that it chose, from ranks that have tokens of their own
-(`rows`). DeepEP sends a token once to each rank, and between nodes once to each node, that has one of its
-experts, and returns one sum from each (`ranks`). vLLM and SGLang by default gather all tokens on all ranks
-and scatter the sums (`gather`; `allgather_reducescatter` in vLLM's `all2all_backend`).
+`shard` sends a token's row once for each expert that it chose (`rows`). DeepEP sends a token once to each
+rank, and between nodes once to each node, that has one of its experts, and returns one sum from each
+(`ranks`). vLLM and SGLang by default gather all tokens on all ranks and scatter the sums (`gather`;
+`allgather_reducescatter` in vLLM's `all2all_backend`).
 """
 
 from __future__ import annotations

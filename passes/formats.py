@@ -1,4 +1,4 @@
-"""What can be asked of `quantize`: formats, by the names that people use."""
+"""Element types that `quantize` accepts for each role, and the scales that they get."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""fuse: the fusions that inference engines do to every model.
+"""fuse: the fusions that inference engines apply to every model.
 
-What engines do to scans: the convolution before one ends in its activation, and tokens go in chunks.
+Products of q, k, v and of gate, up become one product; add with norm, activation with multiply, score with
+top-k, and rope with the cache write become one kernel each. A convolution before a scan ends in its
+activation, and Mamba-2 scans run in chunks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""fuse-all-reduce: the sum over ranks in one kernel with the residual add, the norm and what narrows it.
+"""fuse-all-reduce: the all-reduce, the residual add, the norm and its quantization in one kernel.
 
-Sums over ranks that end rotated layers, put off to the next, where the residual add and its norm are.
+Where `rotate` moved the residual add into the next layer, the all-reduce that ends a layer moves there first,
+so that both are in one graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""fuse-attention: scores → cap → mask → softmax → mix becomes FlashAttention."""
+"""fuse-attention: scores, cap, mask, softmax and mix become FlashAttention.
+
+`rewrite_graphs` applies rules to each graph of a program; other passes use it too.
+"""
 
 from __future__ import annotations
 

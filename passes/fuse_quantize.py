@@ -1,4 +1,4 @@
-"""fuse-quantize: norms that give the narrow rows which products read."""
+"""fuse-quantize: a norm and the quantization of its result become one kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A plan: what `quantize` is asked for module by module, and how modules are called."""
+"""Precision plans of `quantize`: element types by module and role, and the names of modules.
+
+A module is named by its op, its block, or its name in a checkpoint; `*` matches anything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pad-vocab: tables of as many rows as engines hold, whose logits are cut to the vocabulary."""
+"""pad-vocab: round the rows of embedding and head up to a multiple, and cut the logits."""
 
 from __future__ import annotations
 

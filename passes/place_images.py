@@ -1,4 +1,4 @@
-"""place-images: a prompt with images, whose rows come from the phase that encodes them."""
+"""place-images: put the rows of encoded images into the prompt, as an input of prefill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Where each logical axis of a program lies on a mesh: all that sharding ever reads."""
+"""Placements of logical axes on a mesh, which is all that `shard` reads of a source.
+
+`plan` computes a `ShardingPlan` from the degrees of parallelism; it raises an error for an axis that a degree
+does not divide.
+"""
 
 from __future__ import annotations
 

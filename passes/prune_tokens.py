@@ -1,4 +1,4 @@
-"""prune-tokens: each layer sees the last so many tokens of a prompt, and its cache holds no others."""
+"""prune-tokens: limit each layer and its cache to the last tokens of a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""quantize: weights, activations, caches and collectives in other element types, by role and by module."""
+"""quantize: other element types for weights, activations, caches and collectives.
+
+Types are chosen by role, and by module in a plan. `formats.py` has the allowed types, `modules.py` the plans,
+`retype.py` rebuilds a graph, and `collectives.py` converts what ranks send.
+"""
 
 from __future__ import annotations
 

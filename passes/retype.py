@@ -1,4 +1,8 @@
-"""A graph after its sources have changed type: every op inferred anew, conversions put where they are due."""
+"""Rebuild a graph after its sources changed type: infer each op anew and insert conversions.
+
+A token is quantized once before it is copied to experts or sent to other ranks, and values with several users
+are quantized once.
+"""
 
 from __future__ import annotations
 

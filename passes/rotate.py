@@ -1,9 +1,9 @@
-"""rotate: the sum at the end of a layer goes to the beginning of the next, where its norm is.
+"""rotate: move the residual add that ends a layer to the start of the next layer, before its norm.
 
-Layers are repeated, so that the last sum of one and the first norm of the next are in one graph only where a
-loop is rotated: it carries the two summands in place of the sum, as the layers of vLLM, SGLang and
-TensorRT-LLM hand on `hidden_states` and `residual`. Before the first layer the second of them is zero, and
-after the last the sum meets the final norm.
+Layers are bodies of loops, so the last add of one layer and the first norm of the next are in one graph only
+after the loop is rotated. The loop then carries the two summands instead of their sum, as the layers of vLLM,
+SGLang and TensorRT-LLM pass on `hidden_states` and `residual`. Before the first layer one summand is zero;
+after the last layer the final norm follows the add.
 """
 
 from __future__ import annotations

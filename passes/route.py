@@ -1,4 +1,4 @@
-"""route: another law of how tokens choose experts, and thus of how busy their ranks are."""
+"""route: another routing law, which says how tokens choose experts and how busy each rank is."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""shard: tensor, sequence, data and expert parallelism from one plan and one forward walk.
+"""shard: tensor, sequence, data and expert parallelism by one plan and one forward walk.
 
-The plan says where weights, caches and inputs lie. The walk follows each equation: where operands lie in
-ways that one rank cannot work on, or a partial sum meets an op that is not linear, it inserts the one
-collective of the table: partial → replicated all_reduce, partial → split reduce_scatter, split →
-replicated all_gather, replicated → split slice. Megatron's pattern is what falls out.
-
-Copies of experts on other ranks: widened weights, and for each token one of an expert's copies.
+`plan.py` places weights, caches and inputs. The walk follows the equation of each op. Where a rank cannot
+work on the placements of the operands, or a partial sum meets an op that is not linear, it inserts one
+collective: partial → replicated all_reduce, partial → split reduce_scatter, split → replicated all_gather,
+replicated → split slice. Megatron's pattern follows from this table. Redundant experts are wider weights, and
+each token goes to one copy of its expert.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""slice-sends: what all tensor-parallel ranks hold goes to the next stage once, a slice from each."""
+"""slice-sends: between stages, each tensor-parallel rank sends one slice of a replicated value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""split-norms: RMSNorm is a kernel for each step of it, as eager transformers runs it."""
+"""split-norms: RMSNorm as one kernel per step, as in eager transformers."""
 
 from __future__ import annotations
 

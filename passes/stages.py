@@ -1,4 +1,4 @@
-"""stages: pipeline parallelism, one entry for each stage, a run of layers each."""
+"""stages: pipeline parallelism, with one entry and one run of layers per stage."""
 
 from __future__ import annotations
 

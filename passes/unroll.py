@@ -1,4 +1,4 @@
-"""unroll: bodies of `repeat` written out, one copy an iteration."""
+"""unroll: write out the body of each `repeat`, one copy per iteration."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""How checkpoints store a matrix of few bits: in which tensors, of what shapes, under what names.
+"""How checkpoints store a quantized matrix: the names, shapes and dtypes of its tensors, by method.
 
-Each method takes the name of a matrix, its shape as [out, in] (experts before them, where a tensor has all),
-its element type and the model's own. The sources are the layers that libraries save, as named at each.
+A method takes the name of a matrix, its shape as [out, in] (after the experts, where one tensor has all of
+them), its element type and the model's element type. The docstring of each method names the source, which is
+the layer that the library saves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a checkpoint says of its tensors: safetensors headers, folders of them, and their indexes.
+"""The tensors of a checkpoint, read from safetensors headers, folders of them, or an index.
 
-Only headers are read, never a weight. The format is that of github.com/huggingface/safetensors: eight
-bytes of header length, little-endian, then JSON that gives each tensor its dtype, shape and place.
+Only headers are read, never a weight. The format is that of github.com/huggingface/safetensors: eight bytes
+of header length, little-endian, then JSON with the dtype, shape and place of each tensor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The tensors that a program expects in a checkpoint, and how they differ from those of one.
+"""The tensors that a program expects in its checkpoint, and a comparison with a real checkpoint.
 
-Checkpoints store the weight of a linear as [out, in], with heads and other axes run together. Which axes
-those are follows from the equation of the op that uses the weight.
+Checkpoints store the weight of a linear as [out, in], with heads and other axes flattened. The equation of
+the op that uses the weight says which axes these are.
 """
 
 from __future__ import annotations

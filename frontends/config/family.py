@@ -1,4 +1,4 @@
-"""Model families: who reads the configs of which class, each registered where it is defined."""
+"""The registry of model families: the decorator `family`, and `FAMILIES` by class name."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""`quantization_config`: in what types a checkpoint stores its weights, as the text of a pass.
+"""`quantization_config`: the element types of a checkpoint, as the text of a `quantize` pass.
 
-Frontends know no passes, so a program says this as its fact `quantization`, and whoever loads it runs that.
-
-The modules that a quantized checkpoint leaves as they are, layer by layer.
-
-Schemes that say each kind of tensor as an object: those of compressed-tensors and of modelopt.
-
-How each `quant_method` says the types of weights, activations and caches, as options of `quantize`.
+Frontends import no passes, so the program states the pass as its fact `quantization`, and `llmir.load` runs
+it. The sections of this file read the lists of modules that a checkpoint leaves unquantized, the schemes of
+compressed-tensors and ModelOpt (one object per kind of tensor), and each `quant_method`.
 """
 
 from __future__ import annotations

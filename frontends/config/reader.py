@@ -1,6 +1,7 @@
-"""A model's config, read field by field with errors that name the field.
+"""A model's config, read field by field, and the fields that have no effect.
 
-Fields of published configs that no family reads: those that cannot act, and the values that do not.
+Accessors of `Config` check a value and record that the field was read; errors name the field by its path. A
+field that no family reads is an error unless `INERT` lists it, or `NEUTRAL` lists its value.
 """
 
 from __future__ import annotations

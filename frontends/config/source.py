@@ -1,4 +1,4 @@
-"""Where a model's config comes from: a bundled name, a file, a folder, a dict."""
+"""The place of a config: a bundled name, a file, a folder, a mapping, or the local cache of the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ling and Ring, 1 and 2, of the code that checkpoints bring along: that code is read, and never run."""
+"""Ling and Ring, 1 and 2, read from the code in their checkpoints; that code is never run."""
 
 from __future__ import annotations
 

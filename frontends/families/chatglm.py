@@ -1,4 +1,4 @@
-"""ChatGLM 2 and 3, GLM-4 of the code that checkpoints bring along: that code is read, and never run."""
+"""ChatGLM 2 and 3, and GLM-4 in the form of the code in its checkpoints; that code is never run."""
 
 from __future__ import annotations
 

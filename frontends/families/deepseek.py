@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3, and what has their shape. Defaults for absent fields are transformers' own."""
+"""DeepSeek V2 and V3, and models of the same shape. Defaults for absent fields are transformers' own."""
 
 from __future__ import annotations
 

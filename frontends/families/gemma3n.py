@@ -1,4 +1,4 @@
-"""Gemma 3n (text): layers that share keys, read the tokens anew, and alternate between streams."""
+"""Gemma 3n (text): shared keys, per-layer embeddings, and several streams of hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma 4 (text): heads that differ by kind of layer, keys that later layers share, experts beside MLPs."""
+"""Gemma 4 (text): head sizes by kind of layer, keys shared by later layers, experts beside MLPs."""
 
 from __future__ import annotations
 

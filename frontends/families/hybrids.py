@@ -1,4 +1,4 @@
-"""Mamba-2 beside attention: Bamba, Granite 4, Falcon-H1. Defaults for absent fields are transformers' own."""
+"""Hybrids of Mamba-2 and attention: Bamba, Granite 4, Falcon-H1. Absent fields as in transformers."""
 
 from __future__ import annotations
 

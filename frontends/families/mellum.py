@@ -1,4 +1,4 @@
-"""Mellum 2, Flint: Qwen3's experts after windows. Defaults for absent fields are transformers' own."""
+"""Mellum 2 and Flint: the experts of Qwen3 and attention windows. Absent fields as in transformers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """GPT-NeoX, Pythia, Bloom, Falcon and Persimmon: q, k and v stored as one tensor, head by head.
 
-Defaults for absent fields are transformers' own.
+Defaults for absent fields are those of transformers.
 """
 
 from __future__ import annotations

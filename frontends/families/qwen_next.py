@@ -1,4 +1,7 @@
-"""Qwen3-Next and Qwen3.5: delta nets, and each fourth layer gated attention. Defaults are transformers'."""
+"""Qwen3-Next and Qwen3.5: delta nets, and gated attention in each fourth layer.
+
+Defaults for absent fields are those of transformers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes of code that checkpoints bring along, of Llama's shape: that code is read, and never run."""
+"""Llama-like classes whose code is in their checkpoints; that code is never run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Attention over a cache, eager, and what rotary positions it has.
-
-What chooses blocks of keys for each query (MiniMax-M3).
-"""
+"""Grouped-query attention over a cache, its rotary positions, and the block index of MiniMax-M3."""
 
 from __future__ import annotations
 

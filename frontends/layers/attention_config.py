@@ -1,12 +1,10 @@
-"""What configs say of attention to compressed keys (DeepSeek-V4).
+"""Readers of attention fields for kinds of attention that only some families have.
 
-What configs say of an index that chooses blocks of keys (MiniMax-M3).
-
-What configs say of latent attention, in the names that DeepSeek's have.
-
-Layers of two kinds, of which the last read keys and values of others.
-
-Attention that has heads of another size and number in layers that see all (Gemma 4).
+- `compressed_attention`: keys compressed over tokens (DeepSeek-V4)
+- `block_attention`: blocks of keys that an index selects (MiniMax-M3)
+- `latent`: multi-head latent attention, in the field names of DeepSeek
+- `kv_sharing`: the last layers read keys and values of earlier layers (Gemma 3n, Gemma 4)
+- `global_heads`: other head sizes and counts in layers without a window (Gemma 4)
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What layers are built with: weights, products and norms by the axes of an equation, on a Builder.
+"""Weights, products and norms by the axes of an equation: the tools with which layers build ops.
 
-Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each of them, `d`
-head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of latent
-attention `q` is the latent of queries, `l` that of keys and values, and of a head's elements `u` are without
-position, `p` with, `m` of values. `a` is a number alone, `st` are streams of hidden states, `j` is hidden.
-Ops come in the order in which transformers' eager code runs them, so that live memory is that code's.
+Axes: `b` sequences, `t` new tokens, `h` hidden, `g` key/value heads, `r` query heads for each key/value head,
+`d` head size, `f` intermediate, `v` vocabulary, `e` experts; `G` and `R` are heads that are not split. Of
+latent attention: `q` latent of queries, `l` latent of keys and values; of a head's elements, `u` without
+position, `p` with position, `m` of values. `st` are streams of hidden states. `_AXES` lists all letters. Ops
+follow the order of transformers' eager code, so that live memory is that of this code.
 
-What goes between a model's graphs beside hidden states, such as keys that later layers read too.
+`SideValues` are values that graphs pass on beside the hidden states, such as keys that later layers read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention over a window and compressed keys, with queries and outputs of low rank (DeepSeek-V4)."""
+"""Attention over a window and compressed keys, with low-rank queries and outputs (DeepSeek-V4)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A decoder of layers as a program: equal layers share a body, and periods of layers fold.
+"""A decoder as a program: embedding, layers, final norm and head.
 
-Layers one after the other: equal ones share a body, and periods of them are bodies of repeats.
+Equal layers share one body. A repeating period of layers becomes a body of `repeat` ops.
 """
 
 from __future__ import annotations

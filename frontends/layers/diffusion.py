@@ -1,4 +1,4 @@
-"""Diffusion transformers: a step takes patches of a latent, a timestep and a label, and caches nothing."""
+"""Diffusion transformers (DiT): a step takes latent patches, a timestep and a label, without cache."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A layer that predicts a further token (arXiv:2412.19437, section 2.2): the phase that drafts.
+"""A multi-token-prediction layer (arXiv:2412.19437, section 2.2), as the phase `draft` of a program.
 
-It is given the hidden state of each token and the token after it, and gives the logits of the one after that.
+It takes the hidden state of each token and the token after it, and gives the logits of the token after that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Multi-head latent attention (arXiv:2405.04434, section 2.1), naive and eager."""
+"""Multi-head latent attention (arXiv:2405.04434, section 2.1), in its naive form, with its indexer."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""A layer of a decoder as data: what mixes tokens and what follows, each a spec that builds itself.
+"""A decoder layer as data: norm, mixer, residual, norm, MLP, residual; and its variants.
 
-Streams of hidden states beside the one that layers compute on, and products of low rank (Gemma 3n).
-
-What each layer reads of the token itself, from a second table of embeddings (Gemma 3n, Gemma 4).
-
-Layers of one sublayer, which configs name by a word or by a letter each (Nemotron-H).
-
-The kinds of a model's layers, in order, as repeats of layers and of periods of layers.
-
-Residuals in several streams (llmir/ir/ops/residual_streams.py): how a layer takes from them and gives back.
+- `Layer`: the usual form; either half may be missing
+- `AlternatingLayer`, `Laurel`: several streams of hidden states, low-rank products beside mixers (Gemma 3n)
+- `LayerTable`, `PerLayer`: a second embedding table that each layer reads (Gemma 3n, Gemma 4)
+- `Streams`: residuals in several streams (`llmir/ir/ops/residual_streams.py`)
+- `kinds_by_letter`, `fold`: kinds of layers from a config's pattern, and the shortest loops that repeat them
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Linear attention by the delta rule: gated delta nets (arXiv:2412.06464) and KDA (arXiv:2510.26692).
+"""Linear attention: gated delta nets, KDA and lightning attention.
 
-Lightning attention (MiniMax-01, arXiv:2501.08313): linear, and each head forgets at a rate of its own.
+Gated delta nets (arXiv:2412.06464) and KDA (arXiv:2510.26692) write by the delta rule. Lightning attention
+(MiniMax-01, arXiv:2501.08313) decays the state of each head at a constant rate.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""State-space mixers: Mamba and Mamba-2, and what is around their scans.
-
-Short convolutions as mixers (LFM2).
-
-Mixers side by side in a layer (Falcon-H1).
-"""
+"""State-space mixers (Mamba, Mamba-2), short convolutions (LFM2), and parallel mixers (Falcon-H1)."""
 
 from __future__ import annotations
 

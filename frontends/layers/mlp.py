@@ -1,4 +1,4 @@
-"""What follows the mixer in a layer: gated MLPs and mixtures of them."""
+"""Gated MLPs, mixtures of experts with their routers, and both in parallel."""
 
 from __future__ import annotations
 

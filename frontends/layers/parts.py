@@ -1,4 +1,4 @@
-"""What llama-like configs say of a decoder and its parts; a family says what differs."""
+"""Readers of fields that llama-like configs share; a family states only the differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary positions of a config, as `modeling_rope_utils` of transformers 5 reads them, or an error."""
+"""Rotary positions of a config, read as `modeling_rope_utils` of transformers 5 does, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformer blocks that several layers share (Zamba, arXiv:2405.16712)."""
+"""A transformer block that several layers share (Zamba, arXiv:2405.16712)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What configs say of blocks that layers share in turn (Zamba2).
+"""Readers of config fields for linear attention, Mamba, and shared blocks (Zamba2).
 
-What configs say of linear attention by the delta rule.
-
-What configs say of Mamba and Mamba-2, in the names that hybrids have; others spell them otherwise.
+Mamba fields have the names that hybrid models use; `PLAIN` and `STANDALONE` list the other spellings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Towers that encode images beside a language model: a phase of its own, of patches and not of tokens.
+"""Vision towers beside a language model, as the phase `encode`, and the reader of SigLIP configs.
 
-What configs say of a SigLIP tower. Defaults for absent fields are transformers' own.
+Absent fields have the defaults of transformers.
 """
 
 from __future__ import annotations

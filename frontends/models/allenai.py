@@ -1,4 +1,4 @@
-"""OLMo 2 and 3, text models.
+"""OLMo 2 and 3 (text).
 
 Shapes: arXiv:2501.00656, table 2, and the released configs. Totals: the checkpoints on
 huggingface.co/allenai.

@@ -1,4 +1,4 @@
-"""Cohere's Command and Aya, text models.
+"""Command and Aya of Cohere (text).
 
 Shapes: the released configs. Totals: the checkpoints on huggingface.co/CohereLabs.
 """

@@ -1,8 +1,8 @@
-"""DeepSeek V2 and V3, and Kimi-K2 and Moonlight, which have V3's shape.
+"""DeepSeek V2 and V3, and Kimi-K2 and Moonlight, which have the shape of V3.
 
-Shapes: the reports (arXiv:2405.04434, 2412.19437, 2507.20534) and the released configs. Totals: what the
-checkpoints on huggingface.co/deepseek-ai and /moonshotai hold, without scales, corrections of the router and
-layers that predict further tokens.
+Shapes: the reports (arXiv:2405.04434, 2412.19437, 2507.20534) and the released configs. Totals: the
+checkpoints on huggingface.co/deepseek-ai and /moonshotai, without scales, router corrections and
+multi-token-prediction layers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Gemma 1, 2 and 3, text models, and the language models of those that see images.
+"""Gemma 1, 2 and 3 (text), and the language models of the multimodal releases.
 
 Shapes: the technical reports (arXiv:2403.08295 table 1, 2408.00118 table 1, 2503.19786 table 1) and the
-released configs. Totals: the checkpoints on huggingface.co/google; of Gemma 3 from 4B on, less the vision
+released configs. Totals: the checkpoints on huggingface.co/google; for Gemma 3 from 4B on, without the vision
 tower and its projection.
 """
 

@@ -1,8 +1,8 @@
-"""Gemma 3n and Gemma 4: the language models of those that see and hear.
+"""Gemma 3n and Gemma 4: the language models of the multimodal releases.
 
 Shapes: the released configs. Totals: transformers' classes on the meta device (`scripts/preset_totals.py`).
-Of Gemma 3n they are those of the checkpoints on huggingface.co/google less the towers, 983,281,504, and less
-k, v and the norm of k in layers that read another's, which are stored and not used.
+For Gemma 3n these equal the checkpoints on huggingface.co/google without the towers, 983,281,504 parameters,
+and without k, v and the norm of k in layers that read another layer's keys: these are stored and not used.
 """
 
 from __future__ import annotations

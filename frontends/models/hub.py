@@ -1,4 +1,4 @@
-"""Configs that lie in the local cache of Hugging Face's hub. Nothing is downloaded.
+"""Configs in the local cache of Hugging Face's hub. Nothing is downloaded.
 
 The layout is that of huggingface_hub: `models--ORG--NAME/refs/main` names the commit whose files are in
 `models--ORG--NAME/snapshots/COMMIT` (huggingface.co/docs/huggingface_hub/guides/manage-cache).

@@ -1,7 +1,8 @@
-"""Models of images. Shapes: the released configs. Totals: the classes of diffusers and transformers, counted.
+"""Image models: DiT-XL/2 and LLaVA-OneVision.
 
-DiT-XL/2 has 675 million parameters as published (arXiv:2212.09748, table 4); diffusers' class has the
-embedders of timestep and label in each of its 28 blocks, which the original has once.
+Shapes: the released configs. Totals: the classes of diffusers and transformers. DiT-XL/2 has 675 million
+parameters as published (arXiv:2212.09748, table 4); diffusers' class has the embedders of timestep and label
+in each of its 28 blocks, and the original has them once.
 """
 
 from __future__ import annotations

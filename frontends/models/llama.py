@@ -1,9 +1,9 @@
-"""Llama 1 to 3.3, text models.
+"""Llama 1 to 3.3 (text).
 
 Shapes: table 2 of "LLaMA" (arXiv:2302.13971), table 1 of "Llama 2" (arXiv:2307.09288) with the released
 configs, table 3 of "The Llama 3 Herd of Models" (arXiv:2407.21783), and the model cards of 3.2 and 3.3.
-Totals: the checkpoints on huggingface.co/meta-llama, of Llama 1 those of /huggyllama. The 405B is the later
-release, with 8 key/value heads stored once.
+Totals: the checkpoints on huggingface.co/meta-llama, for Llama 1 on /huggyllama. The 405B is the later
+release, which stores 8 key/value heads once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Mistral and Mixtral, text models.
+"""Mistral and Mixtral (text).
 
 Shapes: table 1 of "Mistral 7B" (arXiv:2310.06825), of "Mixtral of Experts" (arXiv:2401.04088) and the
-released configs. Totals: the checkpoints on huggingface.co/mistralai. Of Mistral Small 4 shapes are the
-defaults of transformers 5.23, and the total is that of its class; the publisher says 119B.
+released configs. Totals: the checkpoints on huggingface.co/mistralai. The shapes of Mistral Small 4 are the
+defaults of transformers 5.23 and its total is that of this class; the publisher states 119B.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Models whose queries see chosen or compressed keys: GLM-5, DeepSeek-V4-Flash, MiniMax-M3; GLM-4.7-Flash.
+"""Models with selected or compressed keys: GLM-5, DeepSeek-V4-Flash, MiniMax-M3; and GLM-4.7-Flash.
 
 Shapes: the defaults of transformers 5.23, which are those of the released configs. Totals: parameters of
-transformers' class on the meta device; the publishers say 744B, 284B, and 428B with a vision tower. Of
-MiniMax-M3 that tells that three layers are dense; that they see all keys is taken for granted. It and GLM-5
-are stored in bf16 under these ids; of DeepSeek-V4-Flash routed experts are fp4 (two to a byte, a scale of 8
-bits for 32), all else that is narrow fp8 in blocks, and the compressor and the scores of its index are not.
+transformers' classes on the meta device; the publishers state 744B, 284B, and 428B with a vision tower. The
+total of MiniMax-M3 implies three dense layers; that these see all keys is an assumption. MiniMax-M3 and GLM-5
+are stored in bf16 under these ids. Of DeepSeek-V4-Flash, routed experts are fp4 (two to a byte, an 8-bit
+scale for each 32), other quantized weights are fp8 in blocks, and the compressor and the scores of its index
+are not quantized.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Models before Llama, and others with LayerNorm: a row each, under what the fields of its class are called.
+"""Models before Llama, and others with LayerNorm: one row each, under the field names of the class.
 
-Shapes: the released configs, and of what was not released the papers: table 2.1 of "Language Models are
-Few-Shot Learners" (arXiv:2005.14165), table 1 of "OPT" (arXiv:2205.01068), table 1 of "Nemotron-4 340B"
+Shapes: the released configs; for unreleased models the papers: table 2.1 of "Language Models are Few-Shot
+Learners" (arXiv:2005.14165), table 1 of "OPT" (arXiv:2205.01068), table 1 of "Nemotron-4 340B"
 (arXiv:2406.11704). Totals: the checkpoints at the ids' pages on huggingface.co, or the sum of the shapes.
 """
 

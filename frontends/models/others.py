@@ -1,4 +1,4 @@
-"""Models of families with a size or two.
+"""Models of families with one or two sizes.
 
 Shapes: the released configs. Totals: the checkpoints at the ids' pages on huggingface.co.
 """

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4, text models.
+"""Phi-3 and Phi-4 (text).
 
 Shapes: section 2 of the technical reports (arXiv:2404.14219, 2412.08905) and the released configs. Totals:
 the checkpoints on huggingface.co/microsoft.

@@ -1,4 +1,4 @@
-"""What is kept of a published model."""
+"""The record of a published model: its name, config, parameter count and aliases."""
 
 from __future__ import annotations
 

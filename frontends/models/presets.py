@@ -1,4 +1,4 @@
-"""Published models by name: enough of each Hugging Face config to rebuild its graph, and its size."""
+"""The table of bundled models, and the search by name, id or alias."""
 
 from __future__ import annotations
 

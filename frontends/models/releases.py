@@ -1,7 +1,8 @@
-"""Checkpoints by the end of their ids: whose sizes they have, and in what types their weights are stored.
+"""Tuned and quantized releases: the preset with their sizes, and the element types of their weights.
 
-Publishers tune a model and store it in few bits under its own name and a suffix or more. What a suffix says
-of the types is its publisher's custom, and is noted; the checkpoint's own config.json says it exactly.
+Publishers add suffixes to the name of a model that they tune or quantize. The types that a suffix stands for
+are the custom of its publisher, so a note says that they are assumed; the checkpoint's own config.json states
+them exactly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models whose code their checkpoints bring along.
+"""Models whose checkpoints contain their own code, which is never run.
 
 Shapes: the released configs. Totals: the checkpoints at the ids' pages on huggingface.co.
 """

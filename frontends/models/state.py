@@ -1,4 +1,7 @@
-"""Mamba and hybrids of it with attention: shapes and totals of the released checkpoints on huggingface.co."""
+"""Mamba, and hybrids of state-space or linear-attention layers with attention.
+
+Shapes and totals: the released checkpoints on huggingface.co.
+"""
 
 from __future__ import annotations
 

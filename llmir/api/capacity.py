@@ -1,7 +1,4 @@
-"""What a deployment takes at most: `largest`.
-
-KV caches that are moved over a link: `kv`.
-"""
+"""Limits of a deployment: `largest` batch and context, and the size and transfer of caches (`kv`)."""
 
 from __future__ import annotations
 

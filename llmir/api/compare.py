@@ -1,4 +1,7 @@
-"""Compare programs (`diff`, `equivalent`, `check`) and explain figures (`explain`, `sensitivity`)."""
+"""Compare programs (`diff`, `equivalent`, `check`) and explain results (`explain`, `sensitivity`).
+
+`interpret` evaluates a program in NumPy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Steps for those who ask for many: as code by `compile`, as modules of others, of any composition."""
+"""Steps as functions for many evaluations: `compile`, `emit` and `surface`.
+
+`compile` gives a Python function, `emit` a module in JavaScript or Python, and `surface` the time of a step
+of any composition of decodes and prompt chunks.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""How a model is deployed: its types, the ranks that share it, and how tokens come to experts.
+"""Deployments: element types, the split over ranks, and the passes that an engine runs by default.
 
-The passes that run where none are asked for: those of the engine that prices, as far as it is known.
+`Deployment` turns the choices of an operator into passes. `pipeline_of` gives the passes of an engine, and
+`DEFAULT_PIPELINE` those that run where no engine is known.
 """
 
 from __future__ import annotations

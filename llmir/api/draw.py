@@ -1,4 +1,4 @@
-"""Pictures of results, drawn by matplotlib: `plot_*`."""
+"""Plots of results, drawn by matplotlib: `plot_*`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Estimate a step or a request: `analyze`, `workload`, `speculate`, `beam_search`, `candidates`, `stages`."""
+"""Estimate a step (`analyze`) or a request (`workload`), and variants of both.
+
+`speculate` and `beam_search` change how tokens are decoded, `candidates` compares several programs at the
+same points, and `stages` splits a step over pipeline stages.
+"""
 
 from __future__ import annotations
 

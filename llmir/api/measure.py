@@ -1,4 +1,4 @@
-"""The Python face of what was measured: predictions beside times, fits to them, and times of this machine."""
+"""Measurements: `validate` predictions, `calibrate` kernels, and `measure` this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page that computes: a model in some set-ups, as one HTML file."""
+"""Interactive pages: a model in several set-ups, as one HTML file (`page`)."""
 
 from __future__ import annotations
 

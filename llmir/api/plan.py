@@ -1,4 +1,4 @@
-"""Plans for some traffic: which devices, how many, and how a model is laid over them: `plan`."""
+"""Plans for a traffic: which devices, how many, and how a model is split over them (`plan`)."""
 
 from __future__ import annotations
 

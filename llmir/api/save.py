@@ -1,4 +1,4 @@
-"""What writes results to files: `save`, `draw` and `trace`."""
+"""Write results to files: `save`, `draw` and `trace`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests over time, served by an engine: `simulate`, and its parts `server`, `pools` and `traffic`."""
+"""Simulate an engine that serves requests over time: `simulate`, and its parts.
+
+`traffic` makes requests, `server` and `pools` serve them, and `replicate` repeats a simulation by seeds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sweeps: steps of a model in many structures, at many points."""
+"""Sweeps: the steps of a model in many structures at many points (`sweep`, `sweep_to`).
+
+A structure is a program on a device; points are batch sizes and lengths.
+"""
 
 from __future__ import annotations
 

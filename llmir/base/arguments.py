@@ -1,7 +1,7 @@
-"""What callers give, checked: as Python's own type and within its range, or one line that names the argument.
+"""Checks of arguments: each returns a Python value within its range, or raises a one-line error.
 
-Every public argument, option of a pass and attribute of an op goes through these. Numbers of numpy are
-numbers; booleans, NaN and infinities are none.
+Public functions, options of passes and attributes of ops use these checks; the error names the argument.
+NumPy numbers are accepted and converted. Booleans, NaN and infinities are not numbers.
 """
 
 from __future__ import annotations

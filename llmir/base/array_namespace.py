@@ -1,7 +1,7 @@
-"""The functions that sizes may meet beside operators: one record of them for numbers, one for arrays.
+"""The functions that cost formulas may call besides operators, as one record for each kind of number.
 
-What computes is handed the namespace of what it computes with, `xp`, and knows no other: so the same lines
-take numbers, arrays, and symbols that record what is done to them, which bring a namespace of their own.
+A formula receives the namespace of its arguments as `xp` and uses no other functions. The same lines then run
+on numbers (`SCALARS`), on arrays (`ARRAYS`), and on recorded symbols, which bring a namespace of their own.
 """
 
 from __future__ import annotations

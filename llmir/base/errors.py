@@ -1,4 +1,8 @@
-"""One tree of errors. A message is one line: the thing, what was got, what is allowed."""
+"""The exceptions of llmir, all under `LlmirError`.
+
+A message is one line: the thing, what was given, and what is allowed. Each class has the exit code with which
+the command line ends.
+"""
 
 
 class LlmirError(Exception):

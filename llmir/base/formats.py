@@ -1,6 +1,6 @@
-"""How results show: each class's formats, from exporters that register themselves where they are defined.
+"""Output formats of results: exporters, registered by the class that they show.
 
->>> class Greeting(Shown):
+>>> class Greeting(Displayable):
 ...     name = "world"
 >>> @exporter("table", ".txt", of=Greeting)
 ... def _text(greeting, colour=False):

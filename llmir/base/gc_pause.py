@@ -1,4 +1,4 @@
-"""When objects that nothing holds are looked for."""
+"""A context manager that pauses the cyclic garbage collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names people type: matched without case, dashes or organisation, suggested when near, shown on one line."""
+"""Names and text for users: normalized spelling, suggestions, checkpoint places, ranges in errors."""
 
 from __future__ import annotations
 

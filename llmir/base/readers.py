@@ -1,13 +1,9 @@
-"""YAML as plain data, in which a repeated key is a mistake and nothing is run.
+"""Readers of YAML, JSON and CSV that stop at a budget and refuse repeated keys.
 
-It is built from the parser's events, one after another, so that a budget ends it wherever it is passed: no
-text nests deeper than the stack, and none grows beyond the memory by its aliases.
-
-What others wrote: read up to a budget, and refused in one line by the first limit that it passes.
-
-CSV up to a budget: so many lines, each so long, of so many cells.
-
-JSON up to a budget, in which a key that is there twice has one value, or is a mistake.
+A `Budget` limits bytes, values, nesting and digits. Text that is malformed or exceeds a limit raises
+`UnreadableError` with one line; the caller adds the name of the file. YAML is read as plain data, event by
+event, so that aliases cannot grow beyond the budget; nothing in it is executed. In JSON a repeated key is
+refused only where its values differ.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The one registry: ops, passes, model families, cost models, exporters, commands, by kind and name.
+"""The registry: ops, passes, families, cost models, exporters and commands, by kind and name.
 
-Whatever is defined puts itself here, in its own file. A name that is not here yet is looked for in the home
-of its kind, a package of llmir, first in the module that is called like it or like its first word, and then
-in the plugins that are installed: what nobody asks for is not imported. A plugin is a module, or a file, that
-defines such things.
+A definition registers itself in its own file. An unknown name is looked for in the home packages of its kind,
+first in the module called like the name or its first word, and then in installed plugins. Modules that nobody
+asks for are not imported. A plugin is a module, or a file, that registers such definitions.
 
 >>> from llmir.ir.tools.pipeline import PASSES
 >>> PASSES["dce"].__name__, "inline" in PASSES

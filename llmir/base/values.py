@@ -1,4 +1,8 @@
-"""Values that nobody can change: mappings, arrays and records that take no assignment."""
+"""Immutable values: mappings, arrays, and records that refuse assignment.
+
+`FrozenDict` is a read-only dictionary and `Record` a frozen dataclass with immutable contents. `freeze`
+copies what a caller may still hold; `seal` makes our own arrays read-only in place.
+"""
 
 from __future__ import annotations
 

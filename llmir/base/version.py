@@ -1,3 +1,3 @@
-"""Which llmir this is."""
+"""The version of llmir; `setup.cfg` states the same."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`llmir analyze`: what a request costs, op by op."""
+"""`llmir analyze`: estimate a request, op by op."""
 
 from __future__ import annotations
 

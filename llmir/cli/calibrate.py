@@ -1,7 +1,4 @@
-"""`llmir calibrate`: a device's kernels, fitted to measured times.
-
-Fits and their errors, as `llmir calibrate` shows them.
-"""
+"""`llmir calibrate`: fit the kernels of a device to measured times, and print the fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir check`: our weights against those of a checkpoint, or all ranks against one device."""
+"""`llmir check`: compare the weights with a checkpoint, or all ranks with one device."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The commands: each registers itself, with what `llmir --help` says of it.
+"""The decorator `command`, exit codes, and the progress line.
 
-How a command ends: with an exit code and, if something is wrong, one line on stderr.
-
-How far long work is: one line on stderr, where a terminal shows it.
+A command registers itself with the summary that `llmir --help` shows. An error becomes one line on stderr and
+an exit code. Long work shows its progress in one line on stderr, on terminals only.
 """
 
 from __future__ import annotations

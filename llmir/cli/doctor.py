@@ -1,4 +1,4 @@
-"""`llmir doctor`: does the installation work?"""
+"""`llmir doctor`: check the installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir draw`: an annotated diagram."""
+"""`llmir draw`: an annotated picture of a model's ops."""
 
 from __future__ import annotations
 

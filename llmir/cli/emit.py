@@ -1,4 +1,4 @@
-"""`llmir emit`: prices as a module for programs that have no llmir."""
+"""`llmir emit`: a step as a module that runs without llmir."""
 
 from __future__ import annotations
 

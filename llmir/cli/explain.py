@@ -1,4 +1,4 @@
-"""`llmir explain`: one op, from its equation to its time."""
+"""`llmir explain`: one op, from its equation to its time, or the memory of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir hw`: devices and clusters, and where their numbers come from."""
+"""`llmir hw`: list devices and clusters, and the sources of their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a command's options to programs and workloads."""
+"""Options of a command, converted to programs, devices and workloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir kv`: bytes of a cache, and the time to move them."""
+"""`llmir kv`: the size of KV caches, and the time to move them."""
 
 from __future__ import annotations
 

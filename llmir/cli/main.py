@@ -1,4 +1,4 @@
-"""The command line. A command's module is imported when the command runs, so that the rest starts fast."""
+"""The entry point `llmir`, and the group that imports a command's module only when the command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir max`: the largest batch, context and number of requests at once, and what binds each."""
+"""`llmir max`: the largest batch, context and number of concurrent requests, and what limits each."""
 
 from __future__ import annotations
 

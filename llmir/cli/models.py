@@ -1,4 +1,4 @@
-"""`llmir models`: what is bundled."""
+"""`llmir models`: list the bundled models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir ops`: what a graph is made of."""
+"""`llmir ops`: list the ops, or describe one."""
 
 from __future__ import annotations
 

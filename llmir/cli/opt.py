@@ -1,4 +1,4 @@
-"""`llmir opt`: run passes, print IR."""
+"""`llmir opt`: run passes and print the IR."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Options that several commands share, as click takes them; the records of `llmir.api.options` declare each.
+"""Options that several commands share, and the types of their values.
 
-The kinds of values that options take: read from text, and checked as the API checks them, in its words.
+A type reads a value from text and checks it as the API does, with the same error message.
 """
 
 from __future__ import annotations

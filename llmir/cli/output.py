@@ -1,4 +1,4 @@
-"""Where results go: to stdout or to a file whose suffix says the format."""
+"""Results on stdout, or in a file whose suffix selects the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir passes`: what a pipeline can name."""
+"""`llmir passes`: list the passes and their options."""
 
 from __future__ import annotations
 

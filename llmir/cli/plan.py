@@ -1,4 +1,4 @@
-"""`llmir plan`: which devices, how many, and how a model is laid over them, for some traffic."""
+"""`llmir plan`: which devices, how many, and how a model is split over them, for a given traffic."""
 
 from __future__ import annotations
 

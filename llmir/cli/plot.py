@@ -1,4 +1,4 @@
-"""`llmir plot`: what a workload's figures look like."""
+"""`llmir plot`: plots of a workload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir report`: a page that computes, for the browser."""
+"""`llmir report`: an interactive HTML page of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`llmir sensitivity`: what more of each resource buys."""
+"""`llmir sensitivity`: the time that more of each resource saves."""
 
 from __future__ import annotations
 

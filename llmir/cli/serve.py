@@ -1,4 +1,4 @@
-"""`llmir serve`: the page that computes, from a server on this machine."""
+"""`llmir serve`: the interactive page, from a server on this machine."""
 
 from __future__ import annotations
 

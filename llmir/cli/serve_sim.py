@@ -1,6 +1,6 @@
-"""`llmir serve-sim`: requests over time, on an engine that fills its steps as its policy does.
+"""`llmir serve-sim`: simulate an engine that serves requests over time.
 
-`serve-sim --rates`: latencies against the rate.
+With `--rates`, it runs one simulation per request rate and prints the latencies against the rate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`llmir sweep`: steps of a model in many set-ups."""
+"""`llmir sweep`: the steps of a model in all combinations of some axes."""
 
 from __future__ import annotations
 

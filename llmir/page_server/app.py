@@ -1,4 +1,4 @@
-"""The app: the page, lists of what is bundled, and set-ups as they are asked for. Nothing is written."""
+"""The ASGI app: the page, lists of bundled models and hardware, and set-ups computed on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask, and how: requests of other sites, names and senders end here, in one line of JSON."""
+"""Access checks: refuse requests with another host, origin or token, with one line of JSON."""
 
 from __future__ import annotations
 

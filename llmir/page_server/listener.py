@@ -1,4 +1,4 @@
-"""The server's socket, and its life until it is interrupted."""
+"""The server's socket, from start until interrupt."""
 
 from __future__ import annotations
 

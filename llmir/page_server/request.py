@@ -1,4 +1,4 @@
-"""What a client may ask for: a model and a device by name or by their fields, and how it is deployed."""
+"""The JSON of a request, checked: a model and a device by name or by their fields, and a deployment."""
 
 from __future__ import annotations
 

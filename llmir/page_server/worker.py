@@ -1,4 +1,4 @@
-"""Makes set-ups in a process of its own, which ends when one takes too long: none stops the server."""
+"""A worker process that computes set-ups; it is ended when one takes too long."""
 
 from __future__ import annotations
 

@@ -1,1 +1,8 @@
-"""Data types, tensors, equations, ops, graphs and programs."""
+"""The core of the IR: dtypes, meshes, tensors, equations, ops, graphs and programs.
+
+Start with `op.py` (`Op`): an op states one index equation and overrides only the rules that deviate. Then
+read `equation.py` (`Equation`), `tensor.py` (`Tensor`), `graph.py` (`Node`, `Graph`) and `program.py`
+(`Program`). Element types with their scales are in `dtype.py`, mesh axes in `mesh.py`, and attention masks in
+`masks.py`.
+Imports `llmir.base` and `llmir.ir.sizes`.
+"""

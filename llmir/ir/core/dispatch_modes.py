@@ -1,4 +1,8 @@
-"""How tokens come to experts of other ranks, by name: each row, once to each rank, or all to all ranks."""
+"""The ways in which tokens reach experts on other ranks, by name.
+
+`rows` sends each routed row, `ranks` sends a token once to each rank that has one of its experts, and
+`gather` collects all tokens on all ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""Element types as values: their bits, and the scales that travel with a tile of them.
+"""Element types as values: bits, and the scales that belong to a tile of elements.
 
-A name says all of it. `fp8_e4m3_c.kn` is e4m3 with one scale a channel, on a matrix whose first dimension
-is contracted (`k`) and whose second one is kept (`n`):
+A name states all of it. `fp8_e4m3_c.kn` is e4m3 with one scale per channel, on a matrix whose first dimension
+is contracted (`k`) and whose second is kept (`n`):
 
-- `_c` one fp32 scale for each row along `k` (`_c16`: of 16 bits), `_t` one fp32 scale for each matrix
-- `_g128` one 16-bit scale for each 128 elements along `k`
-- `z` at the end of either: a zero point beside each scale; `i`: 32 bits for each position along `k`, which
-  say whose scale it has (GPTQ's `g_idx`)
-- `_b128x128` one fp32 scale for each tile of 128 rows × 128 elements along `k`
-- `mxfp4` and `nvfp4` have the scales that their standards say, `nf4` and `bnb_fp4` those of bitsandbytes:
-  one fp32 for each 64 elements, or, with `_dq`, one of 8 bits, and one fp32 for each 256 of those
+- `_c`: one fp32 scale for each row along `k` (`_c16`: of 16 bits); `_t`: one fp32 scale for each matrix
+- `_g128`: one 16-bit scale for each 128 elements along `k`
+- a final `z`: a zero point beside each scale; a final `i`: 32 bits for each position along `k` that name its
+  group (the `g_idx` of GPTQ)
+- `_b128x128`: one fp32 scale for each tile of 128 rows × 128 elements along `k`
+- `mxfp4` and `nvfp4`: the scales of their standards; `nf4` and `bnb_fp4`: those of bitsandbytes, one fp32 for
+  each 64 elements, or, with `_dq`, 8 bits for each 64 elements and one fp32 for each 256 of these scales
 
-After the dot stands one letter a dimension: `k` along which scales run, `n` (of weights) and `m` (of
-activations) the rows, `b` matrices apart, such as experts. Dimensions of one letter are taken together.
+After the dot stands one letter per dimension: `k` along which scales run, `n` (of weights) and `m` (of
+activations) the rows, `b` separate matrices, such as experts. Dimensions with one letter count as one.
 """
 
 from __future__ import annotations

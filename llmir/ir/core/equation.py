@@ -1,15 +1,15 @@
-"""Index equations: the one statement from which an op's rules are derived.
+"""Index equations: the statement from which shapes, FLOPs, bytes and shardings of an op follow.
 
 `b t h, h f -> b t f` names the axes of each operand and result. An axis is
 
 - *mapped*: in an operand and a result (`b`, `t`, `f`);
 - *contracted*: in operands only (`h`);
-- *indexed*: `[v]`, looked up rather than multiplied, so outside the FLOP product;
-- *windowed*: `t~`, read with its neighbours;
+- *indexed*: `[v]`, looked up instead of multiplied, so outside the FLOP product;
+- *windowed*: `t~`, read with its neighbors;
 - *new*: in results only (`k` of a top-k).
 
-`h!` must stay whole on one rank, and `+k` says that an axis of one operand alone is summed. `(b t k)` is
-one dimension that runs over several axes, and `(c + t)` one that is several axes laid end to end.
+`h!` must stay whole on one rank, and `+k` sums an axis that only one operand has. `(b t k)` is one dimension
+over several axes, and `(c + t)` is one dimension of several axes end to end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Ops at their places in a graph, the values that they take and give, and the graph.
+"""Nodes, values and graphs: ops in schedule order, frozen, with a networkx view.
 
-A networkx graph that nobody can change.
+A `Node` is an op at its place, with operands and result types; a `Value` is one of its results. `graph.nx`
+is a `networkx.MultiDiGraph` that refuses changes.
 """
 
 from __future__ import annotations

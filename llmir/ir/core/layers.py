@@ -1,4 +1,4 @@
-"""The numbers of layers, which checkpoint names, caches and pictures count by."""
+"""Layer numbers of loops, by which checkpoint names, caches and pictures count."""
 
 from __future__ import annotations
 

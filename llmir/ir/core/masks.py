@@ -1,7 +1,8 @@
-"""Masks: which keys a query sees. Attention ops, caches and kernels take one, by its text.
+"""Attention masks as values: which keys a query sees.
 
-`t` new tokens of a sequence come after `c` cached ones; each has a query and a key at its position. A mask
-counts pairs and keys as sizes, and says in numpy who sees whom.
+Attention ops, caches and kernels take a mask by its text. `t` new tokens of a sequence follow `c` cached
+ones, and each new token has a query and a key at its position. A mask counts pairs and keys as sizes, and
+says in NumPy which query sees which key.
 
 >>> from llmir.ir.sizes.polynomial import C, T
 >>> mask("window(4096)"), str(mask("window(4096)").kept(C)), str(mask("causal").keys(T, C))

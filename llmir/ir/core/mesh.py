@@ -1,4 +1,4 @@
-"""The devices a program runs on, as named axes, and how it is split over them."""
+"""The mesh: the devices of a program as named axes, and the degrees of parallelism over them."""
 
 from __future__ import annotations
 

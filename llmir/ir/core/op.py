@@ -1,6 +1,8 @@
-"""What an op is: one class that states one index equation and overrides only what deviates.
+"""The base class of ops: an op states one index equation and overrides only the rules that deviate.
 
-Matrix products inside of ops.
+Result types, work, matrix products, legal shardings and the NumPy meaning have defaults that follow from
+`rule`. Class attributes and properties state the traits of an op; passes and backends read these instead of
+testing for a class. `OPS` is the registry of ops by opcode.
 """
 
 from __future__ import annotations

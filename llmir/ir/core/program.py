@@ -1,4 +1,4 @@
-"""Programs of graphs."""
+"""Programs: named graphs, entries (one per pipeline stage), a mesh, and other programs by phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The type of a value: shape, element type, and where its pieces lie."""
+"""Tensor types: a shape of global sizes, an element type, and the placement on mesh axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The ops, one class each, in `OPS` by their names."""
+"""The ops: one class for each, in `OPS` by opcode.
+
+A file holds the ops of one topic. Start with `linear.py` (`Linear`) and `elementwise.py` (`Add`, `Silu`); an
+op that overrides most rules is `attention.py` (`FlashAttention`), and `collective.py` (`Collective`) is the
+base of ops that move values between ranks. A new op registers itself where its class is defined; then
+`python scripts/opmethods.py` writes its builder method.
+Imports `llmir.base`, `llmir.ir.sizes` and `llmir.ir.core`.
+"""
 
 from dataclasses import MISSING, fields
 from functools import lru_cache

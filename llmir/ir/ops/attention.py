@@ -1,7 +1,7 @@
-"""The attention core, eager or fused.
+"""Attention over keys and values: scores, mask and mix as separate ops, or one fused op.
 
-Axes: `b` sequences, `t` new tokens, `c` all tokens up to now, `g` key/value heads, `r` query heads for
-each of them, `d` head size, `e` head size of the values.
+Axes: `b` sequences, `t` new tokens, `c` all tokens so far, `g` key/value heads, `r` query heads for each
+key/value head, `d` head size, `e` head size of the values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What beam search adds to a step: the candidates of each row of logits, and caches that change places."""
+"""Ops of beam search: the best candidates of each row of logits, and the reordering of caches."""
 
 from __future__ import annotations
 

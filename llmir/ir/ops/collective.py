@@ -1,8 +1,8 @@
-"""Ops that change where a value lies, not what it is.
+"""Collectives: ops that change where a value lies, not what it is.
 
-Wire bytes are ring-equivalent: what a rank sends in a ring over `n` ranks, which moves each payload
-(n−1)/n times for a gather, a scatter or an exchange, and twice that for an all_reduce
-(Thakur, Rabenseifner & Gropp 2005, section 4). How it is sent in fact is for the cost model to say.
+Wire bytes are those of a ring over `n` ranks, which moves each payload (n−1)/n times for a gather, a scatter
+or an exchange, and twice that for an all_reduce (Thakur, Rabenseifner & Gropp 2005, section 4). The cost
+model decides which algorithm sends them.
 """
 
 from __future__ import annotations

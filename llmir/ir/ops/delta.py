@@ -1,7 +1,7 @@
-"""Linear attention: a matrix for each head that every token decays and writes its value to, at its key.
+"""Linear attention with a matrix state per head: the gated delta rule and lightning attention.
 
-Axes: `b` sequences, `t` new tokens, `g` key heads, `r` value heads for each of them, `d` key size,
-`e` value size.
+Axes: `b` sequences, `t` new tokens, `g` key heads, `r` value heads for each key head, `d` key size, `e` value
+size.
 """
 
 from __future__ import annotations

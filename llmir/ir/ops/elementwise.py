@@ -1,11 +1,10 @@
-"""Ops that touch each element on its own.
+"""Elementwise ops: arithmetic, activations, gated activations, casts, and activation sparsity.
 
-FLOPs per element: add, mul, scale 1, silu, sigmoid 4, silu·mul 5, soft cap 6, gelu 8, relu 1,
-xIELU 6, clamped GLU 11.
+FLOPs per element: add, mul, scale 1; silu, sigmoid 4; silu·mul 5; soft cap 6; gelu 8; relu 1; xIELU 6;
+clamped GLU 11.
 
-Activations of which the largest are kept, by a cutoff for numbers that are normally distributed.
-
-Axes: `b` sequences, `t` new tokens, `f` intermediate, `s` the two sums.
+`GaussianTop` keeps the largest activations by a cutoff that assumes a normal distribution. Axes of its
+`Moments`: `b` sequences, `t` new tokens, `f` intermediate, `s` the two sums.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tokens that go to the ranks of their experts before they are copied, and what comes of them back.
+"""Collectives that send tokens to the ranks of their experts, and return one sum per rank.
 
-As DeepEP does (deepseek-ai/DeepEP, csrc/kernels): a token goes once to each rank that has one of its experts,
-and between nodes once to each such node; a rank sends back one sum for each token that it was given.
+They follow DeepEP (deepseek-ai/DeepEP, csrc/kernels): a token goes once to each rank that has one of its
+experts, and between nodes once to each such node; each of these ranks returns one sum per token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ops that pick rows."""
+"""Ops that select rows: embeddings, learned positions, last tokens, and pieces of an axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops of images: patches into rows of tokens, what stands between images, and images among tokens."""
+"""Ops of image models: patch embeddings, row ends, and image rows among token embeddings."""
 
 from __future__ import annotations
 

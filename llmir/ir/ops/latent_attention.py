@@ -1,16 +1,13 @@
-"""Attention over latents (arXiv:2405.04434, section 2.1), eager or fused.
+"""Multi-head latent attention (arXiv:2405.04434, section 2.1), and the indexer of its sparse form.
 
-The cache holds, of a token, a latent row and one rotary key that all heads share. Naive, each head has keys
-and values of its own, which a product expands from the latents; absorbed, that product is with the query and
-the output instead, and the latents themselves are key and value of all heads.
+The cache holds, for each token, a latent row and one rotary key that all heads share. In the naive form a
+product expands the latents to keys and values of each head. In the absorbed form that product is applied to
+the query and the output instead, and the latents are key and value of all heads. The indexer (DeepSeek-V3.2,
+arXiv:2512.02556) selects the keys that a query sees.
 
-Axes: `b` sequences, `t` new tokens, `c` all tokens up to now, `g` heads, `d` the part of a query or key
-without position (absorbed: the latent), `p` the rotary part, `e` head size of the values.
-
-The indexer of sparse attention over latents (DeepSeek-V3.2, arXiv:2512.02556): which keys a query sees.
-
-Axes: `b` sequences, `t` new tokens, `c` all tokens up to now, `i` heads of the indexer, `y` their size, `g`
-heads of the attention.
+Axes: `b` sequences, `t` new tokens, `c` all tokens so far, `g` heads, `d` the part of a query or key without
+position (absorbed: the latent), `p` the rotary part, `e` head size of the values, `i` heads of the indexer,
+`y` their size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Matrix products with weights."""
+"""Products of activations with weight matrices, in any einsum."""
 
 from __future__ import annotations
 

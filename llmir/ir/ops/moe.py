@@ -1,6 +1,6 @@
-"""Mixture of experts: group by expert, multiply, combine.
+"""Mixture of experts: copy rows to experts, multiply by expert, combine.
 
-Axes: `e` experts, `k` chosen per token, `s` routed tokens (`b`·`t`·`k` rows).
+Axes: `e` experts, `k` chosen per token, `s` routed rows (`b`·`t`·`k`).
 """
 
 from __future__ import annotations

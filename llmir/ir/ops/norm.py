@@ -1,16 +1,12 @@
-"""Ops that reduce over an axis which must therefore stay whole.
+"""Norms and softmax: ops that reduce over an axis, which must therefore stay whole on a rank.
 
-Adaptive norms: what is said of a sequence scales and shifts each of its tokens (arXiv:2212.09748).
-
-The steps of a norm, each of which is a kernel of eager torch; engines have one kernel for all.
-
-RMSNorm over the heads of a group, in two steps, since ranks may share a group.
+- RMSNorm, LayerNorm, softmax, and the fusion of a norm with a residual add
+- adaptive norms: a sequence's condition scales and shifts its tokens (arXiv:2212.09748)
+- the single steps of a norm, each one kernel of eager PyTorch
+- RMSNorm over the heads of a group in two steps, for groups that several ranks share
+- norms with low-precision results, and norms fused with an all-reduce
 
 Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size.
-
-Norms that give narrow rows, which a product reads next.
-
-Norms of what ranks add up, in one kernel with the sum.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ops that hand a value from one pipeline stage to the next."""
+"""Send and receive between pipeline stages."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""Into narrow element types and back.
+"""Conversion to low-precision element types and back, also around collectives.
 
-What is left of values in a narrow element type: rounded to it, each tile under its own scale.
-
-Scales are symmetric, the largest magnitude of a tile over the largest of the format. Values in types of 16
-bits and more are kept as they are: float64 stands for all of those.
-
-Into the element type in which a value travels between ranks, and back.
+`round_trip` gives the value that remains of an element: rounded to the type, each tile under its own scale.
+Scales are symmetric, the largest magnitude of a tile divided by the largest value of the format. Values in
+types of 16 bits and more stay exact, since float64 represents them all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ops that run another graph."""
+"""`repeat`: the op that runs another graph of the program several times."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Residuals in several streams, mixed by the token (hyper-connections, arXiv:2512.24880).
+"""Residuals in several streams: hyper-connections (arXiv:2512.24880) and AltUp (arXiv:2301.13310).
 
-A sublayer sees a weighted sum of the streams, and what it gives is added to each of them by another weight,
-after they are mixed by a matrix whose rows and columns add up to one.
+With hyper-connections, a sublayer reads a weighted sum of the streams. Its output is added to each stream by
+another weight, after a matrix whose rows and columns sum to one has mixed the streams. With AltUp, a layer
+computes on one of several streams, and the others are predicted and corrected.
 
-Axes: `b` sequences, `t` new tokens, `n` streams, `m` streams after it, `h` hidden, `k` weights of a token.
-
-Several streams of hidden states, of which a layer computes on one (AltUp, arXiv:2301.13310).
-
-Axes: `b` sequences, `t` new tokens, `n` streams, `m` those that come out, `h` hidden.
+Axes: `b` sequences, `t` new tokens, `n` streams, `m` streams after the op, `h` hidden, `k` weights of a
+token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Positions and the cache: what happens to queries, keys and values before attention.
+"""Rotary positions, query temperature, and the write of keys and values to the cache.
 
-Axes: `b` sequences, `t` new tokens, `p` cached tokens, `g` key/value heads, `r` query heads for each of
-them, `d` head size, `e` head size of the values.
+Axes: `b` sequences, `t` new tokens, `p` cached tokens, `g` key/value heads, `r` query heads for each
+key/value head, `d` head size, `e` head size of the values.
 """
 
 from __future__ import annotations

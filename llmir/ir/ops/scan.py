@@ -1,11 +1,9 @@
-"""State-space scans: a state for each sequence and channel that every token decays and adds to.
+"""State-space scans (Mamba, Mamba-2), and the short convolution before them.
 
-Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size,
-`f` channels.
+A scan keeps one state per sequence and channel; every token decays it and adds to it.
 
-The short convolution before a scan, over the last few tokens.
-
-Axes: `b` sequences, `t` new tokens, `v` tokens before them, `w` taps; what is left are channels.
+Axes: `b` sequences, `t` new tokens, `g` groups, `r` heads of each, `d` head size, `n` state size, `f`
+channels. Of the convolution: `v` tokens before the new ones, `w` taps; all other axes are channels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Values that no op computes: what a step is given, the weights, and the caches.
+"""Sources: inputs, weights, buffers and caches, and the ops `concat` and `zeros`.
 
-A cache that grows by copies.
-
-What sums begin with.
+No op computes a source: it exists before the step. `Concat` grows a cache by a copy, and `Zeros` is the first
+summand of a rotated residual.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Attention over a window and over compressed keys (DeepSeek-V4): of every so many tokens there is one entry.
+"""Attention over compressed keys (DeepSeek-V4) and over selected blocks of keys (MiniMax-M3).
 
-An entry is key and value of all heads, a mean of its tokens' rows by gates of their own, channel by channel.
+A compressed entry stands for several tokens and is key and value of all heads: the mean of the tokens' rows,
+weighted by gates, channel by channel. The index that selects blocks has one head for each key/value head.
 
-Axes: `b` sequences, `t` new tokens, `c` tokens in the window and new ones, `p` tokens of entries to come and
-new ones, `n` entries, `s` series of rows, `w` tokens of an entry, `g` groups of heads, `r` heads of each, `d`
-head size.
-
-Attention over blocks of keys that an index chooses (MiniMax-M3): a head of it for each key/value head.
-
-Axes: `b` sequences, `t` new tokens, `c` all tokens up to now, `n` blocks of them, `g` key/value heads, `r`
-query heads for each of them, `y` head size of the index, `d` and `e` those of keys and values.
+Axes: `b` sequences, `t` new tokens, `g` key/value heads or groups of heads, `r` heads for each of them, `d`
+head size. Of compressed keys: `c` tokens in the window and new ones, `p` tokens of incomplete entries and new
+ones, `n` entries, `s` series of rows, `w` tokens of an entry. Of blocks: `c` all tokens so far, `n` blocks,
+`y` head size of the index, `e` head size of the values.
 """
 
 from __future__ import annotations

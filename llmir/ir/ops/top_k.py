@@ -1,4 +1,4 @@
-"""How tokens choose experts: the largest of their scores, maybe of some groups, maybe with a bias."""
+"""Routers: the experts with the largest scores, optionally within groups, with a bias, or by a table."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""Sizes: integers, or polynomials in named symbols whose value is asked for last.
+"""Sizes: integers, or polynomials in named symbols that get their values last.
 
-The symbols of a language model are `B` sequences, `T` new tokens per sequence and `C` tokens already
-cached. All symbols are non-negative. Besides symbols, a polynomial may hold `atoms`, functions of sizes such
-as `ceildiv(a, b)`.
+The symbols of a language model are `B` sequences, `T` new tokens per sequence, and `C` tokens cached before
+the step. All are non-negative. A polynomial may also contain atoms, which are functions of sizes such as
+`ceildiv(a, b)` or the expected number of experts that a batch touches.
 
->>> B, T = Dim.symbol("B"), Dim.symbol("T")
->>> print(2 * T * (B + 3))
-2*B*T + 6*T
->>> Binding(B=4, T=10)(2 * T * (B + 3))
-140
+Start with `polynomial.py` (`Dim`, `Atom`), then `binding.py` (`Binding`), which evaluates a size. How tokens
+choose experts is in `routing_laws.py` (`Law`), and sizes of routed rows are in `ragged.py`.
+Imports only `llmir.base`.
 """

@@ -1,8 +1,8 @@
-"""Values for symbols, under which a size is a number or an array.
+"""Bindings: values for the symbols of sizes, as integers or NumPy arrays.
 
-Very many points, in as few bytes as they need.
-
-Sequences that go on by a token each, after contexts of their own.
+`Binding` gives all sequences of a step the same values. `MixedBinding` joins a prefill chunk with decodes in
+one step, `PackedBinding` stores the counts of very many points in small integer types, and `UnevenBinding`
+describes a decode step whose sequences have different context lengths.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Polynomials in symbols and atoms, with integer coefficients.
+"""Polynomials in symbols and atoms with integer coefficients, the atoms, and their text form.
 
-What a size may hold besides symbols: functions of sizes, one class each.
+An atom is a function of sizes, one class each; its fields are its arguments. A field of type `int` is
+positive, a `Size` is any size, and a `Law` says how tokens choose experts. `name(arguments)` is its text.
 
-The fields of an atom are its arguments: an `int` must be positive, a `Size` is any size, and a `Law` of
-`routing` says how tokens choose experts. `name(arguments)` is its text.
-
-Sizes as text: what a size prints as is read back.
+>>> from llmir.ir.sizes.binding import Binding
+>>> B, T = Dim.symbol("B"), Dim.symbol("T")
+>>> print(2 * T * (B + 3))
+2*B*T + 6*T
+>>> Binding(B=4, T=10)(2 * T * (B + 3))
+140
 """
 
 from __future__ import annotations

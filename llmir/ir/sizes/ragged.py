@@ -1,9 +1,9 @@
-"""Rows that are routed to experts: how many there are in all, and how many of them one rank has.
+"""Sizes of rows that are routed to experts: their total, and the part of one rank.
 
-Where experts lie on several ranks and a law of `routing` gives some of them more, the ranks' shares are
-uneven. The size of such a dimension is the atom `routed(n, k, E, law)`, whose value is n·k; what the busiest
-rank has of it is `busiest(ranks, k, n, E, law)`. Tokens that go once to each rank with an expert of theirs
-are `sent(n, k, E, law)`, of which the busiest rank has `reached(ranks, k, n, E, law)`.
+Where a routing law loads some experts more, the shares of the ranks are uneven. Such a dimension has the size
+`routed(n, k, E, law)`, whose value is n·k; the busiest rank has `busiest(ranks, k, n, E, law)` of it. Tokens
+that go once to each rank with one of their experts are `sent(n, k, E, law)`, of which the busiest rank
+receives `reached(ranks, k, n, E, law)`.
 """
 
 from __future__ import annotations

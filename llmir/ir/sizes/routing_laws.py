@@ -1,35 +1,21 @@
-"""A law: what is said of how tokens choose experts; the rows of a rank and what they touch follow.
+"""Routing laws: how tokens choose experts, and thus how many rows and experts a rank has.
 
-Routing whose loads are dealt out: evenly, or so behind a router or an exchange.
+- `Chance`, the default: each token draws its experts at random, all with equal probability. Routers that were
+  trained for balance approach this law, not even shares.
+- `Even`, `GroupLimitedRouting`, `LocalRouting`: loads that are dealt out, also behind a router or an
+  exchange.
+- `PowerLaw`: loads of density ∝ load^-exponent on [1, 0.8·tokens], scaled to tokens·chosen and rounded, as in
+  AIConfigurator's benchmarks (ai-dynamo/aiconfigurator, collector/helper.py); the timed rank is the busiest.
+- `Zipf`: the r-th most popular expert has the weight r^-skew. Drawing k experts without replacement is taking
+  the first k of E exponential clocks (Kool, van Hoof & Welling 2019, arXiv:1903.06059), so expert e is among
+  them with probability 1 − exp(−λ·w_e), where λ is the time at which k clocks are expected to have rung
+  (order sampling: Rosén 1997). Experts lie on ranks without regard to their popularity.
+- `Replicas`: another law with redundant copies, placed as by EPLB (`replicate_experts` and `balanced_packing`
+  of deepseek-ai/EPLB; vLLM, SGLang and TensorRT-LLM use the same). The expert whose copies have the highest
+  load gets the next copy; then copies go, heaviest first, to the least loaded rank with room. Loads are means
+  over many steps, and a row goes to a random copy (vLLM's `eplb_map_to_physical_and_record`).
 
-The expected largest of several like sums, from their cumulants.
-
-Tokens choose at random, independently of each other, with every expert as likely: of a program that says
-nothing. Routers that were trained to be balanced come to that, and no closer to even shares.
-
-Loads of experts that follow a power law, as AIConfigurator's benchmarks deal them out.
-
-Not tokens choose here: the loads themselves are drawn, of density ∝ load^-exponent from 1 to 0.8·tokens,
-scaled to tokens·chosen and rounded (ai-dynamo/aiconfigurator, collector/helper.py). The rank that is timed is
-the busiest.
-
-Experts that lie in more places than there are of them, as EPLB lays them out.
-
-The expert whose copies have most load gets the next copy, until all places are taken; then copies go, the
-heaviest first, to the rank of least load that has room (`replicate_experts` and `balanced_packing` of
-deepseek-ai/EPLB, `rebalance_experts_global`; vLLM, SGLang and TensorRT-LLM have both from there). Loads are
-those of many steps: what chance does in one is not balanced. Each row goes to a copy at random, as in vLLM's
-`eplb_map_to_physical_and_record` and SGLang's dynamic dispatch.
-
-Experts of unequal popularity, which follows Zipf's law: the r-th most popular has the weight r^-skew.
-
-A token draws its k experts one after another without replacement, each in proportion to its weight, which is
-what the largest k of logits under Gumbel noise are (Kool, van Hoof & Welling 2019, arXiv:1903.06059): the k
-first of E exponential clocks of these rates to ring. Expert e is then among them with probability
-1 − exp(−λ·w_e), where λ is the time at which k of them are expected to have rung (order sampling: Rosén
-1997). Tokens choose independently of each other, and experts lie on ranks without regard to their popularity.
-
-How tokens choose experts: laws, from which come the rows of a rank and the experts that they touch.
+`excess` estimates the largest of several similar sums from their cumulants.
 """
 
 from __future__ import annotations

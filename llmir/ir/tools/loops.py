@@ -1,8 +1,8 @@
-"""Layers in pieces: one iteration of a loop written out, and an entry cut into pipeline stages.
+"""Loops and pipeline cuts: rewrites of graphs with `repeat`, iterations written out, and stages.
 
-Graphs that repeat others, rewritten after them: what a body gives is what a `repeat` hands out.
-
-What several ranks hold crosses to the next stage in slices, one from each of them.
+`inner_first` rewrites bodies before the graphs that repeat them. `iteration` writes out one iteration of a
+loop. `PipelineCut` assigns ops to stages and finds the values that cross between them; `in_slices` lets each
+tensor-parallel rank send a slice of a value that all of them hold.
 """
 
 from __future__ import annotations

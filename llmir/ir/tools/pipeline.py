@@ -1,4 +1,8 @@
-"""Passes, and pipelines of them: `fuse-attention,fuse,unroll`, verified after every step."""
+"""Passes and pipelines: the base class `Pass`, the registry `PASSES`, and `run_passes`.
+
+A pipeline is text such as `fuse-attention,fuse,unroll`, a pass, a function, or a list of these. The program
+is verified before the first step and after every step.
+"""
 
 from __future__ import annotations
 

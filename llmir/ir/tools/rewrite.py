@@ -1,9 +1,9 @@
 """Rewrite rules: a pattern of ops, and what to build in its place.
 
-Both halves are ordinary functions on a builder. The pattern's parameters are the values it takes;
-`...` as a last operand stands for any further operands, attributes left out match anything, and
-`label=` names an op for the replacement to ask about. An op that is `optional=True` may be missing, and its
-first operand stands there then. A pattern may return several values.
+Both halves are ordinary functions on a builder. The pattern's parameters are the values it takes. `...` as a
+last operand matches any further operands, attributes that are left out match anything, and `label=` names an
+op for the replacement. An op with `optional=True` may be missing; its first operand then takes its place. A
+pattern may return several values.
 
 >>> def pattern(p, gate, up):
 ...     return p.mul(p.silu(gate), up)

@@ -1,11 +1,13 @@
-"""Programs as text: one op a line, types always shown. What is printed parses back to the same program.
+"""The text form of programs: one op per line, with its types.
 
-program "tiny" {layers=2}
-graph @main {
-  %x = input() {axes=(batch, seq)} : int64[B, T]
-  %h1 = repeat(%h) {body=layer, times=2} : bf16[B, T, 64]
-  return %h1
-}
+Printed text parses back to an equal program.
+
+    program "tiny" {layers=2}
+    graph @main {
+      %x = input() {axes=(batch, seq)} : int64[B, T]
+      %h1 = repeat(%h) {body=layer, times=2} : bf16[B, T, 64]
+      return %h1
+    }
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules that every program keeps, checked after every pass."""
+"""The verifier: infers each op anew and checks the rules of the IR after every pass."""
 
 from __future__ import annotations
 
