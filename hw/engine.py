@@ -26,6 +26,8 @@ from .calibration import KernelParameters
 from .device import Device
 from .schema import Key, merge, parse
 
+# --- Values by device ---
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ByDevice(Record):
@@ -68,6 +70,8 @@ def options(kind: Callable[..., B], keys: Mapping[str, Key]) -> Callable[[object
 
     return read
 
+
+# --- Values by release ---
 
 S = TypeVar("S")
 
@@ -123,6 +127,8 @@ def records(kind: Callable[..., S], keys: Mapping[str, schema.Key]) -> Callable[
 
     return lambda value, where: releases(value, where, read)
 
+
+# --- Engines and their files ---
 
 FOLDER = Path(__file__).parent / "engines"
 

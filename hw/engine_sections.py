@@ -21,6 +21,8 @@ from .device import Device
 from .engine import ByDevice, Releases, first_match, options, records, releases, section
 from .schema import Key, show
 
+# --- Memory ---
+
 # What `utilization` is a share of: vLLM's (`gpu_memory_utilization`) of all physical memory; SGLang's
 # (`mem_fraction_static`) of what is free before the weights are loaded, for weights and cache together;
 # TensorRT-LLM's (`free_gpu_memory_fraction`) of what all else leaves.
@@ -157,6 +159,9 @@ def _memory(value: Mapping[Any, Any], where: str) -> EngineMemory:
     return EngineMemory(**fields)
 
 
+# --- Dispatch ---
+
+
 @dataclass(frozen=True)
 class EngineDispatch:
     """The engine's own form of dispatch."""
@@ -171,6 +176,8 @@ def dispatch(value: object, where: str) -> EngineDispatch:
         raise HardwareError(f"{where} must be one of {', '.join(FORMS)}, got {show(value)}")
     return EngineDispatch(str(value))
 
+
+# --- CUDA graphs ---
 
 Sizes = tuple[tuple[int, int], ...]
 
@@ -252,6 +259,9 @@ graphs = engine.section("graphs")(
 )
 
 
+# --- Passes ---
+
+
 @dataclass(frozen=True)
 class Passes:
     """What it does to every model by default, as a pipeline spells it."""
@@ -269,6 +279,9 @@ passes = engine.section("passes")(
         },
     )
 )
+
+
+# --- Scheduler ---
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from llmir.base.errors import InputError
 
 from .device import Device
 
+# --- Prices of devices ---
+
 Prices = Mapping[str, tuple[Device, float]]  # a device and USD an hour, by how it is called
 
 
@@ -42,6 +44,8 @@ def _at(device: Device, usd: float) -> Device:
     sources = {**device.sources, "price_per_hour_usd": "stated"}
     return replace(device, price_per_hour_usd=usd, sources=sources)
 
+
+# --- Cost and energy of tokens ---
 
 HOUR = 3600.0
 MILLION = 1e6

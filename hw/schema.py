@@ -26,6 +26,8 @@ from llmir.ir.core.dtype import WIDER
 from .calibration import Calibration, KernelParameters
 from .link import Link, MachineNode
 
+# --- Keys and values ---
+
 
 @dataclass(frozen=True)
 class Key:
@@ -250,6 +252,9 @@ def _dtype(value: object, where: str) -> str:
         near = suggest(str(value), WIDER)
         raise HardwareError(f"{where}: unknown dtype {show(value)}, known are {', '.join(WIDER)}{near}")
     return value
+
+
+# --- Files ---
 
 
 def parse(path: Path) -> dict[Any, Any]:

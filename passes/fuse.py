@@ -26,6 +26,8 @@ from llmir.ir.tools.rewrite import Match, Rule
 
 from .fuse_attention import rewrite_graphs
 
+# --- Scans ---
+
 
 def _conv_silu(p: Any, x: Value) -> Any:
     y, state = p.causal_conv(x, ..., results=2, label="conv")
@@ -64,6 +66,9 @@ def rules(program: Program) -> tuple[Rule, ...]:
     kinds = {type(node.op) for graph in program.graphs.values() for node in graph.nodes}
     scans = {kind.opcode for kind in kinds if kind.chunked is not Op.chunked}
     return CONV, *map(_chunk, sorted(scans))
+
+
+# --- Products, norms, activations, routing and rope ---
 
 
 def _qkv(p: Any, x: Value) -> Any:

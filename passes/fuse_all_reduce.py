@@ -21,6 +21,8 @@ from llmir.ir.tools.rewrite import Match, Rule
 from .dce import DeadCode
 from .fuse_attention import rewrite_graphs
 
+# --- Deferred sums ---
+
 ADDED = 1  # of the pair that rotated layers hand on, what is added to the residual
 
 
@@ -145,6 +147,9 @@ class _DeferredGraph:
             partial, last = self.partial[value]
             (self.new[value],) = self.b.apply(last.op, partial, name=last.name)
         return self.new[value]
+
+
+# --- Fusion ---
 
 
 def _sum_norm(p: Any, x: Value, y: Value, w: Value) -> Any:

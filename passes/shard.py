@@ -30,6 +30,8 @@ from llmir.ir.tools.pipeline import Pass, option
 
 from .plan import ShardingPlan, padding_notes, plan
 
+# --- Redundant experts ---
+
 _AXIS = "expert"
 
 
@@ -92,6 +94,9 @@ def _graph(graph: Graph, redundant: int) -> Graph:
         new.update(zip(node.values, made, strict=True))
     b.output(*(new[v] for v in graph.outputs))
     return b.graph()
+
+
+# --- Sharding ---
 
 
 @dataclass(frozen=True)

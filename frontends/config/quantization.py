@@ -20,6 +20,8 @@ from llmir.ir.sizes.binding import Binding
 from .reader import METHOD, QUANTIZATION_INERT, QUANTIZATION_NEUTRAL, Config
 from .source import show
 
+# --- Unquantized modules ---
+
 _WHERE = "$.quantization_config"
 
 UnquantizedModules = tuple[frozenset[str], ...]
@@ -112,6 +114,8 @@ def _experts(at: Instance) -> int:
     return count
 
 
+# --- Schemes by groups ---
+
 KEY = "quantization_config"
 Options = dict[str, str]
 
@@ -203,6 +207,9 @@ def _number(scheme: Config) -> str:
         fact = f"{bits}-bit {plain(kind)} is not supported; {known} are"
         raise scheme.error("num_bits", fact, UnsupportedError)
     return kinds[bits, kind]
+
+
+# --- Quantization methods ---
 
 
 class Method(NamedTuple):
@@ -329,6 +336,9 @@ _METHODS = {
     "mxfp4": Method(_mxfp4, blocks=frozenset({"routed_experts"})),
     "bitsandbytes": Method(_bitsandbytes, ("llm_int8_skip_modules",)),
 }
+
+
+# --- Quantization of a program ---
 
 
 def scheme(config: Config, build: Callable[[UnquantizedModules], Program]) -> tuple[Program, dict[str, str]]:

@@ -17,6 +17,8 @@ from llmir.ir.core.dtype import BF16, FP16, FP32
 
 from .source import locate, show
 
+# --- Reader ---
+
 # Sizes beyond this are typos, and products of them would leave float64's exact integers anyway.
 _ABSURD = 2**48
 _DTYPES = {d.torch: d.name for d in (BF16, FP16, FP32)}
@@ -296,6 +298,8 @@ def read(model: object, *, lenient: bool = False) -> Config:
         config.note(found.note)
     return config
 
+
+# --- Fields without effect ---
 
 # Facts of a program: how its checkpoint is quantized, and which parts of a multimodal model it leaves out.
 METHOD, TOWERS = "quant_method", "without"

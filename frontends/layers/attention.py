@@ -12,6 +12,8 @@ from llmir.ir.sizes.polynomial import B, C
 
 from .blocks import Blocks
 
+# --- Block index ---
+
 
 @dataclass(frozen=True)
 class BlockIndex:
@@ -45,6 +47,8 @@ class BlockIndex:
         result: Value = at.b.select_blocks(scores, index, name="select", **how)
         return result
 
+
+# --- Attention ---
 
 _KEPT = ("batch", "cached", "kv_heads", "head_dim")
 

@@ -21,6 +21,8 @@ from .latent_attention import LatentAttention
 from .parts import attention, heads, kinds, layers, window
 from .rope import rope, ropes, score_factor
 
+# --- Compressed keys ---
+
 _SLIDING, _SPARSE, _HEAVY = _COMPRESSED_LAYER_TYPES = (
     "sliding_attention",
     "compressed_sparse_attention",
@@ -98,6 +100,8 @@ def _ropes(config: Config, size: int) -> tuple[Rope, Rope]:
     return found[0], found[1]
 
 
+# --- Blocks of keys ---
+
 _INDEX_LAYER_TYPES = ("full_attention", "minimax_m3_sparse")
 _OBJECT = "sparse_attention_config"
 # In that object, or beside it.
@@ -145,6 +149,8 @@ def _index(config: Config, stated: Config | None, kv_heads: int) -> BlockIndex:
         stated.ignore("use_sparse_attention", "sparse_init_block", "sparse_score_type")
     return BlockIndex(size, length, top_k, local)
 
+
+# --- Latent attention ---
 
 _LATENT_SIZES = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
@@ -197,6 +203,8 @@ def latent(
     )
 
 
+# --- Shared keys ---
+
 KINDS = SLIDING, FULL = ("sliding_attention", "full_attention")
 
 
@@ -215,6 +223,8 @@ def kv_sharing(
     borrowing = {kind: replace(mixer, borrows=mixer.sees) for kind, mixer in each.items()}
     return [lent[kind] for kind in own] + [borrowing[kind] for kind in types[len(own) :]]
 
+
+# --- Other heads in global layers ---
 
 _GROUPS = "num_global_key_value_heads"
 _ROPES = {

@@ -23,6 +23,8 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import B, Size
 from llmir.ir.tools.build import Builder
 
+# --- Side values ---
+
 
 class Port(NamedTuple):
     """The type of a value that a graph takes, and the logical names of its axes."""
@@ -60,6 +62,8 @@ class SideValues:
         self.values[name] = value
         self.handed[name] = None
 
+
+# --- Blocks ---
 
 _AXES = {
     "h": "embed",

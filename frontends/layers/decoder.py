@@ -20,6 +20,8 @@ from llmir.ir.tools.build import Builder
 from .blocks import Blocks, Norm, Port, SideValues
 from .layer import AlternatingUpdates, LayerLike, LayerTable, Times, fold
 
+# --- Layers in order ---
+
 
 class Body(NamedTuple):
     """A layer or a period: what it takes beside hidden states, and what it hands out."""
@@ -103,6 +105,9 @@ def _names(layers: Sequence[LayerLike]) -> list[str]:
         count[name] += 1
         names.append(f"{name}_{count[name]}" if count[name] > 1 else name)
     return names
+
+
+# --- Decoder ---
 
 
 @dataclass(frozen=True)

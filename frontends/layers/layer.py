@@ -22,6 +22,8 @@ from llmir.ir.ops import make
 
 from .blocks import Blocks
 
+# --- Alternating updates and low-rank products ---
+
 _ALTERNATING_BLOCK = "altup"
 
 
@@ -139,6 +141,8 @@ class AlternatingLayer:
             return at.linear(at.cast(x, at.dtype), "b t k", weight, out, f"{name}_coefs", param)
 
 
+# --- Per-layer embeddings ---
+
 _LAYER_INPUT_BLOCK = "per_layer_input"
 
 
@@ -208,6 +212,8 @@ class PerLayer:
         return at.norm(mixed, "layer_input_norm", "post_per_layer_input_norm")
 
 
+# --- Layer patterns by letter ---
+
 _PATTERN = "hybrid_override_pattern"
 _KINDS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 _KINDS |= {kind: kind for kind in _KINDS.values()}
@@ -223,6 +229,8 @@ def kinds_by_letter(config: Config) -> tuple[str, ...]:
             raise config.error(field, f"{show(each)} is no layer; {', '.join(_KINDS)} are")
     return tuple(_KINDS[each] for each in found)
 
+
+# --- Repeats of layers ---
 
 # Patterns of more layers stay runs of equal ones: the search takes the square of their number. The deepest
 # published models have some 130 layers.
@@ -277,6 +285,8 @@ def fold(kinds: tuple[int, ...]) -> tuple[Times, ...]:
 def _runs(kinds: tuple[int, ...]) -> tuple[Times, ...]:
     return tuple(Times(len(list(run)), kind) for kind, run in groupby(kinds))
 
+
+# --- Residual streams ---
 
 _STREAMS_BLOCK = "streams"
 _LEARNED = (("j", "base"), ("k", "scale"))
@@ -338,6 +348,9 @@ def streams(config: Config) -> Streams:
         eps=config.number("hc_eps", 1e-6),
         norm_eps=config.number("rms_norm_eps", 1e-6),
     )
+
+
+# --- Layers ---
 
 
 class Sublayer(Protocol):

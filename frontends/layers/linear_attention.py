@@ -14,6 +14,8 @@ from llmir.ir.core.graph import Value
 
 from .blocks import Blocks, Norm
 
+# --- Delta rule ---
+
 _CORE = "linear_attention_core"
 _AXES = {"q": "g d", "k": "g d", "v": "g r u", "z": "g r u", "b": "g r", "a": "g r"}
 
@@ -125,6 +127,8 @@ def kda(heads: int, size: int, taps: int, *, eps: float) -> DeltaNet:
         gate="sigmoid",
     )
 
+
+# --- Lightning attention ---
 
 _WIDE = "g r d"
 

@@ -11,6 +11,8 @@ from llmir.ir.core.graph import Value
 from .attention import Attention
 from .blocks import Blocks, Norm
 
+# --- Mamba and Mamba-2 ---
+
 
 @dataclass(frozen=True)
 class Mamba:
@@ -123,6 +125,9 @@ class Mamba2:
         return y
 
 
+# --- Short convolutions ---
+
+
 @dataclass(frozen=True)
 class ShortConv:
     """c · conv(b · x) over the last `taps` tokens, gated before and after by what the input projects to."""
@@ -145,6 +150,9 @@ class ShortConv:
             y = at.convolved(x, "f", "conv", f"{module}.conv", bias=self.bias)
             y = b.mul(after, y, name="gate_after")
             return at.linear(y, "b t f", "f h", "b t h", "out_proj", f"{module}.out_proj", bias=self.bias)
+
+
+# --- Parallel mixers ---
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from .parts import activation, attention
 from .rope import rope
 from .shared_block import SharedBlock
 
+# --- Shared blocks ---
+
 _ATTENTION = {f"self_attn.{part}_proj": f"self_attn.linear_{part}_adapter_list" for part in "qkv"}
 _MLP = {"feed_forward.gate_up_proj": "feed_forward.gate_up_proj_adapter_list"}
 
@@ -63,6 +65,8 @@ def _attention(config: Config) -> Attention:
     return attention(config, head_dim=size, rope=turned, scale=(size / 2) ** -0.5, given="s h")
 
 
+# --- Delta nets ---
+
 _KIMI = (  # beside the object of them, or in it
     ("linear_num_heads", "num_heads", 32),
     ("linear_head_dim", "head_dim", 128),
@@ -99,6 +103,8 @@ def kimi_delta(config: Config, linear: Config) -> DeltaNet:
     sizes = (linear.integer(inner, config.integer(key, default)) for key, inner, default in _KIMI)
     return kda(*sizes, eps=config.number("rms_norm_eps", 1e-5))
 
+
+# --- Mamba ---
 
 PLAIN = {"mamba_d_conv": "conv_kernel", "mamba_proj_bias": "use_bias", "mamba_conv_bias": "use_conv_bias"}
 STANDALONE = {

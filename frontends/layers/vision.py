@@ -20,6 +20,8 @@ from .layer import Layer, Norms
 from .mlp import Mlp
 from .parts import activation, layers
 
+# --- Vision towers ---
+
 
 @dataclass(frozen=True)
 class VisionTower:
@@ -83,6 +85,9 @@ class Multimodal:
         facts = {**text.facts, "image_token": self.image}
         encode = self.tower.program(self.language).replace(facts=facts)
         return text.replace(facts=facts, phases={"encode": encode})
+
+
+# --- SigLIP configs ---
 
 
 def siglip(config: Config) -> VisionTower:

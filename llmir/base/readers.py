@@ -25,6 +25,8 @@ from .dataclass import dataclass
 from .errors import UnreadableError
 from .names import plain
 
+# --- Budgets and files ---
+
 _PIECE = 1 << 20
 
 
@@ -82,6 +84,8 @@ def expression(text: str) -> ast.expr:
         warnings.simplefilter("error")  # of 1and, which would stand on stderr
         return ast.parse(text.strip(), mode="eval").body
 
+
+# --- YAML ---
 
 BUDGET = Budget(bytes=2**20, nodes=20_000, depth=32, digits=100)
 
@@ -279,6 +283,8 @@ def _rules() -> tuple[Any, Any]:
     return SafeConstructor(), ScalarNode
 
 
+# --- CSV ---
+
 # The largest measured table has 24,717 rows of 700 characters at most, in 20 columns.
 LINES = 1_000_000
 LENGTH = 100_000
@@ -328,6 +334,8 @@ def escape_formula(cell: object) -> object:
         return f"'{cell}"
     return cell
 
+
+# --- JSON ---
 
 _STRING = re.compile(rb'"[^"]*"')
 _INNERMOST = re.compile(rb"\[\]|\{\}")

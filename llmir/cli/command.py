@@ -21,6 +21,8 @@ import click
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.registry import Kind, blame, load_plugin
 
+# --- Commands ---
+
 COMMANDS: Kind[click.Command] = Kind("command", "llmir.cli")
 
 
@@ -92,6 +94,8 @@ def command(name: str, summary: str) -> Callable[[Callable[..., Any]], click.Com
 
     return take
 
+
+# --- Exit codes and errors ---
 
 BAD_INPUT, OUR_BUG, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 
@@ -199,6 +203,8 @@ def line(label: str, message: str) -> None:
     except OSError:  # nobody can be told
         drop(sys.stderr)
 
+
+# --- Progress ---
 
 SOON_S = 1.0  # work that is done by then needs no line
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 else:
     _Kind = click.ParamType  # not generic before click 8.3
 
+
+# --- Types of values ---
+
 _UNITS = {"B": 1}
 for _power, _prefix in enumerate("KMGT", 1):
     _UNITS |= {f"{_prefix}B": 1000**_power, f"{_prefix}iB": 1024**_power}
@@ -201,6 +204,8 @@ def kind_of(option: Option) -> _Kind | None:
         return None
     return KINDS.get(option.kind, Declared)(option)
 
+
+# --- Options ---
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _SAME: Any = object()  # as the record declares it

@@ -23,6 +23,8 @@ from llmir.base.values import FrozenDict, Immutable
 from .op import Loop, Op
 from .tensor import Tensor
 
+# --- Nodes and graphs ---
+
 _MOST_NODES = 2_000_000  # of a graph: more than any model has, all its layers written out
 _NAME = re.compile(r"""[^\s#,()=\[\]{}"@%:]+""")
 
@@ -193,6 +195,9 @@ class Graph(Immutable, Displayable):
 
     def __hash__(self) -> int:
         return self._hash
+
+
+# --- Read-only networkx graph ---
 
 
 class FrozenGraph(nx.MultiDiGraph):  # type: ignore[misc] # networkx has no types

@@ -26,6 +26,8 @@ from .equation import Dimension, Equation, equation
 from .mesh import Mesh
 from .tensor import Placement, Tensor
 
+# --- Matrix products ---
+
 
 class Gemm(NamedTuple):
     """A matrix product `[batch] m×k · k×n`, in elements."""
@@ -49,6 +51,8 @@ def operand_gemm(rule: Equation, sizes: Mapping[str, Size], left: int, right: in
         batch=product(sizes[x] for x in over if x in shared and x in out),
     )
 
+
+# --- Ops ---
 
 OPS: Kind[type[Op]] = Kind("op", "llmir.ir.ops", index="llmir.ir.tools.op_methods")
 

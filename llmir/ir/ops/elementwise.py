@@ -26,6 +26,8 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
 
+# --- Arithmetic and activations ---
+
 
 def sigmoid(x: Array) -> Array:
     """1 / (1 + e^−x), which does not overflow for large negative x."""
@@ -412,6 +414,9 @@ class SoftCap(Op):
     ) -> tuple[Array, ...]:
         """As in its name."""
         return (soft_cap(operands[0], self.cap),)
+
+
+# --- Activation sparsity ---
 
 
 @dataclass(frozen=True)

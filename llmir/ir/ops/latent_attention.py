@@ -31,6 +31,8 @@ from llmir.ir.sizes.polynomial import Size, ceildiv
 from .attention import mask_scores
 from .norm import softmax
 
+# --- Indexer of sparse attention ---
+
 
 def chosen(index: Array, k: int, by: Mask, at: ExecutionPlace) -> Array:
     """Which keys are among the k of a query that score highest and that it sees by a mask: [b, t, c]."""
@@ -113,6 +115,9 @@ class SelectKeys(Op):
         """−∞ elsewhere."""
         scores, index = operands
         return (np.where(chosen(index, self.top_k, mask(self.mask), at)[:, None], scores, -np.inf),)
+
+
+# --- Latent attention ---
 
 
 def _axes(x: Tensor, own: str, shared: str) -> str:

@@ -32,6 +32,8 @@ from llmir.ir.sizes.polynomial import Size, product
 from .collective import AllReduce, summed, total
 from .quant import Quantize, round_trip
 
+# --- Norms and softmax ---
+
 
 def rms_norm(x: Array, weight: Array | float, eps: float, over: int = 1) -> Array:
     """x / √(mean(x²) + eps) · weight, over the last axes."""
@@ -219,6 +221,9 @@ class Softmax(Op):
         return (softmax(*operands),)
 
 
+# --- Adaptive norms ---
+
+
 @dataclass(frozen=True)
 class Sinusoid(Op):
     """Cosines, then sines, of a timestep times `elements`/2 frequencies from 1 to 1/10,000; 2 FLOPs each."""
@@ -281,6 +286,9 @@ class SequenceMul(Op):
         """The product."""
         x, factor = operands
         return (x * factor[:, None],)
+
+
+# --- Single steps of a norm ---
 
 
 @dataclass(frozen=True)
@@ -369,6 +377,9 @@ class ScaleRows(Op):
         return (operands[0] * operands[1][..., None],)
 
 
+# --- Norms of groups of heads ---
+
+
 @dataclass(frozen=True)
 class SquareSum(Op):
     """Σx² over the heads of a group, which ranks that share them add up; 2 FLOPs an element."""
@@ -416,6 +427,9 @@ class GroupNorm(Op):
         x, squares, weight = operands
         count = Binding()(product(results[0].shape[3:]))
         return (x / np.sqrt(squares / count + self.eps)[..., None, None] * weight,)
+
+
+# --- Norms with low-precision results ---
 
 
 @dataclass(frozen=True)
@@ -469,6 +483,9 @@ class AddRmsNormQuantize(AddRmsNorm):
         """The sum, and what is left of its norm."""
         total, y = super().evaluate(operands, results, at)
         return total, round_trip(y, results[1].dtype)
+
+
+# --- Norms fused with an all-reduce ---
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size
 
+# --- Rounding ---
+
 # Of each float format: bits of mantissa, least exponent, largest value.
 _FLOATS = {"fp8_e4m3": (3, -6, 448.0), "fp8_e5m2": (2, -14, 57344.0), "fp4": (1, 0, 6.0)}
 _FP4 = {"mxfp4", "nvfp4"}
@@ -111,6 +113,9 @@ def _nonzero(scale: Array) -> Array:
     return result
 
 
+# --- Quantize and dequantize ---
+
+
 @dataclass(frozen=True)
 class Quantize(Op):
     """x in the narrow type `to`, whose scales are found on the way; 2 FLOPs an element (maximum, scaling).
@@ -172,6 +177,9 @@ class Dequantize(Op):
     ) -> tuple[Array, ...]:
         """x itself: what the narrow type lost is lost already."""
         return (operands[0],)
+
+
+# --- Conversion around collectives ---
 
 
 @dataclass(frozen=True)

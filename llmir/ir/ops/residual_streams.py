@@ -26,6 +26,8 @@ from llmir.ir.sizes.polynomial import Size
 from .elementwise import sigmoid
 from .norm import softmax
 
+# --- Hyper-connections ---
+
 
 @dataclass(frozen=True)
 class SplitStreams(Op):
@@ -167,6 +169,9 @@ class LeaveStreams(Op):
         streams, x, weights, matrix = operands
         mixed = np.einsum("btnh,btnm->btmh", streams, matrix)
         return (mixed + np.einsum("bth,btm->btmh", x, weights),)
+
+
+# --- Alternating updates ---
 
 
 @dataclass(frozen=True)

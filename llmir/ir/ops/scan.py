@@ -26,6 +26,8 @@ from llmir.ir.sizes.polynomial import Max, Min, Size, ceildiv
 
 from .elementwise import silu
 
+# --- Scans ---
+
 
 def softplus(x: Array) -> Array:
     """log(1 + eˣ)."""
@@ -191,6 +193,9 @@ class SsdScan(Scan):
             added = np.einsum("bsgr,bsgrd,bsgn->bgrdn", end, new, b[:, part], optimize=True)
             state = start[:, -1, :, :, None, None] * state + added
         return y + skip[..., None] * x, state
+
+
+# --- Short convolutions ---
 
 
 @dataclass(frozen=True)

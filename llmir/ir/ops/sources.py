@@ -23,6 +23,8 @@ from llmir.ir.sizes.polynomial import Size
 
 from .rope import Append
 
+# --- Inputs, weights, buffers and caches ---
+
 SPARED = ("vocab", "expert")  # axes along which a rank may hold more than the model has
 
 
@@ -161,6 +163,9 @@ class Cache(Source):
     role = "cache"
 
 
+# --- Caches that grow by copies ---
+
+
 @dataclass(frozen=True)
 class Concat(Append):
     """A cache with the new tokens' rows behind it, all in new memory, as `torch.cat` does.
@@ -177,6 +182,9 @@ class Concat(Append):
     def writes(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Size, ...]:
         """The whole cache, new rows included."""
         return (results[0].bytes,)
+
+
+# --- Zeros ---
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ from .attention import FlashAttention, mask_scores
 from .latent_attention import chosen
 from .norm import softmax
 
+# --- Compressed keys ---
+
 
 @dataclass(frozen=True)
 class CompressRows(Op):
@@ -175,6 +177,9 @@ class CompressedAttention(Op):
             scores[1] = np.where(picked[:, None, None], scores[1], -np.inf)
         weights = softmax(np.concatenate(scores, axis=-1), sinks)
         return (np.einsum("bgrtc,bcd->btgrd", weights, np.concatenate(held, axis=1), optimize=True),)
+
+
+# --- Selected blocks of keys ---
 
 
 def chosen_blocks(blocks: Array, keys: int, by: ChosenBlocks, local: int, at: ExecutionPlace) -> Array:

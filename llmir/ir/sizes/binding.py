@@ -19,6 +19,8 @@ from llmir.base.values import FrozenDict, Immutable, read_only
 
 from .polynomial import Dim, Factor, Monomial, Size
 
+# --- Bindings ---
+
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Places = np.ndarray[Any, np.dtype[np.intp]]
 _MANY_VALUES = 1 << 12  # values of which it pays to find those that differ
@@ -244,6 +246,8 @@ class MixedBinding(Binding):
         return MixedBinding(parts, self.phases)
 
 
+# --- Packed bindings ---
+
 _MANY_NUMBERS = 1 << 20  # numbers from which their memory counts: 8 MiB
 
 
@@ -291,6 +295,9 @@ def pack(counts: Number) -> Number:
 def is_packed(value: Any) -> bool:
     """Whether `packed` made it."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "u"
+
+
+# --- Bindings with uneven contexts ---
 
 
 class UnevenBinding(Binding):

@@ -30,6 +30,8 @@ from llmir.base.values import Immutable, Record
 
 from .routing_laws import CHANCE, Law, law
 
+# --- Polynomials ---
+
 Size = Union[int, "Dim"]
 Factor = Union[str, "Atom"]  # a symbol's name, or a function of sizes
 Monomial = tuple[Factor, ...]
@@ -249,6 +251,8 @@ def may_decrease(size: Size) -> bool:
     inner = (part for m, _ in terms for factor in m if not isinstance(factor, str) for part in factor.sizes)
     return any(c < 0 and m for m, c in terms) or any(map(may_decrease, inner))
 
+
+# --- Atoms ---
 
 ATOMS: dict[str, type[Atom]] = {}
 Values = Callable[[Size], Number]  # a binding, which gives each size its value
@@ -529,6 +533,9 @@ def distinct(held: int, chosen: int, tokens: Size, experts: int | None = None, b
     n tokens choose k of E `experts`; by default all of them are held (`Distinct`).
     """
     return Distinct.of(held, chosen, tokens, experts or held, by)
+
+
+# --- Text form ---
 
 
 def parse(text: str) -> Size:

@@ -38,6 +38,8 @@ from llmir.base.names import bounded
 from llmir.base.readers import expression
 from llmir.base.values import read_only
 
+# --- Base class and text form ---
+
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 LAWS: dict[str, type[Law]] = {}
@@ -194,6 +196,8 @@ def _form(kind: type[Law]) -> str:
     return f"{kind.word}({', '.join(names)})" if names else kind.word
 
 
+# --- Even loads ---
+
 HALVES = 40  # until one number is left of as many as all ranks may have tokens
 
 
@@ -316,6 +320,9 @@ class LocalRouting(Law):
         return self.law.distinct(held, chosen, enough, experts)
 
 
+# --- Expected maximum ---
+
+
 def excess(second: Number, third: Number, ranks: int) -> Number:
     """By how much the largest of `ranks` like sums is expected to exceed their mean, from their cumulants.
 
@@ -342,6 +349,9 @@ def _of_normals(count: int) -> tuple[float, float, float]:
     weights = count * density * below ** (count - 1) * step
     first, second, third = (float((z**i * weights).sum()) for i in (1, 2, 3))
     return first, second, third
+
+
+# --- Chance ---
 
 
 @dataclass(frozen=True)
@@ -422,6 +432,8 @@ class Chance(Law):
         return between(xp.minimum(tokens, 1), touched, xp.minimum(held, tokens * min(chosen, held)))
 
 
+# --- Power law ---
+
 MAX_EXPONENT = 10.0  # past this, loads are alike: the least that there is
 MAX_SKEW = 10.0  # past this, all tokens choose the same experts
 NARROWEST = 200.0  # the busiest expert's load to the idlest's where there is less than a row for each
@@ -500,6 +512,9 @@ def _score(ranks: int) -> float:
     """
     below = (ranks - 0.375) / (ranks + 0.25)
     return float((below**0.135 - (1 - below) ** 0.135) / 0.1975)
+
+
+# --- Redundant experts ---
 
 
 def copies(loads: Sequence[float], places: int) -> list[int]:
@@ -625,6 +640,9 @@ def _laid(by: Law, ranks: int, chosen: int, experts: int, places: int) -> Array:
     return read_only(found[np.argsort(-found.sum(1), kind="stable")])
 
 
+# --- Zipf's law ---
+
+
 @dataclass(frozen=True)
 class Zipf(Law):
     """Popularity falls as rank^-skew; work is that of the rank that has most.
@@ -731,5 +749,7 @@ def popularity(experts: int, chosen: int, skew: float) -> Array:
 def _levels(experts: int, chosen: int, skew: float) -> tuple[tuple[float, int], ...]:
     return levels(popularity(experts, chosen, skew))
 
+
+# --- Default law ---
 
 CHANCE = Chance()  # of a program that says nothing

@@ -23,6 +23,8 @@ from llmir.ir.core.tensor import Placement, Tensor
 
 from .build import Builder
 
+# --- Graphs with repeats ---
+
 T = TypeVar("T")
 
 
@@ -81,6 +83,9 @@ def _handed(node: Node, bodies: Mapping[str, Graph]) -> Node:
     return Node(node.name, replace(op, gives=gives), node.operands, results)
 
 
+# --- Slices sent between stages ---
+
+
 def copied(type: Tensor, mesh: Mesh) -> Placement:
     """The axes of tp over which a value is copied, if they can split its last dimension."""
     over = tuple(axis for axis in mesh.atoms("tp") if axis not in type.spread)
@@ -119,6 +124,9 @@ def in_slices(graph: Graph, received: Mapping[int, Placement], sent: Mapping[int
         new |= zip(values, made, strict=True)
     b.output(*(new[v] for v in graph.outputs))
     return b.graph()
+
+
+# --- Iterations and pipeline stages ---
 
 
 @dataclass(frozen=True)
