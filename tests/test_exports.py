@@ -1,4 +1,4 @@
-"""The names that `llmir` and `llmir.ir` export: each resolves, and imports no more than its own module does."""
+"""The names that `llmir` and `llmir.ir` export: each resolves, and imports only what its module does."""
 
 from __future__ import annotations
 
