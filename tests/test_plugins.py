@@ -183,4 +183,4 @@ def installed(site: Path, name: str, text: str) -> None:
     about = site / f"{name}-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "utf-8")
-    (about / "entry_points.txt").write_text(f"[llmir.base.registry]\n{name} = {name}\n", "utf-8")
+    (about / "entry_points.txt").write_text(f"[llmir.plugins]\n{name} = {name}\n", "utf-8")

@@ -47,15 +47,15 @@ def analyze(
     """One step on a device: `batch` sequences of `new` tokens each, with `context` tokens cached.
 
     A `model` that is a program is estimated as it is; a name, config or path, as `load` takes it, as the
-    engine runs it, on the ranks of `parallel` and in the types of `precision`. `hw` is a device by name, file
-    or `llmir.hw.library.load`. Any of the three numbers may be an array; figures are then arrays of their
-    broadcast shape. `beside` are other sequences in the same step, such as `[{"batch": 1, "new": 512}]`, a chunk
-    of a prefill beside decodes. Of a program with phases `phase` says which, by default decode for one new token
-    of each, else prefill. `estimation` names the cost model: `calibrated` (the default where kernels were
-    measured, on the device or on a relative), by the kernels of an `engine`; `ideal`; a plugin's; or an
-    object of yours with `price(row)` (`llmir.CostModel`). Or its `efficiency` gives shares of the roofline's
-    rates, such as `{"memory": 0.8}`. `cache_policy` is what is reserved for caches: their `exact` bytes, or
-    as engines do that are `paged` or `unified`.
+    engine runs it, on the ranks of `parallel` and in the types of `precision`. `hw` is a device by name,
+    file or `llmir.hw.library.load`. Any of the three numbers may be an array; figures are then arrays of
+    their broadcast shape. `beside` are other sequences in the same step, such as `[{"batch": 1, "new":
+    512}]`, a chunk of a prefill beside decodes. Of a program with phases `phase` says which, by default
+    decode for one new token of each, else prefill. `estimation` names the cost model: `calibrated` (the
+    default where kernels were measured, on the device or on a relative), by the kernels of an `engine`;
+    `ideal`; a plugin's; or an object of yours with `price(row)` (`llmir.CostModel`). Or its `efficiency`
+    gives shares of the roofline's rates, such as `{"memory": 0.8}`. `cache_policy` is what is reserved for
+    caches: their `exact` bytes, or as engines do that are `paged` or `unified`.
     """
     from llmir.backends.step.report import Report
 

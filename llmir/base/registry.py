@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from .errors import LlmirError, PluginError, PluginWarning
 from .names import plain
 
-GROUP = "llmir.base.registry"  # the entry points of installed plugins: any name, and a module
+GROUP = "llmir.plugins"  # the entry points of installed plugins: any name, and a module
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -47,9 +47,9 @@ def _python() -> Finding:
 
 
 def _location() -> Finding:
-    import llmir
+    from llmir.base.version import __version__
 
-    return ("ok", "llmir", f"{llmir.__version__}, {Path(llmir.__file__).parent}")
+    return ("ok", "llmir", f"{__version__}, {Path(__file__).parents[1]}")
 
 
 def _package(name: str) -> Finding:

@@ -55,11 +55,11 @@ def draw(**given: Any) -> None:
     job, name, notes = _compared(given) if given["diff"] else _analyzed(given)
     target = target or output.file_name(name, ".svg")
     output.choose(target, None, Workload, picture=True)
-    import llmir
+    from llmir.api import save
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        written = llmir.draw(job, target, level=given["level"] or "layer", phase=given["phase"])
+        written = save.draw(job, target, level=given["level"] or "layer", phase=given["phase"])
     echo(os.fspath(written))
     output.note(*notes, *(str(w.message) for w in caught))
 

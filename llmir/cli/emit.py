@@ -41,7 +41,7 @@ def emit(**given: Any) -> None:
     llmir emit llama3.1-8b --hw h100-sxm -o llama.mjs
     llmir emit qwen3-235b-a22b --hw h200 --tp 8 --ep 8 --to py > qwen.py
     """
-    import llmir
+    from llmir.api import compile
 
     target, to = given["output_file"], given["to"]
     if target not in (None, "-"):
@@ -49,4 +49,4 @@ def emit(**given: Any) -> None:
     program = inputs.lower(given)
     how = inputs.estimation(given)
     device = inputs.hardware(given, program)
-    output.emit(llmir.emit(program, device, to=to or "js", phase=given["phase"], estimation=how), target)
+    output.emit(compile.emit(program, device, to=to or "js", phase=given["phase"], estimation=how), target)

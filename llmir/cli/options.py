@@ -1,4 +1,4 @@
-"""Options that several commands share, and the types of their values.
+"""Options that several commands share, as click takes them; the records of `llmir.api.options` declare each.
 
 A type reads a value from text and checks it as the API does, with the same error message.
 """

@@ -36,7 +36,7 @@ def report(**given: Any) -> None:
     llmir report llama3.1-8b
     llmir report qwen3-32b --hw h100-sxm,h200 --tp 1,2,4,8 -o qwen.html
     """
-    import llmir
+    from llmir.api import page as pages
     from llmir.api.sweep import axis
 
     if given["output_file"] not in (None, "-"):
@@ -45,6 +45,6 @@ def report(**given: Any) -> None:
     said = {name: given[name] for name in AXES if name not in _POINTS and given[name] is not None}
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     start = {name: given[name] for name in ("batch", "prompt", "generate")}
-    page = llmir.page(program, values, **start, pipeline=given["pipeline"], max_size=given["max_size"])
+    page = pages.page(program, values, **start, pipeline=given["pipeline"], max_size=given["max_size"])
     output.emit(page, given["output_file"] or output.file_name(program.name, ".html"))
     output.note(*program.notes)

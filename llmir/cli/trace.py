@@ -46,7 +46,7 @@ def trace(**given: Any) -> None:
     program = inputs.lower(given)
     job = inputs.workload(program, given)
     target = given["output_file"] or output.file_name(program.name, ".trace.json.gz")
-    import llmir
+    from llmir.api import save
 
-    echo(os.fspath(llmir.trace(job, target, **{name: given[name] for name in ("phase", "rank", "max_size")})))
+    echo(os.fspath(save.trace(job, target, **{name: given[name] for name in ("phase", "rank", "max_size")})))
     output.note(*job.notes)
