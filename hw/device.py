@@ -68,10 +68,10 @@ class Device(Record):
         That is the unit of the dtype itself, else the one `runs_as` names, else the next wider one, else
         the vector lanes. HardwareError for an unknown dtype, or fp64 where the device states none.
 
-        >>> from llmir import hw
-        >>> hw.load("h100-sxm").matrix_peak("bf16"), hw.load("a100").matrix_peak("fp8_e4m3")
+        >>> from llmir.hw import library
+        >>> library.load("h100-sxm").matrix_peak("bf16"), library.load("a100").matrix_peak("fp8_e4m3")
         ((989400000000000.0, 'bf16'), (312000000000000.0, 'bf16'))
-        >>> hw.load("v100").matrix_peak("bf16"), hw.load("h100-sxm").matrix_peak("fp32")
+        >>> library.load("v100").matrix_peak("bf16"), library.load("h100-sxm").matrix_peak("fp32")
         ((125000000000000.0, 'fp16'), (66900000000000.0, 'fp32'))
         """
         unit = self.matrix_unit(dtype)
@@ -80,8 +80,8 @@ class Device(Record):
     def matrix_unit(self, dtype: str) -> str | None:
         """The dtype whose matrix unit does products in `dtype`; None where the vector lanes do them.
 
-        >>> from llmir import hw
-        >>> hw.load("h100-sxm").matrix_unit("fp32"), hw.load("mi300x").matrix_unit("fp32")
+        >>> from llmir.hw import library
+        >>> library.load("h100-sxm").matrix_unit("fp32"), library.load("mi300x").matrix_unit("fp32")
         (None, 'fp32')
         """
         unit = _unit(dtype)
@@ -104,8 +104,8 @@ class Device(Record):
     def link(self, ranks: int) -> tuple[str, Link]:
         """The fastest link that joins so many neighbours, with its name; HardwareError if there is none.
 
-        >>> from llmir import hw
-        >>> [hw.load("rtx3090").link(n)[0] for n in (2, 4)]
+        >>> from llmir.hw import library
+        >>> [library.load("rtx3090").link(n)[0] for n in (2, 4)]
         ['nvlink', 'pcie']
         """
         return self.link_of(range(ranks))
@@ -113,8 +113,8 @@ class Device(Record):
     def link_of(self, group: Collection[int]) -> tuple[str, Link]:
         """The fastest link that joins the ranks of `group`, with its name; HardwareError if there is none.
 
-        >>> from llmir import hw
-        >>> hw.load("rtx3090").link_of((1, 2))[0]  # two bridges, (0, 1) and (2, 3)
+        >>> from llmir.hw import library
+        >>> library.load("rtx3090").link_of((1, 2))[0]  # two bridges, (0, 1) and (2, 3)
         'pcie'
         """
         joining = {name: link for name, link in self.links.items() if link.joins(group)}
@@ -127,8 +127,8 @@ class Device(Record):
     def host_link(self) -> tuple[str, Link]:
         """The fastest link to the host's memory, with its name; HardwareError if there is none.
 
-        >>> from llmir import hw
-        >>> hw.load("gh200").host_link[0], hw.load("rtx3090").host_link[0]
+        >>> from llmir.hw import library
+        >>> library.load("gh200").host_link[0], library.load("rtx3090").host_link[0]
         ('nvlink-c2c', 'pcie')
         """
         known = {n: link for n, link in self.links.items() if n == "pcie" or link.ranks == 1}
@@ -140,8 +140,8 @@ class Device(Record):
     def source(self, key: str) -> str:
         """Where a constant comes from, by field or file key, of one number or a whole group of them.
 
-        >>> from llmir import hw
-        >>> hw.load("l4").source("matrix_tflops.fp8")
+        >>> from llmir.hw import library
+        >>> library.load("l4").source("matrix_tflops.fp8")
         'NVIDIA L4 datasheet, halved from with-sparsity figures'
         """
         path = field_path(key)

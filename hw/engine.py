@@ -299,7 +299,7 @@ def _place(name: str, version: str | None) -> int:
 def engine_spelling(engine: str) -> tuple[str, str | None]:
     """A name and the version asked for.
 
-    >>> spelled("vllm@0.12"), spelled("vllm")
+    >>> engine_spelling("vllm@0.12"), engine_spelling("vllm")
     (('vllm', '0.12'), ('vllm', None))
     """
     name, at, version = engine.partition("@")

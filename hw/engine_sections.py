@@ -216,7 +216,7 @@ class CudaGraphs(Record):
         """Of how many sequences the graph is that decodes these; beyond all of them, these.
 
         >>> from llmir.base.array_namespace import SCALARS
-        >>> graphs = Graphs((), ((1, 1), (2, 2), (4, 4), (256, 8)))
+        >>> graphs = CudaGraphs((), ((1, 1), (2, 2), (4, 4), (256, 8)))
         >>> [graphs.padded(n, SCALARS) for n in (1, 2, 3, 5, 8, 33, 300)]
         [1, 2, 4, 8, 8, 40, 300]
         """

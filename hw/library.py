@@ -78,7 +78,7 @@ def cluster(name: str | os.PathLike[str] | Device) -> Device:
 def default_node(device: str | os.PathLike[str] | Device) -> MachineNode:
     """The node of the bundled cluster of such devices that has a network; else a box of eight without one.
 
-    >>> usual("h100-sxm").name, usual("l40s").network
+    >>> default_node("h100-sxm").name, default_node("l40s").network
     ('DGX-H100', None)
     """
     return _default_node(load(device).measured_as)
@@ -114,7 +114,7 @@ def with_prices(
     A price of a device is that of clusters of it too. InputError for what is no price above 0, and for the
     price of a device that is not among them.
 
-    >>> [device.price_per_hour_usd for device in priced(["hgx-h200", "h100"], {"h200": 3.5})]
+    >>> [device.price_per_hour_usd for device in with_prices(["hgx-h200", "h100"], {"h200": 3.5})]
     [3.5, 3.99]
     """
     found = [load(device) for device in arguments.items("devices", devices, "devices")]
@@ -126,7 +126,7 @@ def with_prices(
 def check_unique(devices: Sequence[Device]) -> None:
     """InputError for a device that is among them twice, by one of its names or by two.
 
-    >>> once([load("h200"), load("h200-sxm")])
+    >>> check_unique([load("h200"), load("h200-sxm")])
     Traceback (most recent call last):
         ...
     llmir.base.errors.InputError: hw: H200-SXM is there twice

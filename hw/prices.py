@@ -67,8 +67,8 @@ class OperatingCost(NamedTuple):
 def operating_cost(device: Device, devices: int, tokens_per_s: Number) -> OperatingCost:
     """Of so many devices that make so many tokens a second together, a number or an array of them.
 
-    >>> from llmir import hw
-    >>> spent(hw.load("h100-sxm"), 2, 1000.0)
+    >>> from llmir.hw import library
+    >>> operating_cost(library.load("h100-sxm"), 2, 1000.0)
     Spent(usd_per_hour=7.98, usd_per_mtok=2.216666666666667, watts=1400.0, joules_per_token=1.4)
     """
     price, power = device.price_per_hour_usd, device.board_power_W

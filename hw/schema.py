@@ -121,7 +121,7 @@ def network(value: object, where: str, unit: float) -> Link:
 def link_rate(said: str, name: str = "link") -> Link:
     """The link of a rate and maybe a latency, GB/s each way and µs a hop; HardwareError for what is none.
 
-    >>> stated("12.5GBps").Bps
+    >>> link_rate("12.5GBps").Bps
     12500000000.0
     """
     match = re.fullmatch(r"\s*([\d.]+)\s*GBps\s*(?:,\s*([\d.]+)\s*us\s*)?", said, re.IGNORECASE)

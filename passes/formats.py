@@ -31,7 +31,7 @@ ALLOWED = {
 def format_of(what: str, name: str) -> DType:
     """The format that `name` is for weights, activations, kv or collectives; `PassError` if it is none.
 
-    >>> [str(asked("weights", n)) for n in ("fp8", "int4", "fp8_b128x128", "bf16")]
+    >>> [str(format_of("weights", n)) for n in ("fp8", "int4", "fp8_b128x128", "bf16")]
     ['fp8_e4m3_c', 'int4_g128', 'fp8_e4m3_b128x128', 'bf16']
     """
     allowed = ALLOWED[what]

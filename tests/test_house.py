@@ -50,7 +50,7 @@ MAY_IMPORT = {
 }
 # What finds things by name: the registry, and the public face, which imports a name when it is asked for.
 WRITTEN = "llmir/ir/tools/op_methods.py"  # by scripts/opmethods.py
-REGISTRY = {"llmir/base/registry.py", "llmir/__init__.py"}
+REGISTRY = {"llmir/base/registry.py", "llmir/__init__.py", "llmir/ir/__init__.py"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 TEXT |= {".html", ".css", ".js", ".mjs"}
 

@@ -235,8 +235,8 @@ Match = tuple[tuple[OpKey, ...], tuple[OpKey, ...]]  # ops of the one program, o
 def op_key(path: str, opcode: str) -> OpKey:
     """The key of an op.
 
-    >>> key("layer.31.q_proj", "linear")
-    Key(path='layer.q_proj', opcode='linear')
+    >>> op_key("layer.31.q_proj", "linear")
+    OpKey(path='layer.q_proj', opcode='linear')
     """
     return OpKey(re.sub(r"\.\d+(?=\.)", "", path), opcode)
 

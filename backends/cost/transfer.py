@@ -173,7 +173,7 @@ def transfer_to(
 def compute_dtype(family: str) -> str:
     """The dtype of a family's products, as its name says.
 
-    >>> computes("gemm_fp8_block"), computes("gemm_int8_weights"), computes("moe_nvfp4")
+    >>> compute_dtype("gemm_fp8_block"), compute_dtype("gemm_int8_weights"), compute_dtype("moe_nvfp4")
     ('fp8', 'bf16', 'fp4')
     """
     parts = family.split("_")
@@ -247,7 +247,7 @@ def _error_of(relation: str, family: str) -> float:
 def combine_errors(*errors: float) -> float:
     """Of errors that know nothing of each other: the root of the sum of their squares.
 
-    >>> together(0.03, 0.04), together(0.1, 0.0)
+    >>> combine_errors(0.03, 0.04), combine_errors(0.1, 0.0)
     (0.05, 0.1)
     """
     return math.hypot(*errors)
@@ -373,7 +373,7 @@ def device_family(family: str, device: Device) -> str:
 def kernel_engine(engine: str) -> str:
     """The engine that one of several kernels belongs to.
 
-    >>> owner("sglang-triton"), owner("sglang")
+    >>> kernel_engine("sglang-triton"), kernel_engine("sglang")
     ('sglang', 'sglang')
     """
     return engine.partition("-")[0]

@@ -54,7 +54,7 @@ def signed(pair: FigurePair, unit: Any) -> str:
 def share(pair: FigurePair) -> str:
     """How much of the figure before that is.
 
-    >>> share(Pair(4, 1)), share(Pair(2, 2)), share(Pair(1, 1.5)), share(Pair(2, 9))
+    >>> share(FigurePair(4, 1)), share(FigurePair(2, 2)), share(FigurePair(1, 1.5)), share(FigurePair(2, 9))
     ('-75%', '=', '+50%', '4.50×')
     """
     grown = pair.delta

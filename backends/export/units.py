@@ -81,7 +81,7 @@ def percent(x: float) -> str:
 def share_met(share: float) -> str:
     """A share of requests, rounded down: where some are late it is no 100%.
 
-    >>> [met(x) for x in (1, 0.9999, 0.5)]
+    >>> [share_met(x) for x in (1, 0.9999, 0.5)]
     ['100.0%', '99.9%', '50.0%']
     """
     return f"{math.floor(1000 * share) / 10:.1f}%"

@@ -99,7 +99,7 @@ def visible_keys(xp: Namespace, rows: Number, before: Number, most: Number, step
     """Σ min(before + i·step, most) over i = 1 … rows: how much is seen by rows that each see `step` more.
 
     >>> from llmir.base.array_namespace import SCALARS as xp
-    >>> seen(xp, 4, 0, np.inf, 1), seen(xp, 4, 10, np.inf, 1), seen(xp, 4, 0, 2, 1)
+    >>> visible_keys(xp, 4, 0, np.inf, 1), visible_keys(xp, 4, 10, np.inf, 1), visible_keys(xp, 4, 0, 2, 1)
     (10.0, 50.0, 7.0)
     """
     until = xp.maximum((most - before) / xp.maximum(step, TINY), 0)

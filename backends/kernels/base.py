@@ -238,7 +238,8 @@ def families(*names: str) -> Callable[[type[K]], type[K]]:
     """Registers a class under the names that its parameters are fitted by."""
 
     def register(kernel: type[K]) -> type[K]:
-        KERNELS.update(dict.fromkeys(names, kernel))
+        for name in names:
+            KERNELS.add(name, kernel, kernel)
         return kernel
 
     return register

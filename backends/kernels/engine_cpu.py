@@ -43,7 +43,7 @@ class StepShape(Shape):
 def rank_skew(ranks: int) -> float:
     """How long a rank waits for the last of so many, on average, in mean times that one is late: H(n) − 1.
 
-    >>> lateness(1), lateness(2), round(lateness(8), 3)
+    >>> rank_skew(1), rank_skew(2), round(rank_skew(8), 3)
     (0.0, 0.5, 1.718)
     """
     return sum((1 / n for n in range(2, ranks + 1)), start=0.0)

@@ -175,8 +175,10 @@ def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
 
     Where all smaller numbers meet too, that is the largest.
 
-    >>> most(lambda n: n * n <= 50, 1000), most(lambda n: False, 1000), most(lambda n: True, 1000)
-    (7, 0, 1000)
+    >>> largest_meeting(lambda n: n * n <= 50, 1000)
+    7
+    >>> largest_meeting(lambda n: False, 1000), largest_meeting(lambda n: True, 1000)
+    (0, 1000)
     """
     low, high = 0, 1
     while high < cap and meets(high):

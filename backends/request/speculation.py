@@ -34,7 +34,7 @@ def accepted_tokens(draft_tokens: int, acceptance: float) -> float:
 
     Leviathan, Kalman and Matias 2023, arXiv:2211.17192, equation 1: (1 − aᵏ⁺¹) / (1 − a).
 
-    >>> yielded(4, 0.7), yielded(3, 1.0), yielded(3, 0.0)
+    >>> accepted_tokens(4, 0.7), accepted_tokens(3, 1.0), accepted_tokens(3, 0.0)
     (2.7731, 4.0, 1.0)
     """
     return round(sum(acceptance**n for n in range(draft_tokens + 1)), 12)

@@ -87,9 +87,9 @@ def prefill_chunks(
     prompts as they fit. Longer ones are read one by one in chunks of the budget, and what is left of them
     again together, where engines mix it with the next prompt's first chunk: the tokens of a step are as many.
 
-    >>> chunks(5, 300, 0, 1000)
-    (Chunk(prompts=3, new=300, cached=0, times=1), Chunk(prompts=2, new=300, cached=0, times=1))
-    >>> [(c.prompts, c.new, c.last, c.steps) for c in chunks(2, 300, 50, 128)]
+    >>> prefill_chunks(5, 300, 0, 1000)
+    (ChunkSteps(prompts=3, new=300, cached=0, times=1), ChunkSteps(prompts=2, new=300, cached=0, times=1))
+    >>> [(c.prompts, c.new, c.last, c.steps) for c in prefill_chunks(2, 300, 50, 128)]
     [(1, 128, 178, 4), (2, 44, 306, 1)]
     """
     return tuple(_chunks(prompts, new, cached, budget or prompts * new, min(lanes, prompts)))

@@ -53,9 +53,9 @@ def minimize(
 
     Steps are a twentieth of it, each twice the last unless it is `near`. None where `most` does not meet.
 
-    >>> [fewest(lambda n: n >= 30, 0, start, 1000) for start in (1, 29, 500)]
+    >>> [minimize(lambda n: n >= 30, 0, start, 1000) for start in (1, 29, 500)]
     [30, 30, 30]
-    >>> fewest(lambda n: n > 9, 0, 5, 9)
+    >>> minimize(lambda n: n > 9, 0, 5, 9)
     """
     more = 1 if near else 2
     now, step = start, max(1, start // 20)

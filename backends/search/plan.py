@@ -584,7 +584,7 @@ def nearest_structure(plans: Plans) -> NearestStructure | None:
 
     >>> import llmir
     >>> found = llmir.plan("llama3.1-8b", "h100-sxm", llmir.Traffic(rate=4), max_tpot="1ms", gpus=1)
-    >>> near = beyond(found)
+    >>> near = nearest_structure(found)
     >>> str(near.structure.split), near.batch, near.constraint, near.op
     ('tp 1', 1, 'tpot', 'gate_up_proj')
     """

@@ -193,7 +193,7 @@ class StructureTimes(NamedTuple):
 def prefill_steps(prompt: int, chunk: int, cached: int = 0) -> PrefillSteps:
     """The steps that read a prompt alone, so many tokens each; a last one that would have 1 goes with it.
 
-    >>> steps(4000, 1500), steps(1001, 1000), steps(4000, 1500, 2000)
+    >>> prefill_steps(4000, 1500), prefill_steps(1001, 1000), prefill_steps(4000, 1500, 2000)
     (((1500, 0), (1500, 1500), (1000, 3000)), ((1001, 0),), ((1500, 2000), (500, 3500)))
     """
     starts = list(range(cached, prompt, chunk))
@@ -206,7 +206,7 @@ def prefill_steps(prompt: int, chunk: int, cached: int = 0) -> PrefillSteps:
 def prompts_per_step(prompt: int, chunk: int) -> list[int]:
     """How many prompts one step may read, by powers of two up to as many as it has tokens for.
 
-    >>> packs(1500, 2048), packs(500, 8192)
+    >>> prompts_per_step(1500, 2048), prompts_per_step(500, 8192)
     ([1], [1, 2, 4, 8, 16])
     """
     most = max(1, chunk // prompt)

@@ -75,8 +75,10 @@ def axis_values(called: str, said: object, least: int | None) -> tuple[Value, ..
     1,024 and `M` 1,048,576, as contexts are named. Of names it is a list with commas. InputError, with the
     name `called`, for a range that is empty, reversed or too long.
 
-    >>> axis("batch", "1:16:x4,20", 1), axis("context", "1k:4k:1k", 0), axis("weights", "bf16,fp8", None)
-    ((1, 4, 16, 20), (1024, 2048, 3072, 4096), ('bf16', 'fp8'))
+    >>> axis_values("batch", "1:16:x4,20", 1), axis_values("context", "1k:4k:1k", 0)
+    ((1, 4, 16, 20), (1024, 2048, 3072, 4096))
+    >>> axis_values("weights", "bf16,fp8", None)
+    ('bf16', 'fp8')
     """
     if isinstance(said, str):
         parts: Iterable[object] = [part.strip() for part in said.split(",")]

@@ -43,8 +43,10 @@ class LatencyLimit(NamedTuple):
 def latency_limit(name: str, said: object) -> LatencyLimit:
     """A limit as it is said, or seconds as a number; InputError for what is none.
 
-    >>> limit("max_tpot", "30ms"), limit("max_tpot", "mean:0.03s"), limit("max_ttft", 1)
-    (Limit(seconds=0.03, of='p99'), Limit(seconds=0.03, of='mean'), Limit(seconds=1.0, of='p99'))
+    >>> latency_limit("max_tpot", "30ms"), latency_limit("max_ttft", 1)
+    (LatencyLimit(seconds=0.03, of='p99'), LatencyLimit(seconds=1.0, of='p99'))
+    >>> latency_limit("max_tpot", "mean:0.03s")
+    LatencyLimit(seconds=0.03, of='mean')
     """
     if isinstance(said, LatencyLimit):
         return said

@@ -157,7 +157,7 @@ class ErrorStatistics(NamedTuple):
 def error_statistics(predicted: Array, measured: Array) -> ErrorStatistics:
     """How far `predicted` is from `measured`; NaN of none.
 
-    >>> [round(e, 3) for e in errors(np.array([1.1, 0.9, 1.0, 1.2]), np.ones(4))]
+    >>> [round(e, 3) for e in error_statistics(np.array([1.1, 0.9, 1.0, 1.2]), np.ones(4))]
     [4, 0.1, 0.1, 0.05, 0.17]
     """
     if not len(measured):
@@ -241,7 +241,7 @@ def _among(cells: Array, words: Any) -> Array:
 def device_for(gpu: str) -> str:
     """The device behind a table's word for a machine.
 
-    >>> machine("a100_argonne"), machine("h100_sxm")
+    >>> device_for("a100_argonne"), device_for("h100_sxm")
     ('a100-40-sxm', 'h100_sxm')
     """
     return str(known_sources()["machines"].get(gpu.strip().lower(), gpu.strip()))
@@ -250,7 +250,7 @@ def device_for(gpu: str) -> str:
 def engine_name(framework: str) -> str:
     """A framework without version, in one spelling.
 
-    >>> [engine(f) for f in ("vllm-0.24.0", "vLLM", "trtllm-nan", "TensorRT-LLM", "nccl-2.27.3")]
+    >>> [engine_name(f) for f in ("vllm-0.24.0", "vLLM", "trtllm-nan", "TensorRT-LLM", "nccl-2.27.3")]
     ['vllm', 'vllm', 'trtllm', 'trtllm', 'nccl']
     """
     word = re.sub(r"-(nan|\d).*$", "", framework.strip().lower()).split("(")[0].strip()
@@ -260,7 +260,7 @@ def engine_name(framework: str) -> str:
 def engine_at_version(framework: str, version: str = "") -> str:
     """An engine at its version, as `--engine` takes it; `version` where the framework's own name has none.
 
-    >>> at_version("vllm-0.24.0"), at_version("trtllm-nan", "1.0"), at_version("SGLang")
+    >>> engine_at_version("vllm-0.24.0"), engine_at_version("trtllm-nan", "1.0"), engine_at_version("SGLang")
     ('vllm@0.24.0', 'trtllm@1.0', 'sglang')
     """
     said = re.search(r"-v?(\d[\w.]*)", framework.strip())
@@ -271,8 +271,10 @@ def engine_at_version(framework: str, version: str = "") -> str:
 def kernel_source(framework: str, kernel: str = "") -> str:
     """An engine, and a kernel of its own behind it.
 
-    >>> named("vllm-0.24.0"), named("vllm-0.24.0", "vllm_triton_attn"), named("SGLang", "triton")
-    ('vllm', 'vllm-triton_attn', 'sglang-triton')
+    >>> kernel_source("vllm-0.24.0"), kernel_source("SGLang", "triton")
+    ('vllm', 'sglang-triton')
+    >>> kernel_source("vllm-0.24.0", "vllm_triton_attn")
+    'vllm-triton_attn'
     """
     name = engine_name(framework)
     return f"{name}-{kernel.removeprefix(name + '_')}" if kernel else name

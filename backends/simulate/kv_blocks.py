@@ -22,7 +22,7 @@ class BlockPool:
     multiple of `size`. Its turn, (step − context) mod size, is the same in all steps, so that counts of
     sequences by turn say how many blocks any coming step takes.
 
-    >>> blocks = Blocks(10, 4)
+    >>> blocks = BlockPool(10, 4)
     >>> blocks.free -= blocks.of(6) + blocks.of(8)
     >>> blocks.join(context=6, step=0)
     >>> blocks.join(context=8, step=0)

@@ -58,7 +58,7 @@ def check_router(name: object, replicas: int) -> str:
 class PrefixHistory:
     """The hashes that were sent last, `each` of so many tokens: as many as a cache of `tokens` holds.
 
-    >>> prefixes = SentPrefixes([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
+    >>> prefixes = PrefixHistory([(1, 2), (1, 3), (1, 2)], each=512, tokens=3 * 512)
     >>> for request in range(3):
     ...     print(prefixes.kept(request))
     ...     prefixes.use(request)

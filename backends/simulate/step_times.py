@@ -82,7 +82,7 @@ class ContextRows(Generic[K]):
 class ValuesByCount(dict[float, V]):
     """A value for each count, such as a number of tokens; `values` computes those of an array of counts.
 
-    >>> squares = Counts(lambda counts: (counts**2).tolist(), 4)
+    >>> squares = ValuesByCount(lambda counts: (counts**2).tolist(), 4)
     >>> squares[6], squares
     (36, {5: 25, 6: 36, 7: 49, 8: 64})
     """

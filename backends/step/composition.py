@@ -73,7 +73,7 @@ def split_size(size: Size) -> Mapping[Size, Size]:
 
     >>> from llmir.ir.sizes.polynomial import B, T
     >>> from llmir.ir.sizes.polynomial import ceildiv
-    >>> {str(of): str(by) for of, by in parts(3 * B * T * (C + T) + ceildiv(B, 2)).items()}
+    >>> {str(of): str(by) for of, by in split_size(3 * B * T * (C + T) + ceildiv(B, 2)).items()}
     {'B': '3*C + 3', 'ceildiv(B, 2)': '1'}
     """
     found: dict[Size, Size] = {}

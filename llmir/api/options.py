@@ -3,7 +3,7 @@
 The field states the name, type, range, unit, default and base help of an option. The command line, the axes
 of `sweep`, the page server and the Python functions read them from here. A Python function takes whole
 records, such as `llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`,
-`Lowering`, `Sides` and `Output` declare options that Python functions take as plain arguments.
+`Lowering`, `DiffSides` and `Output` declare options that Python functions take as plain arguments.
 
 This module imports neither numpy nor a frontend or backend: `llmir COMMAND --help` reads it. A range that a
 pass or `Workload` states is read from its field when a value is checked.
@@ -731,7 +731,7 @@ class Lowering(Record):
 
 
 @dataclass(frozen=True)
-class Sides(Record):
+class DiffSides(Record):
     """The other side of a comparison."""
 
     before: str | None = _option(
@@ -768,7 +768,7 @@ class Output(Record):
 
 RECORDS: tuple[type[Record], ...] = (
     *(Estimation, Parallel, Precision, Memory, Drafts, Traffic, Servers),
-    *(Requests, Lowering, Sides, Output),
+    *(Requests, Lowering, DiffSides, Output),
 )
 
 # The axes of `sweep`, in the order of its columns. Those of a structure lower the model anew; all points of a

@@ -229,7 +229,7 @@ def check_field(name: str, value: object, kind: object, about: Mapping[str, Any]
 def parse_field(said: str) -> Any:
     """The value that a text spells, for `stated` to check: a number, true or false, or the text.
 
-    >>> read("1.5"), read("8"), read("true"), read("fp8")
+    >>> parse_field("1.5"), parse_field("8"), parse_field("true"), parse_field("fp8")
     (1.5, 8, True, 'fp8')
     """
     if re.fullmatch(r"[+-]?\d{1,400}", said, re.ASCII):

@@ -13,7 +13,7 @@ def pause_gc() -> Iterator[None]:
 
     What is held by nothing goes at once as ever; only cycles wait until the end.
 
-    >>> with uncollected():
+    >>> with pause_gc():
     ...     print(gc.isenabled())
     False
     """

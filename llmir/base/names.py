@@ -28,8 +28,10 @@ _STORED = re.compile(
 def split_format(name: str) -> tuple[str, str]:
     """A release's name, and what it says at its end of how weights are stored; "" if nothing.
 
-    >>> stored_as("TheBloke/Llama-2-7B-GPTQ"), stored_as("Qwen3-32B-FP8-dynamic"), stored_as("Qwen/Qwen3-32B")
-    (('TheBloke/Llama-2-7B', 'GPTQ'), ('Qwen3-32B', 'FP8-dynamic'), ('Qwen/Qwen3-32B', ''))
+    >>> split_format("TheBloke/Llama-2-7B-GPTQ"), split_format("Qwen/Qwen3-32B")
+    (('TheBloke/Llama-2-7B', 'GPTQ'), ('Qwen/Qwen3-32B', ''))
+    >>> split_format("Qwen3-32B-FP8-dynamic")
+    ('Qwen3-32B', 'FP8-dynamic')
     """
     found = _STORED.fullmatch(name)
     return (found[1], found[2]) if found else (name, "")
@@ -55,10 +57,12 @@ _PLACE = re.compile(r"(.*?)(?:\[(\d+)(?:/(\d+))?\])?(\^T)?(\^F)?", re.DOTALL)
 def checkpoint_place(param: str) -> CheckpointPlace:
     """The place that a parameter's name says.
 
-    >>> stored("h.0.c_attn.weight[1]^T")
-    Place(tensor='h.0.c_attn.weight', piece=1, blocks=1, turned=True, flat=False)
-    >>> stored("h.0.query_key_value.weight[1/32]").blocks, stored("h.0.dense.weight").piece
-    (32, None)
+    >>> checkpoint_place("h.0.c_attn.weight[1]^T")
+    CheckpointPlace(tensor='h.0.c_attn.weight', piece=1, blocks=1, turned=True, flat=False)
+    >>> checkpoint_place("h.0.query_key_value.weight[1/32]").blocks
+    32
+    >>> checkpoint_place("h.0.dense.weight").piece is None
+    True
     """
     tensor, piece, blocks, *marks = _PLACE.fullmatch(param).groups()  # type: ignore[union-attr]
     return CheckpointPlace(tensor, None if piece is None else int(piece), int(blocks or 1), *map(bool, marks))
@@ -75,7 +79,7 @@ def is_layered(param: str) -> bool:
 def layer_name(param: str, layer: int | str) -> str:
     """The name of that layer's tensor: with its number, or its place in the list that the name has.
 
-    >>> numbered("h.{layer}.weight", 12), numbered("shared.adapters.{layer:6.12.18}.weight", 12)
+    >>> layer_name("h.{layer}.weight", 12), layer_name("shared.adapters.{layer:6.12.18}.weight", 12)
     ('h.12.weight', 'shared.adapters.1.weight')
     """
 

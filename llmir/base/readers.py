@@ -97,7 +97,7 @@ _TEXT = f"{_TAG}str"
 def load_yaml(data: bytes, budget: Budget = BUDGET) -> Any:
     """What the text says, None if it says nothing; `UnreadableError` names the line that is wrong.
 
-    >>> load(b"a: &x {b: 1.5}\\nc: [*x, yes]")
+    >>> load_yaml(b"a: &x {b: 1.5}\\nc: [*x, yes]")
     {'a': {'b': 1.5}, 'c': [{'b': 1.5}, True]}
     """
     import yaml
@@ -323,7 +323,7 @@ def _lines(file: TextIO) -> Iterator[str]:
 def escape_formula(cell: object) -> object:
     """A cell that no spreadsheet takes for a formula: text that begins as one stands after an apostrophe.
 
-    >>> [inert(x) for x in ("=1+1", "@SUM(A1)", "-0.5", -0.5, "+3e5", "q_proj", None)]
+    >>> [escape_formula(x) for x in ("=1+1", "@SUM(A1)", "-0.5", -0.5, "+3e5", "q_proj", None)]
     ["'=1+1", "'@SUM(A1)", '-0.5', -0.5, '+3e5', 'q_proj', None]
     """
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):

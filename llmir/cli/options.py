@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from llmir.api.options import (
+    DiffSides,
     Drafts,
     Estimation,
     Lowering,
@@ -23,7 +24,6 @@ from llmir.api.options import (
     Precision,
     Record,
     Requests,
-    Sides,
     option,
     options,
 )
@@ -283,7 +283,7 @@ lenient = take(Lowering, "lenient")
 model = _stack(click.argument("model", metavar="MODEL"), lenient)
 speculation = take(Drafts, "draft_tokens", "acceptance", "draft_model")
 beams = take(Requests, "beams")
-sides = _stack(click.argument("other", metavar="[MODEL2]", required=False), take(Sides))
+sides = _stack(click.argument("other", metavar="[MODEL2]", required=False), take(DiffSides))
 draft = take(Lowering, "draft")
 phase = take(Lowering, "phase")
 logits = take(Lowering, "logits")

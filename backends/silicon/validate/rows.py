@@ -191,7 +191,7 @@ def _coverage(of: str, basis: str, rows: Sequence[ValidationRow]) -> Coverage:
     """Of rows with a band.
 
     >>> times = (1.0, 1.1, 1.15, 0.7)
-    >>> rows = [Judged("t.csv", 1, "gemm", "latency", *[""] * 5, 1.0, t, 0.5, "", 0.1) for t in times]
+    >>> rows = [ValidationRow("t.csv", 1, "gemm", "latency", *[""] * 5, 1.0, t, 0.5, "", 0.1) for t in times]
     >>> _coverage("kernels", "calibrated", rows)[2:]
     (4, 0.5, 0.75)
     """

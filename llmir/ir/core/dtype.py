@@ -233,8 +233,8 @@ def _scaled(scheme: str) -> DType | None:
 def parse_dtype(word: str) -> DType:
     """The element type that people, torch, safetensors or this module call `word`; `ParseError` if none is.
 
-    >>> [str(spelled(w)) for w in ("torch.bfloat16", "half", "F8_E4M3", "fp8", "fp8_b128x128", "int4_g32")]
-    ['bf16', 'fp16', 'fp8_e4m3', 'fp8_e4m3', 'fp8_e4m3_b128x128', 'int4_g32']
+    >>> [str(parse_dtype(w)) for w in ("torch.bfloat16", "half", "F8_E4M3", "fp8_b128x128", "int4_g32")]
+    ['bf16', 'fp16', 'fp8_e4m3', 'fp8_e4m3_b128x128', 'int4_g32']
     """
     plain = word.strip().lower().removeprefix("torch.")
     scales = _SCALED.search(plain)

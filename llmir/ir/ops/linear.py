@@ -22,8 +22,10 @@ def compute_type(x: DType, *weights: DType) -> DType:
     """What x times the weights is computed in: x's type, unless a weight holds more.
 
     >>> from llmir.ir.core.dtype import BF16, INT8
-    >>> print(common(BF16, INT8), common(INT8, INT8), common(BF16, FP32), common(FP32, TF32))
-    bf16 int8 fp32 tf32
+    >>> print(compute_type(BF16, INT8), compute_type(INT8, INT8))
+    bf16 int8
+    >>> print(compute_type(BF16, FP32), compute_type(FP32, TF32))
+    fp32 tf32
     """
     result = x.plain
     for weight in weights:

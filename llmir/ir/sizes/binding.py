@@ -177,7 +177,7 @@ class MixedBinding(Binding):
 
     >>> from llmir.ir.sizes.polynomial import B, T
     >>> from llmir.ir.sizes.polynomial import ceildiv
-    >>> at = Mixed([Binding(B=32, T=1), Binding(B=1, T=512)])
+    >>> at = MixedBinding([Binding(B=32, T=1), Binding(B=1, T=512)])
     >>> at(B), at(B * T), at(B * T + 1000)
     (33, 544, 1544)
     >>> at(ceildiv(B * T, 100))
@@ -284,7 +284,7 @@ class PackedBinding(Binding):
 def pack(counts: Number) -> Number:
     """Very many counts in the smallest type that has them, read-only; anything else as it is.
 
-    >>> packed(np.arange(2.0**20) % 300).dtype, packed(np.arange(3.0)).dtype
+    >>> pack(np.arange(2.0**20) % 300).dtype, pack(np.arange(3.0)).dtype
     (dtype('uint16'), dtype('float64'))
     """
     if not isinstance(counts, np.ndarray) or counts.size < _MANY_NUMBERS:
@@ -309,7 +309,7 @@ class UnevenBinding(Binding):
 
     >>> from llmir.ir.sizes.polynomial import B, C
     >>> from llmir.ir.sizes.polynomial import Min
-    >>> at = Uneven([10, 20, 600])
+    >>> at = UnevenBinding([10, 20, 600])
     >>> at(B * C), at(B * Min.of(C, 127)), at(Min.of(C, 30))
     (630, 157, 20)
     """

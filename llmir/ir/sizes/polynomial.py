@@ -145,7 +145,7 @@ def product(sizes: Iterable[Size]) -> Size:
 def weighted_sum(parts: Iterable[tuple[Size, int]]) -> Size:
     """The sum of sizes, each so many times.
 
-    >>> print(weighted([(B * T, 2), (C + 1, 3), (B, -1)]))
+    >>> print(weighted_sum([(B * T, 2), (C + 1, 3), (B, -1)]))
     2*B*T + -1*B + 3*C + 3
     """
     total: dict[Monomial, int] = {}
@@ -169,7 +169,7 @@ def sole_product(sizes: Iterable[Size]) -> Dim | None:
     """The one product of symbols that these sizes are functions of; None if they depend on more, or on none.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
-    >>> sole([3 * B * T, ceildiv(B * T + 1, 8)]), sole([B * T, B])
+    >>> sole_product([3 * B * T, ceildiv(B * T + 1, 8)]), sole_product([B * T, B])
     (B*T, None)
     """
     found = products(sizes)
@@ -209,7 +209,7 @@ def symbols(size: Size) -> frozenset[str]:
 def after_step(size: Size) -> Size:
     """A size of what was cached as it is after the step: with C + T in place of C.
 
-    >>> print(grown(2 * B * C))
+    >>> print(after_step(2 * B * C))
     2*B*C + 2*B*T
     """
     return put(size, {"C": C + T})
@@ -244,7 +244,7 @@ def may_decrease(size: Size) -> bool:
     """Whether a larger symbol may make it smaller: something that is no number is taken away, in atoms too.
 
     >>> from llmir.ir.sizes.polynomial import ceildiv
-    >>> falls(2 * B * C + 1), falls(C - 8 * T), falls(ceildiv(C - 8 * T, 2))
+    >>> may_decrease(2 * B * C + 1), may_decrease(C - 8 * T), may_decrease(ceildiv(C - 8 * T, 2))
     (False, True, True)
     """
     terms = _terms(size)

@@ -17,8 +17,8 @@ from .routing_laws import Law
 def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
     """n·k rows of n `tokens` that choose k of E `experts`, to be split by expert: unevenly.
 
-    >>> from .dim import B
-    >>> from .routing import Zipf
+    >>> from llmir.ir.sizes.polynomial import B
+    >>> from llmir.ir.sizes.routing_laws import Zipf
     >>> rows = routed(B, 8, 128, Zipf(0.5))
     >>> print(rows, even(rows), most(rows, 4), most(8 * B, 4), sep=" | ")
     routed(B, 8, 128, zipf(0.5)) | 8*B | busiest(4, 8, B, 128, zipf(0.5)) | 2*B
@@ -29,8 +29,8 @@ def routed(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
 def sent(tokens: Size, chosen: Size, experts: int, by: Law) -> Size:
     """Tokens that go to the ranks of their experts, each once.
 
-    >>> from .dim import B
-    >>> from .routing import CHANCE
+    >>> from llmir.ir.sizes.polynomial import B
+    >>> from llmir.ir.sizes.routing_laws import CHANCE
     >>> tokens = sent(B, 8, 128, CHANCE)
     >>> print(tokens, everyone(tokens), most(tokens, 4), sep=" | ")
     sent(B, 8, 128) | B | reached(4, 8, B, 128)
@@ -47,8 +47,8 @@ def everyone(tokens: Size) -> Size:
 def to_ports(size: Size, ports: int) -> Size:
     """Of what reaches a rank, as much as goes through each of the ports of its node: a token goes there once.
 
-    >>> from .dim import B
-    >>> from .routing import CHANCE
+    >>> from llmir.ir.sizes.polynomial import B
+    >>> from llmir.ir.sizes.routing_laws import CHANCE
     >>> print(to_ports(7 * most(sent(B, 8, 256, CHANCE), 32), 8), "|", to_ports(7 * B, 8))
     ceildiv(7*reached(4, 8, B, 256), 8) | 7*B
     """

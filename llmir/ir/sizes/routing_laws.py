@@ -250,9 +250,9 @@ class GroupLimitedRouting(Law):
     All groups are worth as much then, so it takes the first half. There each token finds half of its experts;
     for the other half no expert is worth anything, and all tokens take the first ones.
 
-    >>> [Groups().busiest(ranks, 8, 4096, 256) for ranks in (8, 1)]
+    >>> [GroupLimitedRouting().busiest(ranks, 8, 4096, 256) for ranks in (8, 1)]
     [20480, 32768]
-    >>> [Groups().distinct(held, 8, 4096, 256) for held in (32, 256)]
+    >>> [GroupLimitedRouting().distinct(held, 8, 4096, 256) for held in (32, 256)]
     [32, 128.0]
     """
 
@@ -283,7 +283,7 @@ class LocalRouting(Law):
     Those for experts of other ranks are multiplied by the first of its own. Of all tokens, as many arrive as
     `law` has rows for the rank, but each once.
 
-    >>> law = Arrived(32, Even())
+    >>> law = LocalRouting(32, Even())
     >>> law.busiest(1, 8, 1024, 4), law.distinct(4, 8, 2, 4)
     (8192, 2)
     """
@@ -554,7 +554,7 @@ def packed(loads: Sequence[float], ranks: int) -> list[list[float]]:
 class Replicas(Law):
     """Another law's experts in `count` places; work is that of the rank that has most.
 
-    >>> from .law import law
+    >>> from llmir.ir.sizes.routing_laws import law
     >>> laws = law("zipf:0.5"), law("replicas(288, zipf(0.5))"), law("chance")
     >>> [by.busiest(32, 8, 4096, 256) for by in laws]
     [1839, 1090, 1090]
