@@ -69,7 +69,7 @@ def operating_cost(device: Device, devices: int, tokens_per_s: Number) -> Operat
 
     >>> from llmir.hw import library
     >>> operating_cost(library.load("h100-sxm"), 2, 1000.0)
-    Spent(usd_per_hour=7.98, usd_per_mtok=2.216666666666667, watts=1400.0, joules_per_token=1.4)
+    OperatingCost(usd_per_hour=7.98, usd_per_mtok=2.216666666666667, watts=1400.0, joules_per_token=1.4)
     """
     price, power = device.price_per_hour_usd, device.board_power_W
     hourly = None if price is None else price * devices
