@@ -39,7 +39,8 @@ class ByDevice(Record):
 
     def fits(self, device: Device, tp: int) -> bool:
         """Whether it holds for a device in so many tensor-parallel ranks."""
-        return device.capacity_bytes >= self.memory_bytes and tp >= self.tp and device.isa != self.unless
+        other_isa = not self.unless or device.isa != self.unless
+        return device.capacity_bytes >= self.memory_bytes and tp >= self.tp and other_isa
 
 
 B = TypeVar("B", bound=ByDevice)
