@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+import llmir
 from llmir.base.errors import HardwareError
 from llmir.hw import library
 from llmir.hw.link import Link
@@ -230,3 +231,32 @@ def test_a_folder_or_a_thing_that_is_no_name_is_refused(tmp_path: Path) -> None:
     assert "folder.yaml: not a file but a folder" in complaint(tmp_path / "folder.yaml")
     for thing in (None, 3090, 1.5, ["h100"], math.nan):
         assert complaint(thing).startswith("a device is a name or a YAML file, got ")
+
+
+OPTIONAL = """vendor: NVIDIA
+isa: sm_100
+memory_kind: HBM3e
+matrix_tflops: {bf16: 2000}
+multiprocessors: 148
+l2_MiB: 126
+"""
+
+
+def test_a_file_without_multiprocessors_is_told_so(write: Write) -> None:
+    """Rooflines state their reason, and no other key that a file may leave out makes times rooflines."""
+    program = llmir.load("qwen3-0.6b")
+    reason = "kernel laws need `multiprocessors`, which X's file does not state"
+    for line in OPTIONAL.splitlines():
+        path = write(MINIMAL + OPTIONAL.replace(f"{line}\n", ""))
+        report = llmir.analyze(program, path)
+        if line.startswith("multiprocessors"):
+            assert report.cost_model == "ideal"
+            assert reason in " ".join(str(report).split())
+            with pytest.raises(HardwareError, match=f"engine 'vllm': {reason}; leave it out"):
+                llmir.analyze(program, path, engine="vllm")
+            assert reason in str(llmir.diff(program, program, "h100", hw_after=path).basis)
+        else:
+            assert report.cost_model == "calibrated"
+            assert all(op.basis.kind != "roofline" for op in report.ops)
+    path = write(MINIMAL + "multiprocessors: 2\n")
+    assert "X was not measured, nor was a GPU like it" in " ".join(str(llmir.analyze(program, path)).split())

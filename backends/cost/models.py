@@ -201,7 +201,9 @@ def kernel_engine_names(device: Device, engine: str) -> tuple[str, Engine | None
 
 
 def roofline_reason(device: Device) -> str:
-    """Why a device has no kernels to take times from."""
+    """Why no kernel law applies to a device: a key that its file does not state, or no GPU to transfer from."""
+    if not (device.multiprocessors or device.cores):
+        return f"kernel laws need `multiprocessors`, which {device.name}'s file does not state"
     return f"{device.name} was not measured, nor was a GPU like it"
 
 
