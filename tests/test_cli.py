@@ -263,6 +263,42 @@ def test_ir_is_printed_and_read_again(run: Run, tmp_path: Path, monkeypatch: pyt
     ) == analyzed(run)
 
 
+def test_ir_is_printed_after_passes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each below its header, as it is where the pipeline ends there; the result stays what it was."""
+    command = ("opt", "tiny.json", "-p", "fuse-attention,fuse", "--tp", "2")
+    plain, ran = run(*command), run(*command, "--print-after-all")
+    assert (ran.code, ran.out) == (0, plain.out)
+    steps = [line for line in ran.err.splitlines() if line.startswith("#")]
+    assert steps == ["# after fuse-attention", "# after fuse", "# after shard{tp=2}"]
+    first, second, third = re.split("^# after .*\n", ran.err, flags=re.MULTILINE)[1:]
+    assert first == run("opt", "tiny.json", "-p", "fuse-attention").out
+    assert second == run("opt", "tiny.json", "-p", "fuse-attention,fuse").out
+    assert third == plain.out + plain.err
+    some = run(*command, "--print-after", "shard", "--print-after", "fuse")
+    assert (some.out, some.err) == (plain.out, f"{steps[1]}\n{second}{steps[2]}\n{third}")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{steps[1]}\n{second}".encode())))
+    assert run("opt", "-").out == second
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("fuze",),
+            "pass 'fuze' does not exist; passes that run are fuse-attention, fuse; did you mean",
+        ),
+        (("dce",), "dce: the pass does not run; passes that run are fuse-attention, fuse"),
+        (("fuse", "--print-after-all"), "prints after each pass, leave --print-after out"),
+    ],
+)
+def test_a_pass_that_does_not_run_is_not_printed_after(
+    run: Run, options: tuple[str, ...], message: str
+) -> None:
+    ran = run("opt", "tiny.json", "-p", "fuse-attention,fuse", "--print-after", *options)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert message in ran.err
+
+
 @pytest.mark.parametrize("suffix", ["dot", "gv"])
 def test_draw_prints_where_the_picture_is(run: Run, tmp_path: Path, suffix: str) -> None:
     ran = run("draw", "tiny.json", "--prompt", "8", "--generate", "2", "-o", f"tiny.{suffix}")

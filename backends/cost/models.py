@@ -201,7 +201,7 @@ def kernel_engine_names(device: Device, engine: str) -> tuple[str, Engine | None
 
 
 def roofline_reason(device: Device) -> str:
-    """Why no kernel law applies to a device: a key that its file does not state, or no GPU to transfer from."""
+    """Why no kernel law applies to a device: a key missing from its file, or no GPU to transfer from."""
     if not (device.multiprocessors or device.cores):
         return f"kernel laws need `multiprocessors`, which {device.name}'s file does not state"
     return f"{device.name} was not measured, nor was a GPU like it"

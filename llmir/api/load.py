@@ -69,15 +69,22 @@ def devices(name: Any = None) -> Rows:
     return lists.devices() if name is None else lists.device(load(name))
 
 
-def run(program: Program, pipeline: str | Step | Iterable[Step]) -> Program:
+def run(
+    program: Program,
+    pipeline: str | Step | Iterable[Step],
+    after: Callable[[str, Program], None] | None = None,
+) -> Program:
     """`program` after a pipeline: a string such as `"fuse-attention,fuse"`, a pass, a function, or a list.
 
-    Verified before the first pass and after every one; raises `PassError`.
+    Verified before the first pass and after every one; raises `PassError`. `after` is called with the text
+    of each pass and the program after it.
     """
+    if not (after is None or callable(after)):
+        arguments.refuse("after", after, "a function of a pass's text and the program after it")
     passes: list[Pass | Callable[[Program], Program]] = []
     for step in steps_of(pipeline):
         passes += parse_pipeline(step) if isinstance(step, str) else [step]
-    return run_passes(program, passes)
+    return run_passes(program, passes, after)
 
 
 def is_ir(path: str | os.PathLike[str]) -> bool:

@@ -264,10 +264,15 @@ _OPTIONS = (str, int, float, bool, type(None))
 
 
 @pause_gc()
-def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Program]]) -> Program:
+def run_passes(
+    program: Program,
+    steps: Iterable[Pass | Callable[[Program], Program]],
+    after: Callable[[str, Program], None] | None = None,
+) -> Program:
     """`program` after each step, verified before the first and after every one.
 
-    A pass that was run on an equal program gives what it gave then.
+    A pass that was run on an equal program gives what it gave then. `after` is called with the text of each
+    pass and the verified program after it.
     """
     checked_program(program)
     done: list[str] = []
@@ -278,4 +283,6 @@ def run_passes(program: Program, steps: Iterable[Pass | Callable[[Program], Prog
         except LlmirError as error:
             where = f"in pass {len(done)} of {plain(','.join(done), 200)}"
             raise PassError(f"{error} [{where}]") from error
+        if after:
+            after(done[-1], program)
     return program
