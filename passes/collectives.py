@@ -8,17 +8,16 @@ arXiv:2306.10209, section 3.3; Flash Communication, arXiv:2412.04964). `quantize
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from llmir.base.errors import PassError
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.graph import Graph, Node, Value
-from llmir.ir.core.op import Op, infer
 from llmir.ir.ops.collective import TOKENS, AllReduce, ReduceScatter
 from llmir.ir.ops.quant import Compress
-from llmir.ir.tools.build import Builder
+from llmir.ir.tools.build import Builder, Operands
 from llmir.ir.tools.rewrite import rewrite
 
 from . import formats
@@ -49,48 +48,47 @@ def with_wire_type(graph: Graph, wanted: Callable[[Node], DType | None]) -> Grap
     due = {node.name: to for node in graph.nodes if sends(graph, node) and (to := wanted(node))}
     if not due:
         return graph
-    types = {v: t for node in graph.nodes for v, t in zip(node.values, node.results, strict=True)}
-    walk = _Walk(graph, Builder(graph.name, types))
-    for node in graph.nodes:
-        walk.node(node, due.get(node.name))
-    if not walk.changed:
-        return graph
-    walk.b.output(*(walk.new.get(v, v) for v in graph.outputs))
-    return rewrite(walk.b.graph(), [_COMPRESS_FIRST])
+    walk = _Conversion(graph, due)
+    built = walk.run()
+    return rewrite(built, [_COMPRESS_FIRST]) if walk.changed else graph
 
 
-class _Walk:
-    """One graph, rebuilt in order."""
+class _Conversion:
+    """One graph with the collectives that are `due` in other types."""
 
-    def __init__(self, graph: Graph, builder: Builder) -> None:
-        self.graph, self.b = graph, builder
-        self.new: dict[Value, Value] = {}
+    def __init__(self, graph: Graph, due: Mapping[str, DType]) -> None:
+        self.graph, self.due = graph, due
+        types = {v: t for node in graph.nodes for v, t in zip(node.values, node.results, strict=True)}
+        self.b = Builder(graph.name, types)  # no conversion takes the name of a node
         self.made: dict[tuple[Value, str], Value] = {}
         self.changed = False
 
-    def node(self, node: Node, to: DType | None) -> None:
-        operands = tuple(self.new.get(v, v) for v in node.operands)
-        if to is not None:
-            type = self.b.type(operands[0])
-            before, form = _compress(self.graph, node), formats.wire_format(to, len(type.shape))
-            if before and type.dtype != form:
-                carried = f"{type.dtype.scheme} already, so not {form.scheme}"
-                raise PassError(f"quantize: collectives: {node.name} carries {carried}; shard anew before")
-            if type.dtype != form:
-                self.new.update(zip(node.values, self._carry(node, operands, form), strict=True))
-                self.changed = True
-                return
-        self.b.insert(Node(node.name, node.op, operands, node.results))
+    def run(self) -> Graph:
+        """The graph, rebuilt in order."""
+        return Builder.rebuild(self.graph, self._visit, into=self.b)
 
-    def _carry(self, node: Node, operands: tuple[Value, ...], form: DType) -> tuple[Value, ...]:
+    def _visit(self, _: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
+        if (to := self.due.get(node.name)) is None:
+            return None
+        type = self.b.type(operands[0])
+        before, form = _compress(self.graph, node), formats.wire_format(to, len(type.shape))
+        if type.dtype == form:
+            return None
+        if before:
+            carried = f"{type.dtype.scheme} already, so not {form.scheme}"
+            raise PassError(f"quantize: collectives: {node.name} carries {carried}; shard anew before")
+        self.changed = True
+        return self._carry(node, operands, form)
+
+    def _carry(self, node: Node, operands: Operands, form: DType) -> tuple[Value, ...]:
         """The collective, with conversions of its first value around it."""
-        op: Any = node.op
+        op = node.op
         value, *others = operands
         beside: list[Value] = []
         due, stem = self.b.type(value).dtype.name, node.name.removeprefix(f"{op.opcode}_")
         value = self._compressed(value, form, op.block)
         if form.low and isinstance(op, ReduceScatter):
-            return self._kept(node, replace(op, to=due), value)
+            return self.b.keep(replace(node, op=replace(op, to=due)), value)
         if form.low and isinstance(op, AllReduce):
             # Whole tokens, so that no scale is cut.
             dim = TOKENS if len(self.b.type(value).shape) > 2 else 0
@@ -100,13 +98,9 @@ class _Walk:
             narrow = self.b.compress(pieces, to=form.name, block=op.block, name=name)
             value = self.b.all_gather(narrow, name=f"all_gather_{stem}", **how)
         else:
-            value, *beside = self._kept(node, op, value, *others)
+            value, *beside = self.b.keep(node, value, *others)
         done: Value = self.b.decompress(value, to=due, block=op.block, name=f"decompress_{stem}")
         return (done, *beside)
-
-    def _kept(self, node: Node, op: Op, *operands: Value) -> tuple[Value, ...]:
-        """The op, under the name that it had."""
-        return self.b.insert(Node(node.name, op, operands, infer(op, tuple(map(self.b.type, operands)))))
 
     def _compressed(self, value: Value, form: DType, block: str) -> Value:
         """The value as it travels; once for all that send it."""

@@ -16,9 +16,11 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
 from llmir.ir.core.dispatch_modes import FORMS
 from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.op import Op
 from llmir.ir.core.program import Program
-from llmir.ir.ops.collective import TOKENS
-from llmir.ir.tools.build import Builder
+from llmir.ir.ops.collective import TOKENS, AllToAll
+from llmir.ir.ops.moe import Combine, Dispatch
+from llmir.ir.tools.build import Builder, Operands
 from llmir.ir.tools.pipeline import Pass, option
 
 
@@ -52,7 +54,7 @@ class _Layer:
 
     combine: Node
     dispatch: Node
-    exchange: Any
+    exchange: AllToAll
 
 
 class _Walk(ABC):
@@ -60,7 +62,6 @@ class _Walk(ABC):
 
     def __init__(self, graph: Graph) -> None:
         self.old, self.b = graph, Builder(graph.name)
-        self.new: dict[Value, Value] = {}
         self.weights: dict[str, Value] = {}  # where their tokens went, by the combine that takes them
         self.skipped: set[str] = set()
         self.layers = [layer for node in graph.nodes if (layer := self._layer(node))]
@@ -70,7 +71,7 @@ class _Walk(ABC):
         if not combine.op.combines:
             return None
         before, names = [combine.name], {combine.name}
-        exchanges: dict[str, Any] = {}
+        exchanges: dict[str, AllToAll] = {}
         dispatch = combine
         for name in before:
             node = self.old[name]
@@ -78,7 +79,7 @@ class _Walk(ABC):
                 dispatch = node
                 continue
             if node.op.exchanges and node.op.routing:
-                exchanges[name] = node.op
+                exchanges[name] = node.op_as(AllToAll)
             slots = node.operands[:1] if node is combine else node.operands
             before += [v.node for v in slots if v.node not in names]
             names |= set(before)
@@ -90,45 +91,49 @@ class _Walk(ABC):
         """The graph; as it was where no rows are exchanged."""
         if not self.layers:
             return self.old
+        ordered = Graph(self.old.name, self._ordered(), self.old.outputs)
+        return Builder.rebuild(ordered, self._visit, into=self.b)
+
+    def _layer_of(self, node: Node) -> _Layer | None:
+        return next((each for each in self.layers if node in (each.combine, each.dispatch)), None)
+
+    def _ordered(self) -> list[Node]:
+        """The nodes, of which those come before a dispatch that give the weights of its rows."""
+        found: dict[str, Node] = {}
+
+        def add(node: Node) -> None:
+            if node.name not in found:
+                layer = self._layer_of(node)
+                for value in (*node.operands, *(layer.combine.operands[1:] if layer else ())):
+                    add(self.old[value.node])
+                found[node.name] = node
+
         for node in self.old.nodes:
-            self.node(node)
-        self.b.output(*(self.new[v] for v in self.old.outputs))
-        return self.b.graph()
+            add(node)
+        return [*found.values()]
 
-    def node(self, node: Node) -> None:
-        """A node and what it takes, if they are not there yet."""
-        if node.values[0] in self.new:
-            return
-        layer = next((each for each in self.layers if node in (each.combine, each.dispatch)), None)
-        taken = [*node.operands, *(layer.combine.operands[1:] if layer else ())]
-        for value in taken:
-            self.node(self.old[value.node])
-        operands = tuple(self.new[v] for v in node.operands)
+    def _visit(self, _: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
         if node.name in self.skipped:
-            values = operands
-        elif layer:
-            values = (self.begin if node == layer.dispatch else self.end)(layer, node, operands)
-        else:
-            values = (
-                self.b.insert(node) if node.op.source else self.b.apply(node.op, *operands, name=node.name)
-            )
-        self.new.update(zip(node.values, values, strict=True))
+            return tuple(operands)
+        if (layer := self._layer_of(node)) is None:
+            return None
+        return self._begin(layer, operands) if node == layer.dispatch else self._end(layer, operands)
 
-    def begin(self, layer: _Layer, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _begin(self, layer: _Layer, operands: Operands) -> tuple[Value, ...]:
         """Rows of the tokens that came."""
-        weights = self.new[layer.combine.operands[1]]
+        node, weights = layer.dispatch, operands.copy_of(layer.combine.operands[1])
         beside = tuple(dict.fromkeys((*operands, weights)))
         there = dict(zip(beside, self.go(layer, beside), strict=True))
         self.weights[layer.combine.name] = there[weights]
         return self.b.apply(self.kept(layer, node), *(there[v] for v in operands), name=node.name)
 
-    def end(self, layer: _Layer, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _end(self, layer: _Layer, operands: Operands) -> tuple[Value, ...]:
         """Their sums, which go back."""
-        rows, weights = operands
+        node, (rows, weights) = layer.combine, operands
         (sums,) = self.b.apply(self.kept(layer, node), rows, self.weights[node.name], name=node.name)
         return (self.back(layer, sums, weights),)
 
-    def kept(self, layer: _Layer, node: Node) -> Any:
+    def kept(self, layer: _Layer, node: Node) -> Op:
         """What copies or sums rows, where tokens are."""
         return node.op
 
@@ -163,8 +168,8 @@ class _Ranks(_Walk):
 class _Gather(_Walk):
     """All tokens are on all ranks, of which each keeps the rows of its experts."""
 
-    def kept(self, layer: _Layer, node: Node) -> Any:
-        op: Any = node.op
+    def kept(self, layer: _Layer, node: Node) -> Op:
+        op = node.op_as(Dispatch if node == layer.dispatch else Combine)
         return replace(op, over=(*layer.exchange.over, *op.over))
 
     def _steps(self, layer: _Layer, value: Value) -> list[tuple[int, tuple[str, ...]]]:

@@ -6,14 +6,16 @@ so that both are in one graph.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.program import Program
-from llmir.ir.tools.build import Builder
+from llmir.ir.ops.norm import AddRmsNorm, AllReduceAddRmsNorm
+from llmir.ir.ops.quant import Quantize
+from llmir.ir.tools.build import Builder, Operands, Replacement
 from llmir.ir.tools.loops import consistent, ending
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule
@@ -89,64 +91,53 @@ class _DeferredGraph:
     """A graph whose layers hand on partial sums, added up by ranks where they are needed."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
-        self.graph, self.sums, self.b = graph, sums, Builder(graph.name)
-        self.new: dict[Value, Value] = {}
-        self.partial: dict[Value, tuple[Value, Node]] = {}
+        self.graph, self.sums = graph, sums
+        self.end = sums.get(graph.name)  # the sum that its last layer ends with, if that is put off
+        self.partial: dict[Value, Value] = {}
 
     def off(self) -> Graph:
         """The graph, rebuilt in order."""
-        own = self.sums.get(self.graph.name)
-        out = self.graph.outputs[ADDED] if own else None
-        for node in self.graph.nodes:
-            loop = node.op.loop
-            if own and node == self.graph.inputs[ADDED]:
-                self._given(node, own)
-            elif own and node.values[0] == out:
-                self.partial[node.values[0]] = self._value(node.operands[0]), own
-            elif loop and loop.body in self.sums:
-                self._repeat(node, self.sums[loop.body])
-            else:
-                operands = tuple(map(self._value, node.operands))
-                self.new |= zip(node.values, self.b.insert(replace(node, operands=operands)), strict=True)
-        outputs = [self.partial[v][0] if v == out else self._value(v) for v in self.graph.outputs]
-        self.b.output(*outputs)
-        return self.b.graph()
+        return Builder.rebuild(self.graph, self._visit, self._outputs)
 
-    def _given(self, node: Node, own: Node) -> None:
-        op: Any = node.op
-        ranks: Any = own.op
-        type = op.type.laid(op.type.placements, ranks.over, op.type.tokens)
-        (value,) = self.b.insert(Node(node.name, replace(op, type=type), (), (type,)))
-        self.partial[node.values[0]] = value, own
+    def _visit(self, b: Builder, node: Node, operands: Operands) -> Sequence[Replacement] | None:
+        loop = node.op.loop
+        if self.end and node == self.graph.inputs[ADDED]:
+            type = node.results[0]
+            op = node.op.typed(type.laid(type.placements, self.end.op.joins, type.tokens))
+            return [self._put_off(b, node.values[0], b.apply(op, name=node.name)[0], self.end)]
+        if self.end and node.values[0] == self.graph.outputs[ADDED]:
+            return [self._put_off(b, node.values[0], operands[0], self.end)]
+        return (
+            self._repeat(b, node, self.sums[loop.body], operands) if loop and loop.body in self.sums else None
+        )
 
-    def _repeat(self, node: Node, last: Node) -> None:
-        first, added, *others = node.operands
-        if added in self.partial:
-            pair = self._value(first), self.partial[added][0]
+    def _outputs(self, _: Builder, values: Operands) -> Sequence[Value]:
+        if not self.end:
+            return values
+        return [*values[:ADDED], self.partial[self.graph.outputs[ADDED]], *values[ADDED + 1 :]]
+
+    def _repeat(self, b: Builder, node: Node, last: Node, operands: Operands) -> Sequence[Replacement]:
+        if (partial := self.partial.get(node.operands[ADDED])) is not None:
+            pair = operands[0], partial
         else:  # zeros: before the first layer nothing is added
-            pair = self._begin(node, first, last)
-        operands = *pair, *map(self._value, others)
-        made = self.b.apply(node.op, *operands, name=node.name)
-        self.partial[node.values[ADDED]] = made[ADDED], last
-        self.new |= {v: m for i, (v, m) in enumerate(zip(node.values, made, strict=True)) if i != ADDED}
+            pair = self._begin(b, node, last, operands)
+        first, added, *others = b.apply(node.op, *pair, *operands[ADDED + 1 :], name=node.name)
+        return [first, self._put_off(b, node.values[ADDED], added, last), *others]
 
-    def _begin(self, node: Node, first: Value, last: Node) -> tuple[Value, Value]:
+    def _begin(self, b: Builder, node: Node, last: Node, operands: Operands) -> tuple[Value, Value]:
         """A residual, and zeros to add up; or zeros, and what ranks would add up for these layers alone."""
-        ranks: Any = last.op
+        first, over = node.operands[0], last.op.joins
         before = self.graph[first.node]
         alone = all(first not in n.operands or n == node or n.op.zero for n in self.graph.nodes)
-        if before.op.joins == ranks.over and _adds(self.graph, before) and alone:
-            partial = self._value(before.operands[0])
-            return self.b.zeros(partial, block=last.op.block), partial
-        whole = self._value(first)
-        return whole, self.b.zeros(whole, over=ranks.over, block=last.op.block)
+        if before.op.joins == over and _adds(self.graph, before) and alone:
+            partial = operands.copy_of(before.operands[0])
+            return b.zeros(partial, block=last.op.block), partial
+        return operands[0], b.zeros(operands[0], over=over, block=last.op.block)
 
-    def _value(self, value: Value) -> Value:
-        """What stands for a value, which ranks now add up if it is partial."""
-        if value not in self.new:
-            partial, last = self.partial[value]
-            (self.new[value],) = self.b.apply(last.op, partial, name=last.name)
-        return self.new[value]
+    def _put_off(self, b: Builder, value: Value, partial: Value, last: Node) -> Replacement:
+        """What stands for a value: a partial sum, which ranks add up where the sum is needed."""
+        self.partial[value] = partial
+        return lambda: b.apply(last.op, partial, name=last.name)[0]
 
 
 # --- Fusion ---
@@ -158,9 +149,8 @@ def _sum_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
 
 
 def _summed_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
-    norm: Any = match["norm"].op
-    ranks: Any = match["sum"].op
-    how = {"eps": norm.eps, "offset": norm.offset, "block": norm.block, "over": ranks.over}
+    norm, over = match.op("norm", AddRmsNorm), match["sum"].op.joins
+    how: dict[str, Any] = {"eps": norm.eps, "offset": norm.offset, "block": norm.block, "over": over}
     return b.all_reduce_add_rms_norm(y, x, w, name=f"all_reduce_{match['norm'].name}", **how)
 
 
@@ -170,9 +160,8 @@ def _sum_narrow(p: Any, x: Value, y: Value, w: Value) -> Any:
 
 
 def _summed_narrow(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
-    norm: Any = match["norm"].op
-    narrow: Any = match["narrow"].op
-    how = {"eps": norm.eps, "offset": norm.offset, "block": norm.block, "over": norm.over}
+    norm, narrow = match.op("norm", AllReduceAddRmsNorm), match.op("narrow", Quantize)
+    how: dict[str, Any] = {"eps": norm.eps, "offset": norm.offset, "block": norm.block, "over": norm.over}
     how |= {"to": narrow.to, "static": narrow.static, "name": f"{match['norm'].name}_quantize"}
     return b.all_reduce_add_rms_norm_quantize(y, x, w, **how)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from llmir.base.errors import PassError
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.program import Program
-from llmir.ir.tools.build import Builder
+from llmir.ir.tools.build import Builder, Operands
 from llmir.ir.tools.pipeline import Pass, option
 
 _AXIS = "vocab"
@@ -42,19 +43,15 @@ class PadVocab(Pass):
     def _graph(self, graph: Graph) -> Graph:
         if not any(_rows(node) % self.to for node in graph.sources):
             return graph
-        b = Builder(graph.name)
-        new: dict[Value, Value] = {}
-        for node in graph.nodes:
+
+        def visit(b: Builder, node: Node, operands: Operands) -> Sequence[Value] | None:
             if node.op.source:
-                op: Any = node.op
-                op = op.widened(_AXIS, -_rows(node) % self.to) if _rows(node) else op
-                made = b.insert(Node(node.name, op, (), (op.type,)))
-            else:
-                made = b.apply(node.op, *(new[v] for v in node.operands), name=node.name)
-                made = tuple(_cut(b, v, old, graph) for v, old in zip(made, node.values, strict=True))
-            new.update(zip(node.values, made, strict=True))
-        b.output(*(new[v] for v in graph.outputs))
-        return b.graph()
+                rows = _rows(node)
+                return b.apply(node.op.widened(_AXIS, -rows % self.to), name=node.name) if rows else None
+            made = b.apply(node.op, *operands, name=node.name)
+            return [_cut(b, v, old, graph) for v, old in zip(made, node.values, strict=True)]
+
+        return Builder.rebuild(graph, visit)
 
 
 def _rows(source: Node) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from llmir.base.dataclass import dataclass
@@ -9,7 +10,7 @@ from llmir.base.errors import PassError
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
-from llmir.ir.tools.build import Builder
+from llmir.ir.tools.build import Builder, Operands
 from llmir.ir.tools.pipeline import Pass, option
 
 _AXES = ("batch", "image", "embed")
@@ -45,17 +46,16 @@ class PlaceImages(Pass):
 
 def _placed(graph: Graph, token: int, count: int) -> Graph:
     """The entry with images, behind what looks up the ids."""
-    b = Builder(graph.name)
-    now: dict[Value, Value] = {}
-    ids = next(n for n in graph.inputs if n.op.axes == ("batch", "seq"))
-    for node in graph.nodes:
-        operands = tuple(now.get(v, v) for v in node.operands)
-        results = b.insert(Node(node.name, node.op, operands, node.results))
-        if ids.values[0] in node.operands:
-            (rows,) = node.results
-            batch, _, hidden = rows.shape
-            images = b.input(Tensor((batch, count, hidden), rows.dtype), name="images", axes=_AXES)
-            how: dict[str, Any] = {"token": token, "block": node.op.block, "name": "place_images"}
-            now[node.values[0]] = b.place_images(results[0], images, ids.values[0], **how)
-    b.output(*(now.get(v, v) for v in graph.outputs))
-    return b.graph()
+    (ids,) = next(n for n in graph.inputs if n.op.axes == ("batch", "seq")).values
+
+    def visit(b: Builder, node: Node, operands: Operands) -> Sequence[Value] | None:
+        if ids not in node.operands:
+            return None
+        (found,) = b.apply(node.op, *operands, name=node.name)
+        rows = b.type(found)
+        batch, _, hidden = rows.shape
+        images = b.input(Tensor((batch, count, hidden), rows.dtype), name="images", axes=_AXES)
+        how: dict[str, Any] = {"token": token, "block": node.op.block, "name": "place_images"}
+        return (b.place_images(found, images, operands.copy_of(ids), **how),)
+
+    return Builder.rebuild(graph, visit)

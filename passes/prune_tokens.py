@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from llmir.base import arguments
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
 from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.layers import Layers
+from llmir.ir.core.op import Loop
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.polynomial import C, Max, Min, Size, T, put
-from llmir.ir.tools.build import Builder
+from llmir.ir.tools.build import Builder, Operands, Replacement
 from llmir.ir.tools.loops import iteration
 from llmir.ir.tools.pipeline import Pass
 
@@ -101,28 +101,22 @@ class _PrunedProgram:
     def __init__(self, program: Program, counts: tuple[int, ...], *, prompt: bool) -> None:
         self.before, self.counts, self.prompt = program, counts, prompt
         self.bodies: dict[str, Graph] = {}
-        self.now: dict[Value, Value] = {}
+        self.now: dict[Value, Replacement] = {}
         (entry,) = program.entries
         graph, self.b = program[entry], Builder(entry)
-        self._nodes(graph.nodes, program.iterations(graph, Layers()))
-        self.b.output(*(self.now.get(v, v) for v in graph.outputs))
+        self._copy(graph.nodes, program.iterations(graph, Layers()))
+        self.b.output(*Operands(graph.outputs, self.now))
         self.program = program.replace(graphs={**program.graphs, entry: self.b.graph(), **self.bodies})
 
-    def _nodes(self, nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
-        for node in nodes:
-            operands = tuple(self.now.get(v, v) for v in node.operands)
-            if node.op.source:
-                self.b.insert(node)
-            elif node.name in loops:
-                given = self._loop(node, loops[node.name], operands)
-                self.now |= zip(node.values, given, strict=False)
-            else:
-                given = self.b.apply(node.op, *operands, name=node.name)
-                self.now |= zip(node.values, given, strict=True)
+    def _copy(self, nodes: Iterable[Node], loops: Mapping[str, Layers]) -> None:
+        def visit(_: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
+            loop = node.op.loop
+            return self._cut(node, loop, loops[node.name], tuple(operands)) if loop else None
 
-    def _loop(self, node: Node, layers: Layers, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        self.b.copy_nodes(nodes, visit, self.now)
+
+    def _cut(self, node: Node, loop: Loop, layers: Layers, operands: tuple[Value, ...]) -> tuple[Value, ...]:
         """What a repeat gives after each piece of it; an iteration of two counts is written out."""
-        loop: Any = node.op.loop
         size = self.before.depth(loop.body)
         starts = range(layers.first, layers.first + loop.times * size, size)
         of = [tuple(dict.fromkeys(self.counts[at : at + size])) for at in starts]
@@ -131,16 +125,16 @@ class _PrunedProgram:
             for at in places if more else places[:1]:
                 if more:
                     inner = iteration(self.before, node, loop, at, operands)
-                    self._nodes(inner.nodes, inner.loops)
-                    given = tuple(self.now.get(v, v) for v in inner.outputs)
+                    self._copy(inner.nodes, inner.loops)
+                    given = tuple(Operands(inner.outputs, self.now))
                 else:
-                    op: Any = node.op
-                    part = replace(op, body=self._body(loop.body, count), times=len(places), first=None)
+                    body = self._body(loop.body, count)
+                    part = node.op.looping(loop._replace(body=body, times=len(places), first=None))
                     taken = self._kept(loop.body, operands, count)
                     given = self.b.apply(part, *taken, name=node.name)
                     operands = (*taken,)
                 operands = (*given, *operands[loop.carried :])
-        return operands
+        return operands[: loop.carried]  # and no more is handed out
 
     def _kept(self, body: str, operands: tuple[Value, ...], count: int) -> tuple[Value, ...]:
         """The last tokens of all that a body takes of tokens."""
@@ -156,28 +150,25 @@ class _PrunedProgram:
         if count == self.counts[0]:
             return name
         if own not in self.bodies:
-            graph, b = self.before[name], Builder(own)
-            now: dict[Value, Value] = {}
-            for node in graph.nodes:
+
+            def visit(b: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
                 if node.op.source:
-                    given = b.insert(self._fewer(node, count))
-                else:
-                    op: Any = node.op
-                    op = replace(op, body=self._body(op.loop.body, count)) if op.loop else op
-                    given = b.apply(op, *(now[v] for v in node.operands), name=node.name)
-                now |= zip(node.values, given, strict=True)
-            b.output(*(now[v] for v in graph.outputs))
-            self.bodies[own] = b.graph()
+                    return b.insert(self._fewer(node, count))
+                if not (loop := node.op.loop):
+                    return None
+                op = node.op.looping(loop._replace(body=self._body(loop.body, count)))
+                return b.apply(op, *operands, name=node.name)
+
+            self.bodies[own] = Builder.rebuild(self.before[name], visit, into=Builder(own))
         return own
 
     def _fewer(self, node: Node, count: int) -> Node:
         """A source of a layer that sees `count` tokens of a prompt."""
         after: dict[str, Size] = {"C": Max.of(C - (self.counts[0] - count), 0)}
         after |= {"T": Min.of(T, count)} if self.prompt else {}
-        type, op = node.results[0], node.op
+        type = node.results[0]
         shape = [put(size, after) for size in type.shape]
         if count == self.counts[0] or shape == [*type.shape]:
             return node
         small = Tensor(shape, type.dtype)
-        how: Any = op
-        return Node(node.name, replace(how, type=small), (), (small,))
+        return Node(node.name, node.op.typed(small), (), (small,))

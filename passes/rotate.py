@@ -8,15 +8,16 @@ after the last layer the final norm follows the add.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.graph import Graph, Node, Value
+from llmir.ir.core.op import Loop
 from llmir.ir.core.program import Program
 from llmir.ir.ops.elementwise import Add
 from llmir.ir.ops.norm import RmsNorm
-from llmir.ir.tools.build import Builder
+from llmir.ir.tools.build import Builder, Operands, Replacement
 from llmir.ir.tools.loops import consistent, ending
 from llmir.ir.tools.pipeline import Pass
 
@@ -82,50 +83,39 @@ class _RotatedGraph:
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
         self.graph, self.sums = graph, sums
-        self.b = Builder(graph.name)
-        self.new: dict[Value, Value] = {}
-        self.pairs: dict[Value, tuple[tuple[Value, Value], Node]] = {}
+        self.end = sums.get(graph.name)  # the sum that its last layer ends with, if it is a body to rotate
+        self.pairs: dict[Value, tuple[Value, Value]] = {}
 
     def done(self) -> Graph:
         """The graph, rebuilt in order."""
-        own = self.sums.get(self.graph.name)
-        given = self.graph.inputs[0] if own else None
-        for node in self.graph.nodes:
-            if own and node == given:
-                self._given(node, own)
-            elif own and node.values[0] == self.graph.outputs[0] and not node.op.loop:
-                residual, added = map(self._value, node.operands)
-                self.pairs[node.values[0]] = (residual, added), own
-            elif (loop := node.op.loop) and loop.body in self.sums:
-                self._repeat(node, self.sums[loop.body])
-            else:
-                operands = tuple(map(self._value, node.operands))
-                self.new |= zip(node.values, self.b.insert(replace(node, operands=operands)), strict=True)
-        first, *others = self.graph.outputs
-        outputs = self.pairs[first][0] if own else (self._value(first),)
-        self.b.output(*outputs, *map(self._value, others))
-        return self.b.graph()
+        return Builder.rebuild(self.graph, self._visit, self._outputs)
 
-    def _given(self, node: Node, own: Node) -> None:
-        """The residual, and what the layer before adds to it."""
-        (residual,) = self.b.insert(node)
-        op: Any = node.op
-        added = self.b.input(op.type, name=f"{node.name}_added", axes=op.axes)
-        self.pairs[residual] = (residual, added), own
+    def _visit(self, b: Builder, node: Node, operands: Operands) -> Sequence[Replacement] | None:
+        loop = node.op.loop
+        if self.end and node == self.graph.inputs[0]:
+            (residual,) = b.insert(node)
+            added = b.input(node.results[0], name=f"{node.name}_added", axes=node.op.axes)
+            return [self._pair(b, node, (residual, added), self.end)]
+        if loop and loop.body in self.sums:
+            return self._repeat(b, node, loop, operands)
+        if self.end and node.values[0] == self.graph.outputs[0]:
+            residual, added = operands
+            return [self._pair(b, node, (residual, added), self.end)]
+        return None
 
-    def _repeat(self, node: Node, last: Node) -> None:
+    def _outputs(self, _: Builder, values: Operands) -> Sequence[Value]:
+        return [*self.pairs[self.graph.outputs[0]], *values[1:]] if self.end else values
+
+    def _repeat(self, b: Builder, node: Node, loop: Loop, operands: Operands) -> Sequence[Replacement]:
         """Layers that are given a pair and hand one on."""
-        first, *captured = node.operands
-        known = self.pairs.get(first)
-        pair = known[0] if known else (value := self._value(first), self.b.zeros(value, block=last.op.block))
-        op: Any = node.op
-        made = self.b.apply(replace(op, carried=2), *pair, *map(self._value, captured), name=node.name)
-        self.pairs[node.values[0]] = (made[0], made[1]), last
-        self.new |= zip(node.values[1:], made[2:], strict=True)
+        last = self.sums[loop.body]
+        if (pair := self.pairs.get(node.operands[0])) is None:
+            pair = operands[0], b.zeros(operands[0], block=last.op.block)
+        op = node.op.looping(loop._replace(carried=2))
+        residual, added, *others = b.apply(op, *pair, *operands[1:], name=node.name)
+        return [self._pair(b, node, (residual, added), last), *others]
 
-    def _value(self, value: Value) -> Value:
-        """What stands for a value, which is added up now if it is a pair."""
-        if value not in self.new:
-            pair, last = self.pairs[value]
-            (self.new[value],) = self.b.apply(last.op, *pair, name=last.name)
-        return self.new[value]
+    def _pair(self, b: Builder, node: Node, pair: tuple[Value, Value], last: Node) -> Replacement:
+        """What stands for the first result of a node: a pair, which is added up where a sum is needed."""
+        self.pairs[node.values[0]] = pair
+        return lambda: b.apply(last.op, *pair, name=last.name)[0]

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError, VerifyError
-from llmir.ir.core.graph import Graph, Value
+from llmir.ir.core.graph import Graph, Node, Value
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.routing_laws import CHANCE, MAX_SKEW, Law, Zipf, law
-from llmir.ir.tools.build import Builder
+from llmir.ir.tools.build import Builder, Operands
 from llmir.ir.tools.pipeline import Pass, option
 
 _NOTE = "routing: "
@@ -62,15 +62,13 @@ class Route(Pass):
         """The graph with its types inferred anew: rows that are split by expert are split unevenly."""
         if not any(node.op.routing for node in graph.nodes):
             return graph
-        b = Builder(graph.name)
-        new: dict[Value, Value] = {}
-        for node in graph.nodes:
-            op = node.op.routed_by(_instead(node.op.routing, by)) if node.op.routing else node.op
-            operands = (new[v] for v in node.operands)
-            values = b.insert(node) if op.source else b.apply(op, *operands, name=node.name)
-            new.update(zip(node.values, values, strict=True))
-        b.output(*(new[v] for v in graph.outputs))
-        return b.graph()
+
+        def visit(b: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
+            if not node.op.routing:
+                return None
+            return b.apply(node.op.routed_by(_instead(node.op.routing, by)), *operands, name=node.name)
+
+        return Builder.rebuild(graph, visit)
 
 
 def _instead(routing: str, by: Law) -> str:

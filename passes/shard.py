@@ -24,7 +24,7 @@ from llmir.ir.core.tensor import Placement, Tensor
 from llmir.ir.ops.collective import TOKENS
 from llmir.ir.ops.moe import Combine, Dispatch
 from llmir.ir.sizes.routing_laws import Replicas, law
-from llmir.ir.tools.build import Builder
+from llmir.ir.tools.build import Builder, Operands
 from llmir.ir.tools.loops import inner_first
 from llmir.ir.tools.pipeline import Pass, option
 
@@ -75,25 +75,20 @@ def _count(source: Node) -> int:
 def _graph(graph: Graph, redundant: int) -> Graph:
     if not any(map(_count, graph.sources)):
         return graph
-    b = Builder(graph.name)
-    new: dict[Value, Value] = {}
-    for node in graph.nodes:
-        op: Any = node.op
-        operands = [new[v] for v in node.operands]
-        if op.source:
-            op = op.widened(_AXIS, redundant) if _count(node) else op
-            made = b.insert(Node(node.name, op, (), (op.type,)))
-        else:
-            if op.copies and op.routing:
-                how: dict[str, Any] = {"experts": op.experts, "places": op.experts + redundant}
-                how |= {"block": op.block, "name": f"pick_replica_{node.name}"}
-                operands[1] = b.pick_replica(operands[1], **how)
-            if op.routing:
-                op = op.routed_by(str(Replicas(op.experts + redundant, law(op.routing))))
-            made = b.apply(op, *operands, name=node.name)
-        new.update(zip(node.values, made, strict=True))
-    b.output(*(new[v] for v in graph.outputs))
-    return b.graph()
+
+    def visit(b: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
+        op, taken = node.op, [*operands]
+        if _count(node):
+            return b.apply(op.widened(_AXIS, redundant), name=node.name)
+        if not op.routing:
+            return None
+        experts, places = op.expert_choices, op.expert_choices + redundant
+        if op.copies:
+            how: dict[str, Any] = {"block": op.block, "name": f"pick_replica_{node.name}"}
+            taken[1] = b.pick_replica(taken[1], experts=experts, places=places, **how)
+        return b.apply(op.routed_by(str(Replicas(places, law(op.routing)))), *taken, name=node.name)
+
+    return Builder.rebuild(graph, visit)
 
 
 # --- Sharding ---
@@ -192,24 +187,19 @@ class _Walk:
     def __init__(self, graph: Graph, plan: ShardingPlan, around: _ShardContext) -> None:
         self.graph, self.plan, self.around, self.takes = graph, plan, around, dict(around.takes)
         self.b = Builder(graph.name)
-        self.new: dict[Value, Value] = {}
         self.moved: dict[tuple[Value, Tensor], Value] = {}
         self.gathered: set[Value] = set()  # of those moved, what was left with its tokens whole
         self.stays: dict[Value, bool] = {}
 
     def run(self) -> Graph:
         """The sharded graph."""
-        for node in self.graph.nodes:
-            values = self._node(node)
-            self.new.update(zip(node.values, values, strict=True))
-        self.b.output(*map(self._output, self.graph.outputs))
-        return self.b.graph()
+        return Builder.rebuild(self.graph, self._visit, self._outputs, into=self.b)
 
-    def _node(self, node: Node) -> tuple[Value, ...]:
-        op = node.op
+    def _visit(self, _: Builder, node: Node, taken: Operands) -> tuple[Value, ...] | None:
+        op, operands = node.op, tuple(taken)
         if op.source:
-            return self._source(node)
-        operands = tuple(self.new[v] for v in node.operands)
+            type = self.plan.lay(node)
+            return None if type == node.results[0] else self.b.apply(op.typed(type), name=node.name)
         if op.relays:
             return operands[: len(node.results)]
         if op.joins:
@@ -227,20 +217,16 @@ class _Walk:
         placed = tuple(map(self.place, operands, wanted))
         return self.b.apply(op, *placed, name=node.name)
 
-    def _source(self, node: Node) -> tuple[Value, ...]:
-        op: Any = node.op
-        type = self.plan.lay(node)
-        same = type == node.results[0]
-        return self.b.insert(node if same else Node(node.name, replace(op, type=type), (), (type,)))
+    def _outputs(self, _: Builder, values: Operands) -> list[Value]:
+        """The outputs, as the program around them takes them."""
+        return [self._output(old, new) for old, new in zip(self.graph.outputs, values, strict=True)]
 
-    def _output(self, value: Value) -> Value:
-        """An output, as the program around it takes it."""
-        new = self.new[value]
+    def _output(self, old: Value, new: Value) -> Value:
         if self.around.last:
             type = self.b.type(new)
             batch = tuple(a for a in type.placements[0] if a in self.plan.axes["batch"])
             return self.place(new, type.laid((batch, *((),) * (len(type.shape) - 1))))
-        source = self.around.outputs[self.graph.outputs.index(value)]
+        source = self.around.outputs[self.graph.outputs.index(old)]
         return self.place(new, self.plan.lay(source)) if source is not None else new
 
     def _wanted(self, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:

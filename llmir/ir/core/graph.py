@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import networkx as nx
 
@@ -22,6 +22,9 @@ from llmir.base.values import FrozenDict, Immutable
 
 from .op import Loop, Op
 from .tensor import Tensor
+
+OpT = TypeVar("OpT", bound=Op)
+
 
 # --- Nodes and graphs ---
 
@@ -64,6 +67,13 @@ class Node:
                 arguments.refuse(f"node: {what}", found, f"a tuple of {kind.__name__}s", VerifyError)
         if not isinstance(self.op, Op):
             arguments.refuse("node: op", self.op, "an op", VerifyError)
+
+    def op_as(self, kind: type[OpT]) -> OpT:
+        """The op, as one of that class, for its attributes; `VerifyError` if it is of another class."""
+        found = self.op
+        if not isinstance(found, kind):
+            raise VerifyError(f"%{self.name} is of {found.opcode}, expected {kind.opcode or kind.__name__}")
+        return found
 
     @cached_property
     def values(self) -> tuple[Value, ...]:

@@ -270,6 +270,11 @@ class Op:
         """The op where tokens choose experts by another law."""
         return self
 
+    @property
+    def expert_choices(self) -> int:
+        """How many experts of the model tokens choose among; 0 of what has no routed rows."""
+        return 0
+
     def scale_roles(self, slot: int) -> str:
         """The part of each dimension of an operand for scales (`DType.roles`); "" if it is no matrix."""
         return ""
@@ -289,6 +294,18 @@ class Op:
 
     def numbered(self, layer: int) -> Op:
         """The op as it runs in a layer of that number."""
+        return self
+
+    def typed(self, type: Tensor) -> Op:
+        """A source of that type; itself if it is no source, whose types follow from its operands."""
+        return self
+
+    def widened(self, axis: str, by: int) -> Op:
+        """A weight with so many spare places more along an axis; itself if it has no such axis."""
+        return self
+
+    def looping(self, loop: Loop) -> Op:
+        """The op that runs a graph as `loop` says; itself if it runs none."""
         return self
 
     def giving(self, to: DType, x: DType) -> Op:

@@ -258,6 +258,11 @@ class AllToAll(Collective):
     experts: int = 0
     routing: str = str(CHANCE)
 
+    @property
+    def expert_choices(self) -> int:
+        """`experts`."""
+        return self.experts
+
     def routed_by(self, law: str) -> Op:
         """The rows of a rank's experts are as many as that law says; back they go as they came."""
         return replace(self, routing=law) if self.experts else self

@@ -48,6 +48,11 @@ class SendTokens(Collective):
     mode: str = ""
     sms: int = SMS
 
+    @property
+    def expert_choices(self) -> int:
+        """`experts`."""
+        return self.experts
+
     def routed_by(self, law: str) -> Op:
         """As many tokens reach a rank as that law says."""
         return replace(self, routing=law)

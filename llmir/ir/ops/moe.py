@@ -47,6 +47,11 @@ class Dispatch(Op):
     over: tuple[str, ...] = ()
     routing: str = str(CHANCE)
 
+    @property
+    def expert_choices(self) -> int:
+        """`experts`."""
+        return self.experts
+
     def routed_by(self, law: str) -> Op:
         """The rows of a rank's experts are as many as that law says."""
         return replace(self, routing=law)
@@ -112,6 +117,11 @@ class GroupedLinear(Op):
     experts: int  # in the whole model: of these, a rank may hold only some
     to: str = ""
     routing: str = str(CHANCE)
+
+    @property
+    def expert_choices(self) -> int:
+        """`experts`."""
+        return self.experts
 
     def routed_by(self, law: str) -> Op:
         """What experts are touched is as that law says."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
@@ -42,6 +43,10 @@ class Repeat(Op):
     def loop(self) -> Loop:
         """The body, so many times."""
         return Loop(self.body, self.times, self.carried, self.first, self.gives)
+
+    def looping(self, loop: Loop) -> Op:
+        """As `loop` says."""
+        return replace(self, **loop._asdict())
 
     @classmethod
     def stated(cls, given: Mapping[str, object], results: tuple[Tensor, ...]) -> dict[str, object]:

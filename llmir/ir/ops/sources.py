@@ -65,6 +65,10 @@ class Source(Op):
         """Nothing: it is there already."""
         return (0,)
 
+    def typed(self, type: Tensor) -> Op:
+        """Of that type."""
+        return replace(self, type=type)
+
     def giving(self, to: DType, x: DType) -> Op:
         """The same shape in that type."""
         return replace(self, type=self.type.to(to))

@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias, overload
 
 from llmir.base.arguments import refuse, show_value, text
 from llmir.base.errors import VerifyError
@@ -22,6 +22,40 @@ from llmir.ir.core.tensor import Tensor, parse_tensor
 from llmir.ir.ops import make
 
 from .op_methods import OpMethods
+
+# What stands for a value in a copy of a graph: a value, or a function that builds it when it is first taken.
+Replacement: TypeAlias = Value | Callable[[], Value]
+
+
+class Operands(Sequence[Value]):
+    """Values of a graph as a copy of it has them; each is built when it is first taken."""
+
+    def __init__(self, old: Sequence[Value], copies: dict[Value, Replacement]) -> None:
+        self._old, self._copies = old, copies
+
+    def __len__(self) -> int:
+        return len(self._old)
+
+    @overload
+    def __getitem__(self, slot: int) -> Value: ...
+
+    @overload
+    def __getitem__(self, slot: slice) -> tuple[Value, ...]: ...
+
+    def __getitem__(self, slot: int | slice) -> Value | tuple[Value, ...]:
+        if isinstance(slot, slice):
+            return tuple(map(self.copy_of, self._old[slot]))
+        return self.copy_of(self._old[slot])
+
+    def __iter__(self) -> Iterator[Value]:
+        return map(self.copy_of, self._old)
+
+    def copy_of(self, value: Value) -> Value:
+        """What stands for any value of the graph that comes earlier."""
+        found = self._copies.get(value, value)
+        if not isinstance(found, Value):
+            self._copies[value] = found = found()
+        return found
 
 
 class Builder(OpMethods):
@@ -99,11 +133,63 @@ class Builder(OpMethods):
         if not isinstance(op, Op):
             refuse("op", op, "an op", VerifyError)
         name = self._unique(check_name(op.opcode if isinstance(name, str) and not name else name))
+        return self.insert(Node(name, op, operands, self._infer(name, op, operands)))
+
+    def _infer(self, name: str, op: Op, operands: tuple[Value, ...]) -> tuple[Tensor, ...]:
         try:
-            types = infer(op, tuple(map(self.type, operands)))
+            return infer(op, tuple(map(self.type, operands)))
         except VerifyError as error:
             raise VerifyError(f"%{name} ({op.opcode}): {error}") from None
-        return self.insert(Node(name, op, operands, types))
+
+    @classmethod
+    def rebuild(
+        cls,
+        graph: Graph,
+        visit: Visit,
+        outputs: Callable[[Builder, Operands], Iterable[Value]] | None = None,
+        into: Builder | None = None,
+    ) -> Graph:
+        """A copy of a graph in which `visit` replaces nodes.
+
+        Args:
+            graph: Its nodes are copied in schedule order. The body of a `repeat` is another graph.
+            visit: Called with the builder of the copy, each node of `graph`, and the operands of that node
+                in the copy. It builds what stands in place of the node and returns a value for each result,
+                or a function that builds the value when it is first taken. None keeps the node.
+            outputs: Called with the builder and the outputs in the copy, returns the outputs of the copy;
+                by default the same ones.
+            into: The builder of the copy, which may have another name; by default a new one.
+
+        >>> b = Builder()
+        >>> b.output(b.silu(b.input("bf16[B, T, 8]", name="x")))
+        >>> def gelu(b, node, operands):
+        ...     return (b.gelu(*operands),) if node.name == "silu" else None
+        >>> print([node.name for node in Builder.rebuild(b.graph(), gelu).nodes])
+        ['x', 'gelu']
+        """
+        b = cls(graph.name) if into is None else into
+        copies: dict[Value, Replacement] = {}
+        b.copy_nodes(graph.nodes, visit, copies)
+        ends = Operands(graph.outputs, copies)
+        b.output(*(outputs(b, ends) if outputs else ends))
+        return b.graph()
+
+    def copy_nodes(self, nodes: Iterable[Node], visit: Visit, copies: dict[Value, Replacement]) -> None:
+        """Add nodes in order, as `rebuild` does; `copies` has what stands for values, and takes in theirs."""
+        for node in nodes:
+            operands = Operands(node.operands, copies)
+            made = visit(self, node, operands)
+            copies.update(zip(node.values, self.keep(node, *operands) if made is None else made, strict=True))
+
+    def keep(self, node: Node, *operands: Value) -> tuple[Value, ...]:
+        """A node of another graph with these operands, under its name; its types are inferred."""
+        if node.op.source:
+            return self.insert(node)
+        if node.name in self._made:
+            return self.apply(node.op, *operands, name=node.name)
+        results = self._infer(node.name, node.op, operands)
+        same = operands == node.operands and results == node.results
+        return self.insert(node if same else Node(node.name, node.op, operands, results))
 
     def insert(self, node: Node) -> tuple[Value, ...]:
         """A node as it is, under the name it has."""
@@ -155,3 +241,6 @@ class Builder(OpMethods):
 
     def _taken(self, name: str) -> bool:
         return name in self._made or Value(name) in self._types
+
+
+Visit: TypeAlias = Callable[[Builder, Node, Operands], Sequence[Replacement] | None]

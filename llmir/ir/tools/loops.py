@@ -8,9 +8,8 @@ tensor-parallel rank send a slice of a value that all of them hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
@@ -21,7 +20,7 @@ from llmir.ir.core.op import Loop
 from llmir.ir.core.program import Program
 from llmir.ir.core.tensor import Placement, Tensor
 
-from .build import Builder
+from .build import Builder, Operands
 
 # --- Graphs with repeats ---
 
@@ -78,9 +77,8 @@ def _handed(node: Node, bodies: Mapping[str, Graph]) -> Node:
     gives = tuple(map(body.type, body.outputs[loop.carried :]))
     if gives == loop.gives:
         return node
-    op: Any = node.op
     results = (*node.results[: loop.carried], *gives)
-    return Node(node.name, replace(op, gives=gives), node.operands, results)
+    return Node(node.name, node.op.looping(loop._replace(gives=gives)), node.operands, results)
 
 
 # --- Slices sent between stages ---
@@ -96,34 +94,24 @@ def copied(type: Tensor, mesh: Mesh) -> Placement:
 
 def in_slices(graph: Graph, received: Mapping[int, Placement], sent: Mapping[int, Placement]) -> Graph:
     """A stage that takes and gives slices: by the number of an input or output, the axes they are over."""
-    b = Builder(graph.name)
-    new: dict[Value, Value] = {}
     pieces = {graph.inputs[i].values[0]: over for i, over in received.items()}
     ends = {graph.outputs[i].node: over for i, over in sent.items()}
-    for node in graph.nodes:
-        operands = tuple(new[v] for v in node.operands)
-        values = node.values
-        if values[0] in pieces:
-            op: Any = node.op
-            placements = op.type.placements
-            split = (*placements[:-1], (*placements[-1], *pieces[values[0]]))
-            type = op.type.laid(split, op.type.partial, op.type.tokens)
-            made = b.insert(Node(node.name, replace(op, type=type), (), (type,)))
-        elif node.operands and node.operands[0] in pieces:
-            made = b.apply(node.op, *operands, name=node.name)
-            how: dict[str, Any] = {"over": pieces[node.operands[0]], "block": node.op.block}
-            last = len(node.results[0].shape) - 1
-            made = (b.all_gather(made[0], dim=last, name=f"all_gather_{node.name}", **how),)
-        elif node.name in ends:
-            how = {"over": ends[node.name], "block": node.op.block}
-            last = len(node.results[0].shape) - 1
-            piece = b.slice(operands[0], dim=last, name=f"slice_{node.name}", **how)
-            made = b.apply(node.op, piece, name=node.name)
-        else:
-            made = b.insert(Node(node.name, node.op, operands, node.results))
-        new |= zip(values, made, strict=True)
-    b.output(*(new[v] for v in graph.outputs))
-    return b.graph()
+
+    def visit(b: Builder, node: Node, operands: Operands) -> Sequence[Value] | None:
+        type, block = node.results[0], node.op.block
+        last = len(type.shape) - 1
+        if over := pieces.get(node.values[0]):
+            split = (*type.placements[:-1], (*type.placements[-1], *over))
+            return b.apply(node.op.typed(type.laid(split, type.partial, type.tokens)), name=node.name)
+        if node.operands and (over := pieces.get(node.operands[0])):
+            (made,) = b.apply(node.op, *operands, name=node.name)
+            return (b.all_gather(made, dim=last, over=over, name=f"all_gather_{node.name}", block=block),)
+        if over := ends.get(node.name):
+            piece = b.slice(operands[0], dim=last, over=over, name=f"slice_{node.name}", block=block)
+            return b.apply(node.op, piece, name=node.name)
+        return None
+
+    return Builder.rebuild(graph, visit)
 
 
 # --- Iterations and pipeline stages ---
@@ -250,7 +238,6 @@ class PipelineCut:
         self, node: Node, loop: Loop, layers: Layers, operands: tuple[Value, ...]
     ) -> tuple[Value, ...]:
         """What a `repeat` gives after each stage's piece; an iteration in two stages is written out."""
-        op: Any = node.op
         size, done = self.program.depth(loop.body), 0
         axes = [source.op.axes for source in self.program[loop.body].inputs]
         given: tuple[Value, ...] = ()
@@ -261,7 +248,8 @@ class PipelineCut:
             self.axes |= zip(operands, axes, strict=True)
             first, times = layers.first + done * size, min(self.rooms[0] // size, loop.times - done)
             if times:
-                part = replace(op, times=times, first=None if first == self.layer else first)
+                begins = None if first == self.layer else first
+                part = node.op.looping(loop._replace(times=times, first=begins))
                 self.pieces.append(Piece(self._now, Node(node.name, part, operands, node.results)))
                 self.rooms[0] -= times * size
                 self.layer = first + times * size

@@ -19,16 +19,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import count, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import VerifyError
 from llmir.ir.core.graph import Graph, Node, Value
-from llmir.ir.core.op import OPS
+from llmir.ir.core.op import OPS, Op
 from llmir.ir.core.tensor import Tensor
 
 from .build import Builder
 
+OpT = TypeVar("OpT", bound=Op)
 Place = tuple[int, ...]
 _WAYS = 32  # to meet a pattern from one op, that are tried: a value may have any number of users
 
@@ -84,6 +85,10 @@ class Match:
 
     def __getitem__(self, label: str) -> Node:
         return self.labels[label]
+
+    def op(self, label: str, kind: type[OpT]) -> OpT:
+        """The op behind a labelled op, which the pattern says is one of that class, for its attributes."""
+        return self.labels[label].op_as(kind)
 
     def copy(self) -> Match:
         """A copy, to go on with in one of several ways."""
