@@ -23,7 +23,7 @@ from llmir.ir.tools.rewrite import rewrite
 from . import formats
 from .retype import before_dispatch
 
-_COMPRESS_FIRST = before_dispatch("compress")
+_COMPRESS_FIRST = before_dispatch(Compress)
 
 
 def sends(graph: Graph, node: Node) -> bool:

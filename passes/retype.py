@@ -13,10 +13,9 @@ from typing import Any
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import DType, dtype
 from llmir.ir.core.graph import Graph, Node, Value
-from llmir.ir.core.op import Op, infer
-from llmir.ir.ops import make
-from llmir.ir.ops.quant import Quantize
-from llmir.ir.tools.build import Builder
+from llmir.ir.core.op import Op
+from llmir.ir.ops.quant import Compress, Dequantize, Quantize
+from llmir.ir.tools.build import Builder, Operands
 from llmir.ir.tools.rewrite import Match, Rule, rewrite
 
 from . import formats
@@ -43,21 +42,20 @@ def retype_graph(graph: Graph, types: Types) -> tuple[Graph, frozenset[str]]:
     return graph if built == graph else built, frozenset(walk.quantized)
 
 
-def before_dispatch(opcode: str) -> Rule:
-    """A token is narrowed once by `quantize` or its like, not for each expert; its copies are narrow."""
+def before_dispatch(kind: type[Quantize | Compress]) -> Rule:
+    """A token is narrowed once by such an op, not for each expert; its copies are narrow."""
 
     def dispatched(p: Any, x: Value, chosen: Value) -> Any:
         rows, experts = p.dispatch(x, chosen, label="dispatch", results=2)
-        return getattr(p, opcode)(rows, label="narrow"), experts
+        return getattr(p, kind.opcode)(rows, label="narrow"), experts
 
     def narrowed_first(b: Builder, match: Match, x: Value, chosen: Value) -> Any:
-        dispatch, to = match["dispatch"], match["narrow"].op
+        dispatch, op = match["dispatch"], match.op("narrow", kind)
         roles = "m" * (len(b.type(x).shape) - 1) + "k"
-        laid: Any = to
-        narrow = b.apply(replace(laid, to=dtype(laid.to).laid(roles).name), x, name=f"{opcode}_{x.node}")
+        narrow = b.apply(replace(op, to=dtype(op.to).laid(roles).name), x, name=f"{kind.opcode}_{x.node}")
         return b.apply(dispatch.op, *narrow, chosen, name=dispatch.name)
 
-    return Rule(f"{opcode}-before-dispatch", dispatched, narrowed_first)
+    return Rule(f"{kind.opcode}-before-dispatch", dispatched, narrowed_first)
 
 
 def _exchanged(p: Any, rows: Value) -> Any:
@@ -72,25 +70,22 @@ def _quantized_first(b: Builder, match: Match, rows: Value) -> Any:
 # Rows that are narrow when they arrive are sent narrow.
 _QUANTIZE_FIRST = (
     Rule("quantize-before-exchange", _exchanged, _quantized_first),
-    before_dispatch("quantize"),
+    before_dispatch(Quantize),
 )
 
 
 def _shared(graph: Graph) -> Graph:
     """One `quantize` for all that take the same value in the same type."""
     first: dict[tuple[Value, str], Value] = {}
-    instead: dict[Value, Value] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        if isinstance(node.op, Quantize):
-            [value] = node.values
-            kept = first.setdefault((node.operands[0], node.op.to), value)
-            if kept != value:
-                instead[value] = kept
-                continue
-        operands = tuple(instead.get(v, v) for v in node.operands)
-        nodes.append(node if operands == node.operands else Node(node.name, node.op, operands, node.results))
-    return Graph(graph.name, nodes, graph.outputs) if instead else graph
+
+    def visit(_: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
+        if not isinstance(node.op, Quantize):
+            return None
+        kept = first.setdefault((operands[0], node.op.to), node.values[0])
+        return None if kept == node.values[0] else (kept,)
+
+    built = Builder.rebuild(graph, visit)
+    return built if len(built.nodes) < len(graph.nodes) else graph
 
 
 def _quantizes(node: Node) -> bool:
@@ -104,49 +99,40 @@ class _Walk:
     def __init__(self, graph: Graph, types: Types) -> None:
         self.old, self.types = graph, types
         self.new = Builder(graph.name)
-        self.nodes: dict[str, Node] = {}
-        self.values: dict[Value, Value] = {}
         self.made: dict[tuple[Value, str], Value] = {}
+        self.names: set[str] = set()  # of conversions
         self.quantized: set[str] = set()
 
     def run(self) -> Graph:
         """The new graph, without conversions that nothing needs any more."""
-        for node in self.old.nodes:
-            if node.op.source:
-                self._source(node)
-            else:
-                self._compute(node, tuple(self.values[v] for v in node.operands))
-        self.new.output(*(self.values[v] for v in self.old.outputs))
-        nodes, needed = [], {v.node for v in map(self.values.__getitem__, self.old.outputs)}
-        for node in reversed(self.new.nodes):
+        built = Builder.rebuild(self.old, self._visit, into=self.new)
+        nodes, needed = [], {value.node for value in built.outputs}
+        for node in reversed(built.nodes):
             if node.name in needed or not _quantizes(node):
                 nodes.append(node)
                 needed |= {v.node for v in node.operands}
-        return Graph(self.old.name, reversed(nodes), (self.values[v] for v in self.old.outputs))
+        return Graph(built.name, reversed(nodes), built.outputs)
 
-    def _put(self, node: Node, op: Op, operands: tuple[Value, ...]) -> None:
-        fresh = Node(node.name, op, operands, infer(op, tuple(map(self.new.type, operands))))
-        self.new.insert(fresh)
-        self.nodes[node.name] = fresh
-        self.values.update(zip(node.values, fresh.values, strict=True))
+    def _visit(self, _: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
+        return self._source(node) if node.op.source else self._compute(node, tuple(operands))
 
-    def _source(self, node: Node) -> None:
+    def _source(self, node: Node) -> tuple[Value, ...] | None:
         old = node.results[0].dtype
         stays = node.op.cached or node.op.role != "activation"
         to = self.types.held.get(node.name, old) if stays else self._due(old)
-        self._put(node, node.op if to == old else node.op.giving(to, old), ())
+        return None if to == old else self.new.apply(node.op.giving(to, old), name=node.name)
 
-    def _compute(self, node: Node, operands: tuple[Value, ...]) -> None:
+    def _compute(self, node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...]:
         op, due = node.op, self._due(node.results[0].dtype)
         if op.converts and self.new.type(operands[0]).dtype == due:
-            self.values[node.values[0]] = operands[0]
-            return
+            return operands[:1]
         if op.matrices:
             operands = self._product(node, operands)
         operands = tuple(self._operand(op, slot, operands) for slot in range(len(operands)))
-        self._put(node, op.giving(due, self.new.type(operands[0]).dtype), operands)
+        made = self.new.keep(replace(node, op=op.giving(due, self.new.type(operands[0]).dtype)), *operands)
         if _quantizes(node):
-            self.made.setdefault((operands[0], due.name), self.values[node.values[0]])
+            self.made.setdefault((operands[0], due.name), made[0])
+        return made
 
     def _operand(self, op: Op, slot: int, operands: tuple[Value, ...]) -> Value:
         """An operand in the type that the op takes."""
@@ -170,7 +156,7 @@ class _Walk:
         self.quantized.add(node.name)
         if self.new.type(x).dtype == to:
             return (x, *operands[1:])
-        narrow = make("quantize", to=to.name, static=formats.static(wanted), block=node.op.block)
+        narrow = Quantize(to=to.name, static=formats.static(wanted), block=node.op.block)
         return (self._once(x, narrow), *operands[1:])
 
     def _widened(self, value: Value, like: Value) -> Value:
@@ -178,8 +164,7 @@ class _Walk:
         value, to = self._undequantized(value), self.new.type(like).dtype
         if self.new.type(value).dtype == to:
             return value
-        block = self.nodes[value.node].op.block
-        return self._once(value, make("dequantize", to=to.name, block=block))
+        return self._once(value, Dequantize(to=to.name, block=self.new.node(value.node).op.block))
 
     def _unquantized(self, value: Value) -> Value:
         """The value before an earlier pass made it narrow."""
@@ -191,18 +176,15 @@ class _Walk:
         return before if self.new.type(before).dtype.low else value
 
     def _before(self, value: Value) -> Value:
-        node = self.nodes.get(value.node)
-        return node.operands[0] if node and _quantizes(node) else value
+        node = self.new.node(value.node)
+        return node.operands[0] if _quantizes(node) else value
 
-    def _once(self, value: Value, op: Op) -> Value:
+    def _once(self, value: Value, op: Quantize | Dequantize) -> Value:
         """The value converted; one conversion serves all users."""
-        to: Any = op
-        if (value, to.to) not in self.made:
+        if (value, op.to) not in self.made:
             name = f"{op.opcode}_{value.node}"
-            while name in self.old.users or name in self.nodes:
+            while name in self.old.users or name in self.names:
                 name += "_"
-            operand = self.new.type(value)
-            node = Node(name, op, (value,), infer(op, (operand,)))
-            self.made[value, to.to] = self.new.insert(node)[0]
-            self.nodes[name] = node
-        return self.made[value, to.to]
+            self.names.add(name)
+            (self.made[value, op.to],) = self.new.apply(op, value, name=name)
+        return self.made[value, op.to]
