@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmir.base.dataclass import dataclass
+from llmir.ir.core.dtype import DType
 from llmir.ir.core.graph import Value
 from llmir.ir.core.program import Program
+from llmir.ir.ops.linear import Linear
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule
@@ -60,11 +61,12 @@ def _absorbed(
     *index: Value,
 ) -> Any:
     """(W_k·c)·q = c·(W_kᵀ·q), and Σ p·(W_v·c) = W_v·Σ p·c (arXiv:2405.04434, section 2.1.2)."""
-    expand: Any = match["expand"]
+    expand = match.op("expand", Linear)
     narrowed = b.type(latents).dtype.low and b.node(latents.node).op.converts  # for others too
-    if narrowed or expand.op.einsum != "b c l, l g u, l g m -> b c g u, b c g m":
+    if narrowed or expand.einsum != "b c l, l g u, l g m -> b c g u, b c g m":
         return None
-    own, dtype = {"block": expand.op.block}, b.type(q).dtype
+    own: dict[str, Any] = {"block": expand.block}
+    dtype = b.type(q).dtype
     w_k, w_v = _widened(b, w_k, dtype), _widened(b, w_v, dtype)
     q = b.linear(q, w_k, einsum="b t g u, l g u -> b t g l", name="q_to_latent", **own)
     if "flash" in match.labels:
@@ -83,21 +85,20 @@ def _absorbed(
     return b.linear(mixed, w_v, einsum="b t g l, l g m -> b t g m", name="latent_to_v", **own)
 
 
-def _cast(b: Builder, x: Value, to: Any, block: str) -> Value:
+def _cast(b: Builder, x: Value, to: DType, block: str) -> Value:
     if b.type(x).dtype == to:
         return x
     result: Value = b.cast(x, to=to.name, block=block)
     return result
 
 
-def _widened(b: Builder, weight: Value, to: Any) -> Value:
+def _widened(b: Builder, weight: Value, to: DType) -> Value:
     """The matrix as engines keep it for this: in the type of the queries, whatever it is stored in."""
     node = b.node(weight.node)
     type = node.results[0]
     if not type.dtype.low:
         return weight
-    op: Any = node.op
-    return b.apply(replace(op, type=type.to(to)), name=f"{node.name}.wide")[0]
+    return b.apply(node.op.typed(type.to(to)), name=f"{node.name}.wide")[0]
 
 
 def _sparse_eager(of: Latents) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from llmir.base.errors import PassError
 from llmir.ir.core.graph import Graph, Value
 from llmir.ir.core.program import Program
 from llmir.ir.ops.beam_search import MOST
-from llmir.ir.tools.build import Builder
+from llmir.ir.tools.build import Builder, Operands
 from llmir.ir.tools.pipeline import Pass, option
 from llmir.ir.tools.rewrite import Match, Rule
 
@@ -72,11 +72,11 @@ class BeamSearch(Pass):
         type = graph.type(logits)
         if type.placements[-1]:
             raise PassError(f"beam-search: ranks of {name} hold parts of the logits, {type}")
-        if any(node.name == "candidates" for node in graph.nodes):
+        if any(node.op.proposes for node in graph.nodes):
             raise PassError(f"beam-search: {name} has candidates already")
-        b = Builder(graph.name)
-        for node in graph.nodes:
-            b.insert(node)
-        chosen = b.log_softmax_top_k(logits, k=2 * self.width, block="lm_head", name="candidates")
-        b.output(*graph.outputs, *chosen)
-        return b.graph()
+
+        def outputs(b: Builder, values: Operands) -> tuple[Value, ...]:
+            how: dict[str, Any] = {"k": 2 * self.width, "block": "lm_head", "name": "candidates"}
+            return (*values, *b.log_softmax_top_k(values[0], **how))
+
+        return Builder.rebuild(graph, lambda *_: None, outputs)

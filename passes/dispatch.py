@@ -169,8 +169,12 @@ class _Gather(_Walk):
     """All tokens are on all ranks, of which each keeps the rows of its experts."""
 
     def kept(self, layer: _Layer, node: Node) -> Op:
-        op = node.op_as(Dispatch if node == layer.dispatch else Combine)
-        return replace(op, over=(*layer.exchange.over, *op.over))
+        over = layer.exchange.over
+        if node == layer.dispatch:
+            copies = node.op_as(Dispatch)
+            return replace(copies, over=(*over, *copies.over))
+        sums = node.op_as(Combine)
+        return replace(sums, over=(*over, *sums.over))
 
     def _steps(self, layer: _Layer, value: Value) -> list[tuple[int, tuple[str, ...]]]:
         """What splits tokens, from the outermost on: sequences, and tokens of them."""

@@ -14,17 +14,25 @@ from typing import Any, ClassVar
 
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.dtype import FP32
-from llmir.ir.core.graph import Value
+from llmir.ir.core.graph import Node, Value
 from llmir.ir.core.op import Op
 from llmir.ir.core.program import Program
 from llmir.ir.ops.elementwise import GatedActivation, GeluMul, GeluTanhMul, SiluMul
-from llmir.ir.ops.linear import merged_einsum
+from llmir.ir.ops.linear import Linear, merged_einsum
+from llmir.ir.ops.moe import GroupedLinear
+from llmir.ir.ops.norm import RmsNorm
+from llmir.ir.ops.rope import Rope
 from llmir.ir.ops.top_k import SigmoidTopK, SoftmaxTopK, SqrtSoftplusTopK, TopK
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule
 
 from .fuse_attention import rewrite_graphs
+
+# Blocks of the model by which merged products are named.
+MLPS = frozenset({"mlp", "shared_experts"})
+ATTENTION = frozenset({"attention", "linear_attention"})
+
 
 # --- Scans ---
 
@@ -77,8 +85,8 @@ def _qkv(p: Any, x: Value) -> Any:
 
 def _merged_qkv(b: Builder, match: Match, x: Value) -> Any:
     nodes = [match[i] for i in "qkv"]
-    up = any(node.name.endswith("up_proj") for node in nodes)  # with gate, and what adapts both
-    return _merge(b, x, nodes, "gate_up_proj" if up else "qkv_proj")
+    gated = nodes[0].op.block in MLPS  # gate, up, and what adapts both
+    return _merge(b, x, nodes, "gate_up_proj" if gated else "qkv_proj")
 
 
 def _gate_up(p: Any, x: Value) -> Any:
@@ -90,28 +98,32 @@ def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
     one, other = (b.type(match[name].operands[1]) for name in ("gate", "up"))
     if len(one.shape) != len(other.shape):
         return None  # a router, and the gate of a shared expert
-    return _merge(b, x, [match["gate"], match["up"]], _pair(match["gate"].name, match["up"].name))
+    pair = [match["gate"], match["up"]]
+    attends = pair[0].op.block in ATTENTION
+    return _merge(b, x, pair, _joined(*(node.name for node in pair)) if attends else "gate_up_proj")
 
 
-def _pair(first: str, second: str) -> str:
-    """What two merged products are called: after gate and up, as most are, or both, such as kv_proj."""
-    if second.endswith("up_proj") or not (first.endswith("_proj") and second.endswith("_proj")):
-        return "gate_up_proj"
+def _joined(first: str, second: str) -> str:
+    """The name of two merged products of attention, such as kv_proj."""
     one, other = first.removesuffix("_proj"), second.removesuffix("_proj")
     return f"{one}{other}_proj" if len(one) == len(other) == 1 else f"{one}_{other}_proj"
 
 
-def _merge(b: Builder, x: Value, nodes: list[Any], name: str) -> Any:
+def _merge(b: Builder, x: Value, nodes: list[Node], name: str) -> Any:
     """One product for several that are alike: block, types, spelling of x, number of biases; else None."""
-    if any(len(n.results) > 1 for n in nodes) or len({_sides(n.op.einsum)[0][0] for n in nodes}) > 1:
+    ops = [node.op_as(Linear) for node in nodes]
+    if any(len(n.results) > 1 for n in nodes) or len({_sides(op.einsum)[0][0] for op in ops}) > 1:
         return None
     weights = [n.operands[1] for n in nodes]
-    schemes = [b.type(w).dtype.scheme for w in weights]
-    if len({(n.op.block, n.op.to, len(n.operands), s) for n, s in zip(nodes, schemes, strict=True)}) > 1:
+    alike = {
+        (op.block, op.to, len(node.operands), b.type(weight).dtype.scheme)
+        for op, node, weight in zip(ops, nodes, weights, strict=True)
+    }
+    if len(alike) > 1:
         return None
     biases = [v for n in nodes for v in n.operands[2:]]
-    einsum = merged_einsum(n.op.einsum for n in nodes)
-    return b.apply(replace(nodes[0].op, einsum=einsum), x, *weights, *biases, name=name)
+    einsum = merged_einsum(op.einsum for op in ops)
+    return b.apply(replace(ops[0], einsum=einsum), x, *weights, *biases, name=name)
 
 
 def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -> Any:
@@ -122,8 +134,7 @@ def _experts_gate_up(p: Any, x: Value, gate: Value, up: Value, experts: Value) -
 
 
 def _merged_experts(b: Builder, match: Match, x: Value, gate: Value, up: Value, experts: Value) -> Any:
-    one: Any = match["gate"].op
-    other: Any = match["up"].op
+    one, other = match.op("gate", GroupedLinear), match.op("up", GroupedLinear)
     ((rows, first, chosen, *bias), result), ((same_rows, second, same_chosen, *biases), results) = map(
         _sides, (one.einsum, other.einsum)
     )
@@ -148,11 +159,11 @@ def _add_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
 
 
 def _added_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
-    norm: Any = match["norm"]
-    if norm.op.over > 1:
+    norm = match.op("norm", RmsNorm)
+    if norm.over > 1:
         return None
-    how = {"eps": norm.op.eps, "offset": norm.op.offset, "block": norm.op.block}
-    return b.add_rms_norm(x, y, w, name=f"add_{norm.name}", **how)
+    how: dict[str, Any] = {"eps": norm.eps, "offset": norm.offset, "block": norm.block}
+    return b.add_rms_norm(x, y, w, name=f"add_{match['norm'].name}", **how)
 
 
 def _gated(kind: type[GatedActivation]) -> tuple[Rule, Rule]:
@@ -182,11 +193,10 @@ def _rope_append(p: Any, q: Value, k: Value, v: Value, k_cache: Value, v_cache: 
 def _fused_rope_append(
     b: Builder, match: Match, q: Value, k: Value, v: Value, k_cache: Value, v_cache: Value
 ) -> Any:
-    rope: Any = match["rope"].op
-    flash: Any = match["flash"]
+    rope, flash = match.op("rope", Rope), match["flash"]
     if match["rope_k"].op != rope:
         return None  # one kernel rotates both alike
-    how = {field.name: getattr(rope, field.name) for field in fields(rope)}
+    how: dict[str, Any] = {field.name: getattr(rope, field.name) for field in fields(rope)}
     rotated, keys, values = b.rope_append(q, k, v, k_cache, v_cache, name="rope_append", **how)
     for label in ("temper", "narrow"):
         if node := match.labels.get(label):

@@ -13,6 +13,10 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import PassError
 from llmir.ir.core.graph import Value
 from llmir.ir.core.program import Program
+from llmir.ir.ops.attention import AttentionMask, AttentionScores, FlashAttention
+from llmir.ir.ops.elementwise import SoftCap
+from llmir.ir.ops.latent_attention import LatentScores, SelectKeys
+from llmir.ir.ops.sparse_attention import SelectBlocks
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule, rewrite
@@ -25,11 +29,11 @@ def _attention(p: Any, q: Value, k: Value, v: Value) -> Any:
 
 
 def _flash(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
-    ops: dict[str, Any] = {label: node.op for label, node in match.labels.items()}
-    how = {"scale": ops["scores"].scale, "mask": ops["mask"].mask if "mask" in ops else "full"}
-    how |= {"cap": ops["cap"].cap} if "cap" in ops else {}
-    sinks = match["softmax"].operands[1:]
-    return b.flash_attention(q, k, v, *sinks, block=ops["mix"].block, name="flash_attention", **how)
+    mask = match.op("mask", AttentionMask).mask if "mask" in match.labels else "full"
+    how: dict[str, Any] = {"scale": match.op("scores", AttentionScores).scale, "mask": mask}
+    how |= {"cap": match.op("cap", SoftCap).cap} if "cap" in match.labels else {}
+    sinks, block = match["softmax"].operands[1:], match["mix"].op.block
+    return b.flash_attention(q, k, v, *sinks, block=block, name="flash_attention", **how)
 
 
 def _blocks(p: Any, q: Value, k: Value, v: Value, index: Value) -> Any:
@@ -39,10 +43,11 @@ def _blocks(p: Any, q: Value, k: Value, v: Value, index: Value) -> Any:
 
 
 def _blocks_flash(b: Builder, match: Match, q: Value, k: Value, v: Value, index: Value) -> Any:
-    ops: dict[str, Any] = {label: node.op for label, node in match.labels.items()}
-    select, how = ops["select"], {"mask": ops["mask"].mask, "scale": ops["scores"].scale}
+    mask, scores = match.op("mask", AttentionMask), match.op("scores", AttentionScores)
+    select, block = match.op("select", SelectBlocks), match["mix"].op.block
+    how: dict[str, Any] = {"mask": mask.mask, "scale": scores.scale}
     how |= {"length": select.length, "top_k": select.top_k, "local": select.local}
-    return b.block_sparse_attention(q, k, v, index, block=ops["mix"].block, name="flash_attention", **how)
+    return b.block_sparse_attention(q, k, v, index, block=block, name="flash_attention", **how)
 
 
 def _blocks_widened(p: Any, q: Value, k: Value, v: Value, index: Value) -> Any:
@@ -57,8 +62,9 @@ def _latent(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value) 
 def _latent_flash(
     b: Builder, match: Match, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value
 ) -> Any:
-    scores, mask, block = match["scores"].op, match["mask"].op, match["mix"].op.block
-    how: Any = {"mask": mask.mask, "scale": scores.scale, "block": block, "name": "latent_attention"}  # type: ignore[attr-defined]
+    scores, mask = match.op("scores", LatentScores), match.op("mask", AttentionMask)
+    how: dict[str, Any] = {"mask": mask.mask, "scale": scores.scale, "block": match["mix"].op.block}
+    how |= {"name": "latent_attention"}
     absorbed = v == k  # the latents are both
     return b.latent_attention(q, q_rope, k, k_rope, *(() if absorbed else (v,)), **how)
 
@@ -71,12 +77,13 @@ def _sparse(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value, 
 def _sparse_flash(
     b: Builder, match: Match, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value, index: Value
 ) -> Any:
-    ops: dict[str, Any] = {label: node.op for label, node in match.labels.items()}
-    if ops["select"].mask != ops["mask"].mask:
+    scores, mask = match.op("scores", LatentScores), match.op("mask", AttentionMask)
+    select, block = match.op("select", SelectKeys), match["mix"].op.block
+    if select.mask != mask.mask:
         return None
-    how: Any = {"mask": ops["mask"].mask, "scale": ops["scores"].scale, "top_k": ops["select"].top_k}
+    how: dict[str, Any] = {"mask": mask.mask, "scale": scores.scale, "top_k": select.top_k}
     operands = (q, q_rope, k, k_rope, *(() if v == k else (v,)), index)
-    return b.sparse_latent_attention(*operands, block=ops["mix"].block, name="latent_attention", **how)
+    return b.sparse_latent_attention(*operands, block=block, name="latent_attention", **how)
 
 
 def _latent_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value) -> Any:
@@ -118,13 +125,13 @@ def _any_flash(p: Any, q: Value, k: Value, v: Value) -> Any:
 
 
 def _narrows_q(b: Builder, match: Match, q: Value, k: Value, v: Value) -> Any:
-    flash: Any = match["flash"]
+    op, operands = match.op("flash", FlashAttention), match["flash"].operands
     wide, cache = b.type(q).dtype, b.type(k).dtype
     if wide.low or not cache.low or cache.kind != "float":
         return None
-    narrow = b.quantize(q, to=cache.plain.name, static=True, block=flash.op.block, name=f"quantize_{q.node}")
-    op = replace(flash.op, to=wide.name)
-    return b.apply(op, narrow, k, v, *flash.operands[3:], name=flash.name)[0]
+    narrow = b.quantize(q, to=cache.plain.name, static=True, block=op.block, name=f"quantize_{q.node}")
+    op = replace(op, to=wide.name)
+    return b.apply(op, narrow, k, v, *operands[3:], name=match["flash"].name)[0]
 
 
 # Kernels that multiply in 8 bits take q as narrow as the cache; its scale was found before, as the cache's.

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.graph import Value
 from llmir.ir.core.program import Program
+from llmir.ir.ops.norm import AddRmsNorm, RmsNorm
+from llmir.ir.ops.quant import Quantize
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule
@@ -14,9 +16,8 @@ from llmir.ir.tools.rewrite import Match, Rule
 from .fuse_attention import rewrite_graphs
 
 
-def _how(match: Match) -> dict[str, Any]:
-    norm: Any = match["norm"].op
-    narrow: Any = match["narrow"].op
+def _how(match: Match, norm: RmsNorm | AddRmsNorm) -> dict[str, Any]:
+    narrow = match.op("narrow", Quantize)
     about = {"eps": norm.eps, "offset": norm.offset, "to": narrow.to, "static": narrow.static}
     return about | {"block": norm.block, "name": f"{match['norm'].name}_quantize"}
 
@@ -26,7 +27,7 @@ def _norm(p: Any, x: Value, w: Value) -> Any:
 
 
 def _narrow_norm(b: Builder, match: Match, x: Value, w: Value) -> Any:
-    return b.rms_norm_quantize(x, w, **_how(match))
+    return b.rms_norm_quantize(x, w, **_how(match, match.op("norm", RmsNorm)))
 
 
 def _add_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
@@ -35,7 +36,7 @@ def _add_norm(p: Any, x: Value, y: Value, w: Value) -> Any:
 
 
 def _narrow_add_norm(b: Builder, match: Match, x: Value, y: Value, w: Value) -> Any:
-    return b.add_rms_norm_quantize(x, y, w, **_how(match))
+    return b.add_rms_norm_quantize(x, y, w, **_how(match, match.op("norm", AddRmsNorm)))
 
 
 RULES = (

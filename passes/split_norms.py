@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.graph import Value
 from llmir.ir.core.program import Program
+from llmir.ir.ops.norm import RmsNorm
 from llmir.ir.tools.build import Builder
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.rewrite import Match, Rule
@@ -19,21 +20,21 @@ def _norm(p: Any, x: Value) -> Any:
 
 
 def _steps(b: Builder, match: Match, x: Value) -> Any:
-    norm: Any = match["norm"]
-    weights = norm.operands[1:]
-    if norm.op.over > 1 or any(len(b.type(w).shape) > 1 for w in weights):
+    norm, name = match.op("norm", RmsNorm), match["norm"].name
+    weights = match["norm"].operands[1:]
+    if norm.over > 1 or any(len(b.type(w).shape) > 1 for w in weights):
         return None  # those of Mamba-2 and the like, which transformers writes in other ways
-    own, to = {"block": norm.op.block}, norm.results[0].dtype.name
+    own, to = {"block": norm.block}, match["norm"].results[0].dtype.name
     wide = _cast(b, x, "fp32", own)
     mean = b.row_mean(b.square(wide, **own), **own)
-    y = b.scale_rows(wide, b.inverse_root(b.shift(mean, amount=norm.op.eps, **own), **own), **own)
-    if norm.op.offset:  # Gemma multiplies before it narrows, by a weight that is stored less the offset
+    y = b.scale_rows(wide, b.inverse_root(b.shift(mean, amount=norm.eps, **own), **own), **own)
+    if norm.offset:  # Gemma multiplies before it narrows, by a weight that is stored less the offset
         for w in weights:
-            y = b.scale_by(y, b.shift(_cast(b, w, "fp32", own), amount=norm.op.offset, **own), **own)
+            y = b.scale_by(y, b.shift(_cast(b, w, "fp32", own), amount=norm.offset, **own), **own)
         return _cast(b, y, to, own)
     y = _cast(b, y, to, own)
     for w in weights:
-        y = b.scale_by(y, w, name=norm.name, **own)
+        y = b.scale_by(y, w, name=name, **own)
     return y
 
 

@@ -171,6 +171,8 @@ class Op:
     copies: ClassVar[Mapping[int, int]] = MappingProxyType({})
     # it adds up the rows of a token, which were copied
     combines: ClassVar[bool] = False
+    # its results are the best next tokens, with what they add to the scores of beams
+    proposes: ClassVar[bool] = False
     # its result is nothing but zeros
     zero: ClassVar[bool] = False
     # it is a function of each element, and may multiply by another one

@@ -26,6 +26,7 @@ class LogSoftmaxTopK(Op):
 
     opcode = "log_softmax_top_k"
     kind = "elementwise"
+    proposes = True
     rule = "* e! -> * k, * k"
     takes = ("logits",)
 
