@@ -12,8 +12,11 @@ import llmir
 from llmir.backends.interpret.program import interpret
 from llmir.base.errors import VerifyError
 from llmir.ir.core.equation import equation
+from llmir.ir.core.graph import Node, Value
 from llmir.ir.core.op import OPS, Op, RankGroup
+from llmir.ir.core.tensor import parse_tensor
 from llmir.ir.ops import make
+from llmir.ir.tools.build import Builder, Operands, Replacement
 
 OWN = [name for name, kind in OPS.items() if kind.__module__.startswith("llmir.ir.ops.") and not kind.source]
 
@@ -106,3 +109,85 @@ def test_a_merged_projection_sums_nothing_that_one_of_its_products_lacks() -> No
 def test_an_op_that_joins_no_ranks_says_so() -> None:
     with pytest.raises(VerifyError, match="silu joins no ranks"):
         make("silu").meet([], 0, RankGroup(0))
+
+
+def chain() -> llmir.Builder:
+    """%x → %silu → %gelu → %add of both."""
+    b = llmir.Builder()
+    x = b.input("bf16[B, T, 8]", name="x", axes=("batch", "seq", "embed"))
+    first = b.silu(x)
+    b.output(b.add(first, b.gelu(first)), first)
+    return b
+
+
+def test_a_graph_that_is_rebuilt_without_changes_is_the_same() -> None:
+    for program in (llmir.load("qwen3-30b-a3b"), llmir.run(llmir.load("llama3.1-8b"), "unroll")):
+        for graph in program.graphs.values():
+            copied = Builder.rebuild(graph, lambda *_: None)
+            assert copied == graph
+            assert all(new is old for new, old in zip(copied.nodes, graph.nodes, strict=True))
+
+
+def test_types_of_a_rebuilt_graph_follow_from_its_sources() -> None:
+    def widened(b: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
+        return b.apply(node.op.typed(parse_tensor("fp32[B, T, 8]"))) if node.op.source else None
+
+    copied = Builder.rebuild(chain().graph(), widened, into=Builder("wide"))
+    assert copied.name == "wide"
+    assert {str(node.results[0]) for node in copied.nodes} == {"fp32[B, T, 8]"}
+    assert copied.sources[0].op.axes == ("batch", "seq", "embed")
+
+
+def test_a_replacement_is_built_where_it_is_first_taken_and_once() -> None:
+    built: list[str] = []
+
+    def later(b: Builder, node: Node, operands: Operands) -> list[Replacement] | None:
+        if node.name != "silu":
+            return None
+        x = operands[0]
+
+        def build() -> Value:
+            built.append("silu")
+            return b.apply(node.op, x, name="later")[0]
+
+        return [build]
+
+    copied = Builder.rebuild(chain().graph(), later)
+    assert (built, [node.name for node in copied.nodes]) == (["silu"], ["x", "later", "gelu", "add"])
+    assert [str(v) for v in copied.outputs] == ["%add", "%later"]
+    only = Builder.rebuild(chain().graph(), later, lambda b, values: values[:0])
+    assert only.outputs == ()
+
+
+def test_a_node_can_be_dropped_and_outputs_chosen() -> None:
+    def dropped(b: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
+        return operands[:1] if node.name == "silu" else None
+
+    def more(b: Builder, values: Operands) -> tuple[Value, ...]:
+        return (*values, b.silu(values[0], name="add"))
+
+    copied = Builder.rebuild(chain().graph(), dropped, more)
+    assert [node.name for node in copied.nodes] == ["x", "gelu", "add", "add_2"]
+    assert [str(v) for v in copied.outputs] == ["%add", "%x", "%add_2"]
+
+
+def test_attributes_are_those_of_the_class_that_an_op_is_of() -> None:
+    (node,) = (n for n in chain().graph().nodes if n.name == "silu")
+    assert node.op_as(type(make("silu"))) is node.op
+    with pytest.raises(VerifyError, match="%silu is of silu, expected gelu"):
+        node.op_as(type(make("gelu")))
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("up_proj", "gate_proj")])
+def test_names_of_ops_decide_no_fusion(names: tuple[str, str]) -> None:
+    """Products of an MLP merge as gate and up, whatever they are called."""
+    b = llmir.Builder()
+    x = b.input("bf16[B, T, 8]", name="x")
+    with b.block("mlp"):
+        w = [b.weight("bf16[8, 32]", name=f"{name}.w") for name in names]
+        gate, up = (
+            b.linear(x, v, einsum="b t h, h f -> b t f", name=n) for v, n in zip(w, names, strict=True)
+        )
+        b.output(b.mul(b.silu(gate), up))
+    fused = llmir.run(llmir.Program("named", {"main": b.graph()}), "fuse")
+    assert [n.name for n in fused["main"].nodes if n.operands] == ["gate_up_proj", "silu_mul"]
