@@ -38,7 +38,7 @@ def show(found: RefitResult, form: str) -> None:
 @options.form("table", "json", "csv", "md", "html")
 @options.output(
     "Write a YAML file: of one device, for --hw, or of one engine's host, for --engine. Or a folder: of all "
-    "that was fitted, laid out as hw; with --run, of the times too."
+    "that was fitted, laid out as llmir/hw; with --run, of the times too."
 )
 def calibrate(
     folder: str | None,
@@ -61,7 +61,7 @@ def calibrate(
     llmir calibrate --from measured --family gemm
     llmir calibrate --from measured --device h100-sxm -o h100-ours.yaml
     llmir calibrate --from measured --host --engine vllm -o our-vllm.yaml
-    llmir calibrate --from measured -o hw
+    llmir calibrate --from measured -o llmir/hw
     llmir calibrate --run --quick -o here
     """
     from llmir.api import measure

@@ -77,7 +77,7 @@ class RefitResult(Immutable, Displayable):
         )
 
     def files(self, target: str) -> dict[str, str]:
-        """What to write, by path: a YAML file of one device or one engine's host, or a folder as `hw`.
+        """What to write, by path: a YAML file of one device or one engine's host, or a folder as `llmir/hw`.
 
         InputError where a file would be of several.
         """
@@ -177,7 +177,7 @@ def useful_cases(found: Sequence[CalibrationCase]) -> list[CalibrationCase]:
 
 
 def files(found: Sequence[CalibrationCase], *, whole: bool) -> dict[str, str]:
-    """`calibrations/DEVICE/ENGINE.yaml`, as `hw` has them, of bundled devices.
+    """`calibrations/DEVICE/ENGINE.yaml`, as `llmir/hw` has them, of bundled devices.
 
     Where these are not the `whole` of what there is to fit, they are laid over what the device has.
     """
