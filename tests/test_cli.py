@@ -391,7 +391,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     heavy = "{'numpy', 'networkx', 'rich', 'yaml', 'graphviz'}"
     code = f"""
 import sys
-from llmir.cli import cli
+from llmir.cli.main import cli
 for arguments in (["--version"], ["--help"]):
     try:
         cli.main(arguments)

@@ -57,7 +57,7 @@ graph @main {
 }
 """
 FAMILY = """
-from llmir.frontends import family
+from llmir.frontends.config.family import family
 from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
@@ -85,7 +85,7 @@ def tikz(job, level="layer", phase="both"):
     return f"% {job.program.name}, {level}, {phase}"
 """
 COST = """
-from llmir.backends.cost import cost_model
+from llmir.backends.cost.registry import cost_model
 
 @cost_model("slow")
 class Slow:
@@ -96,7 +96,7 @@ class Slow:
 """
 COMMAND = """
 import click
-from llmir.cli import command
+from llmir.cli.command import command
 
 @command("greet", "Say hello.")
 @click.argument("name")

@@ -6,10 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
-import llmir.ops  # noqa: F401  (registers them)
 import pytest
 from click.testing import CliRunner
 
+import llmir.ir.ops  # noqa: F401  (registers them)
 from llmir.backends.cost.transfer import calibration_source
 from llmir.backends.kernels.base import KERNELS, parameters
 from llmir.backends.kernels.engine_cpu import EngineCpu

@@ -113,7 +113,7 @@ def small_files() -> None:
 
 def plugin(folder: Path, does: str) -> str:
     """A command line whose command does that."""
-    about = "import pathlib, time, numpy\nfrom llmir.cli import command\n"
+    about = "import pathlib, time, numpy\nfrom llmir.cli.command import command\n"
     (folder / "mine.py").write_text(f'{about}@command("mine", "Mine.")\ndef mine():\n    {does}\n')
     return f"exec {COMMAND} mine --plugin ./mine.py"
 

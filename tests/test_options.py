@@ -39,6 +39,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 # Options of one command, which declares them itself.
 OWN = {
+    "opt": {"print_after", "print_after_all"},
     "analyze": {"require_fit"},
     "calibrate": {"folder", "run", "quick", "seconds", "device", "family", "host"},
     "check": {"index"},
@@ -299,7 +300,7 @@ def test_the_device_of_an_estimation_is_what_the_command_says(run: Run) -> None:
 @pytest.mark.parametrize("command", ["", *sorted(COMMANDS)])
 def test_help_imports_no_numpy(command: str) -> None:
     code = (
-        "import sys, click\nfrom llmir.cli import cli\n"
+        "import sys, click\nfrom llmir.cli.main import cli\n"
         f"try: cli.main({[*filter(None, [command])]} + ['--help'])\nexcept SystemExit: pass\n"
         "sys.exit('numpy' in sys.modules)"
     )

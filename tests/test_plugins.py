@@ -35,7 +35,7 @@ def epilogue(program):
 
 def restored() -> Iterator[None]:
     """What is defined in between is gone after it."""
-    for module in ("frontends", "backends.cost", "cli", "views"):
+    for module in ("frontends.config.family", "backends.cost.registry", "cli.main", "base.formats"):
         import_module(f"llmir.{module}")  # each kind is there
     for kind in list(KINDS.values()):
         kind._read_homes()

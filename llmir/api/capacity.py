@@ -9,7 +9,7 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
 from .estimate import deployed, workload
-from .options import Estimation, Memory, Parallel, Precision, of
+from .options import Estimation, Memory, Parallel, Precision, limit_seconds, of
 
 if TYPE_CHECKING:
     from llmir.backends.memory.transfer import CacheTransfer
@@ -66,18 +66,6 @@ def length_error(prompt: int, generate: int, positions: int, model: str) -> str:
     """What is said where prompt and answer have no room in the model."""
     tokens = f"{prompt:,} tokens and {generate:,} generated"
     return f"prompt: {tokens} are more than the {positions:,} positions of {model}"
-
-
-def limit_seconds(name: str, said: float | str | None) -> float | None:
-    """A limit in seconds; InputError for one of a percentile, which a closed form has not."""
-    from llmir.backends.search.traffic import latency_limit
-
-    if said is None:
-        return None
-    if isinstance(said, str) and ":" in said:
-        what = said.partition(":")[0][:40]
-        raise InputError(f"{name}: {what}: is of simulated requests (llmir plan); say a time such as 30ms")
-    return latency_limit(name, said).seconds
 
 
 def kv(

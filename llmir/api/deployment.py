@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from llmir.ir.tools.pipeline import Pass, Step
     from llmir.passes.quantize import Quantize
 
-Plan = Mapping[str, Mapping[str, str]]
 _BEFORE = ("weights", "activations", "kv")
 
 

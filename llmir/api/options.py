@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from llmir.backends.cost.models import CostModel
     from llmir.ir.core.program import Program
 
-    from .deployment import Plan
 else:
 
     def dataclass(frozen):
@@ -34,6 +33,7 @@ else:
 
 __all__ = ["Drafts", "Estimation", "Memory", "Parallel", "Precision", "Servers", "Traffic"]
 
+Plan = Mapping[str, Mapping[str, str]]  # types by module and kind, as `--precision` states them
 Kind = TypeVar("Kind", bound="Record")
 
 WORKLOAD = "workload"  # the owner of ranges that are no pass's: a field of `Workload`
@@ -891,10 +891,20 @@ def _plan(option: Option, name: str, value: Any) -> Any:
     return freeze(found)
 
 
+def limit_seconds(name: str, said: float | str | None) -> float | None:
+    """A limit in seconds; InputError for one of a percentile, which a closed form has not."""
+    from llmir.backends.search.traffic import latency_limit
+
+    if said is None:
+        return None
+    if isinstance(said, str) and ":" in said:
+        what = said.partition(":")[0][:40]
+        raise InputError(f"{name}: {what}: is of simulated requests (llmir plan); say a time such as 30ms")
+    return latency_limit(name, said).seconds
+
+
 def _time(option: Option, name: str, value: Any) -> Any:
     """A time in seconds, or with a unit."""
-    from .capacity import limit_seconds
-
     return limit_seconds(name, value)
 
 

@@ -32,7 +32,7 @@ class Duration(Count):
 
     def check(self, name: str, value: Any) -> Any:
         """With its unit, before the model is loaded."""
-        from llmir.api.capacity import limit_seconds
+        from llmir.api.options import limit_seconds
 
         return limit_seconds(name, value)
 

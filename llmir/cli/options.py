@@ -119,7 +119,7 @@ class Milliseconds(Number):
     def read(self, name: str, text: str) -> Any:
         """Milliseconds."""
         if text.strip().endswith("s"):
-            from llmir.api.capacity import limit_seconds
+            from llmir.api.options import limit_seconds
 
             return (limit_seconds(name, text) or 0.0) * 1e3
         return parse_value(text)
