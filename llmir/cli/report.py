@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from llmir.api.options import AXES, Lowering, Requests
+from llmir.api.options import Lowering, Requests
 
 from . import inputs, options, output
 from .command import command
-from .sweep import axes
+from .sweep import AXIS_HELP, axes
 
 SUFFIXES = {".html": "html", ".htm": "html"}
 _POINTS = "batch", "new", "context"
@@ -42,7 +42,7 @@ def report(**given: Any) -> None:
     if given["output_file"] not in (None, "-"):
         output.choose(given["output_file"], None, SUFFIXES)
     program = inputs.read(given["model"], lenient=given["lenient"])
-    said = {name: given[name] for name in AXES if name not in _POINTS and given[name] is not None}
+    said = {name: given[name] for name in AXIS_HELP if name not in _POINTS and given[name] is not None}
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     start = {name: given[name] for name in ("batch", "prompt", "generate")}
     page = pages.page(program, values, **start, pipeline=given["pipeline"], max_size=given["max_size"])

@@ -19,7 +19,7 @@ from .command import bar, command, line
 from .options import Integer
 
 # The options in the order of help, and what differs where they take several values.
-SEVERAL: dict[str, dict[str, str]] = {
+AXIS_HELP: dict[str, dict[str, str]] = {
     "hw": {"help": "Devices, or YAML files.", "shown": "h100-sxm"},
     "batch": {"help": "Sequences in a step, such as 1:1024:x2 or 1,8,64.", "shown": "1"},
     "new": {"shown": "1"},
@@ -46,9 +46,9 @@ def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: an option for each axis but some."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed(SEVERAL):
+        for name in reversed(AXIS_HELP):
             if name not in without:
-                function = options.axis(AXES[name], **SEVERAL[name])(function)
+                function = options.axis(AXES[name], **AXIS_HELP[name])(function)
         return function
 
     return decorate
@@ -88,7 +88,7 @@ def sweep(**given: Any) -> None:
     form = form if pieces else output.choose(file, form, Sweep)
     size = output.check_page(form or "", given["max_size"])
     program = inputs.read(given["model"], lenient=given["lenient"])
-    said = {name: given[name] for name in AXES if given[name] is not None}
+    said = {name: given[name] for name in AXIS_HELP if given[name] is not None}
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     with _workers(given["jobs"]) as executor, _rows() as progress:
         how = {"pipeline": given["pipeline"], "price": given["price"]}
