@@ -463,8 +463,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "hw.from_keys": (library.from_keys, {"fields": {"extend": "h100-sxm"}, "name": "device"}),
     "hw.cluster": (library.cluster, {"name": "dgx-h100"}),
     "hw.join": (library.join, {"device": "h100-sxm", "network": "25GBps,5us"}),
-    "hw.priced": (library.with_prices, {"devices": ("h100-sxm",), "prices": {"h100": 2.5}}),
-    "hw.usual": (library.default_node, {"device": "h100-sxm"}),
+    "hw.with_prices": (library.with_prices, {"devices": ("h100-sxm",), "prices": {"h100": 2.5}}),
+    "hw.default_node": (library.default_node, {"device": "h100-sxm"}),
     "hw.engine": (library.engine, {"name": "vllm", "kernels": ()}),
 }
 # Of what is public, what the walk below cannot read from a signature, and why.

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llmir.backends.export.page import bundle
 from llmir.backends.export.page.setups import Setup
 from llmir.backends.work.rows import AMOUNTS, BOUNDS
 from llmir.hw import library
@@ -114,7 +115,7 @@ const first = new Setup(told.setups[0], told.tables, once(functionsOf(lists)), t
 def told_of(answer: Any) -> tuple[Any, Any]:
     """What a page is told of an answer, or of a set-up as it is answered, and its lists."""
     if isinstance(answer, Setup):
-        answer = json.loads(json.dumps(answer.answer(answer, "it")))
+        answer = json.loads(json.dumps(bundle.answer(answer, "it")))
     names = {"bounds": BOUNDS, "amounts": AMOUNTS, "rates": answer["rates"]}
     return {"setups": [answer["setup"]], "tables": answer["tables"], **names}, answer["functions"]
 

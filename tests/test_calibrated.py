@@ -104,7 +104,7 @@ def test_each_op_says_the_basis_of_its_time() -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
     own, other = (
         {op.name: op for op in llmir.analyze(program, d, batch=4, new=1, context=99).ops}
-        for d in ("h100", llmir.hw.load("h100"))
+        for d in ("h100", library.load("h100"))
     )
     assert own.keys() == other.keys()
     assert own["layer.qkv_proj"].basis == Basis("calibrated")
@@ -115,7 +115,7 @@ def test_each_op_says_the_basis_of_its_time() -> None:
     assert product.error == pytest.approx(
         combine_errors(
             own["layer.qkv_proj"].error or 0,
-            device_error(llmir.hw.load("h200"), llmir.hw.load("h100"), "gemm_bf16"),
+            device_error(library.load("h200"), library.load("h100"), "gemm_bf16"),
         )
     )
     abroad = {op.name: op for op in llmir.analyze(program, "mi300x", batch=4, new=1, context=99).ops}
@@ -125,7 +125,7 @@ def test_each_op_says_the_basis_of_its_time() -> None:
     assert attention.error == pytest.approx(
         combine_errors(
             own["layer.flash_attention"].error or 0,
-            device_error(llmir.hw.load("mi300x"), llmir.hw.load("h100"), "attention_decode"),
+            device_error(library.load("mi300x"), library.load("h100"), "attention_decode"),
         )
     )
     far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])

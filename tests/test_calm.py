@@ -30,9 +30,9 @@ def both(fills: Policy, capacity: Capacity, load: Load, step: Any = None) -> tup
         spans.append(range(first, fast_loop(server, first, comes_s)))
         return spans[-1].stop
 
-    with patch.object(module, "calmly", noted):
+    with patch.object(module, "fast_loop", noted):
         fast = module.serve(StepTimes(step or Toy()), fills, capacity, load)
-    with patch.object(module, "alone", lambda server: False):
+    with patch.object(module, "is_deterministic", lambda server: False):
         slow = module.serve(StepTimes(step or Toy()), fills, capacity, load)
     for name in COLUMNS:
         assert getattr(fast.course, name) == getattr(slow.course, name), name

@@ -13,6 +13,7 @@ import pytest
 
 import llmir
 from llmir.backends.compare.diff import FIGURES
+from llmir.hw import library
 from llmir.ir.tools.pipeline import PASSES
 
 from .commands import Run, config, runner
@@ -171,7 +172,7 @@ def test_passes_are_listed_from_their_classes(run: Run, monkeypatch: pytest.Monk
     data = json.loads(run("passes", "--format", "json").out)
     assert data["default"] == llmir.DEFAULT_PIPELINE
     names = {engine.split()[0]: pipeline for engine, pipeline in data["engines"].items()}
-    assert names == {name: llmir.pipeline_of(name) for name in llmir.hw.engines()}
+    assert names == {name: llmir.pipeline_of(name) for name in library.engines()}
     said = " ".join(run("passes").out.split())
     assert all(f"{engine}" in said for engine in data["engines"])
     assert all(pipeline.replace(",", ", ") in said for pipeline in {*names.values(), llmir.DEFAULT_PIPELINE})

@@ -266,8 +266,8 @@ def test_check_exits_1_when_something_is_lost(run: Run, monkeypatch: pytest.Monk
     from llmir.cli import inputs
 
     other = llmir.load(config(Path.cwd(), num_hidden_layers=1))
-    halves = inputs.before_and_after
-    monkeypatch.setattr(inputs, "halves", lambda given: (other, halves(given)[1]))
+    programs = inputs.before_and_after
+    monkeypatch.setattr(inputs, "before_and_after", lambda given: (other, programs(given)[1]))
     ran = run("check", "tiny.json", "--tp", "2")
     assert ran.code == 1
     assert "NOT CONSERVED" in ran.out

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llmir.api import estimate
+from llmir.api import load
 from llmir.base.errors import InputError
 
 from .commands import TINY, Run, interruptible, runner
@@ -157,7 +157,7 @@ def test_how_work_ends(
         raise raised
 
     run: Run = runner(capsys, tmp_path, monkeypatch)
-    monkeypatch.setattr(estimate, "models", fails)
+    monkeypatch.setattr(load, "models", fails)
     before = sorted(tmp_path.rglob("*"))
     ran = run("models", "-o", "out.csv")
     assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)

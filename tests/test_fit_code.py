@@ -38,7 +38,7 @@ def choices(kernel: Kernel) -> Mapping[str, float]:
 def test_kernels_are_the_same_as_code(kind: type[Kernel], part: str, takes: Any, data: Any) -> None:
     """At parameters that the code was not made for, the choices of its build being the same."""
     name = "cpu" if kind.__name__.startswith("Cpu") else data.draw(st.sampled_from(("dgx-h100", "h20")))
-    device = library.load("dgx-h100" if kind.__name__ == "Network" else name)
+    device = library.load("dgx-h100" if kind.__name__ == "NetworkKernel" else name)
     first = data.draw(shapes(takes))
     some = [first, *(data.draw(shapes(takes)) for _ in range(ROWS - 1))]
     assume(all(getattr(shape, "causal", 1) or getattr(shape, "cached", 1) for shape in some))

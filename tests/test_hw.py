@@ -274,6 +274,6 @@ def test_a_source_is_found_by_key_by_field_and_by_group() -> None:
     assert "NCCL" in found.source("links")
 
 
-@pytest.mark.parametrize("module", [library, calibration, calibration_files, device, schema, link, schema])
+@pytest.mark.parametrize("module", [library, calibration, calibration_files, device, link, schema])
 def test_the_examples_in_the_docstrings_hold(module: Any) -> None:
     assert doctest.testmod(module).failed == 0

@@ -50,10 +50,10 @@ WORK: dict[str, tuple[str, Callable[[Program], object]]] = {
 @pytest.mark.parametrize("what", WORK)
 def test_twice_the_layers_are_twice_the_work(what: str) -> None:
     before, work = WORK[what]
-    work(flat(2, before))  # what is read once
+    work(flat(10, before))  # fills caches, as each of the programs does for half of the next
     programs = [flat(layers, before) for layers in (20, 40, 80)]
     first, second, third = (calls(lambda p=p: work(p)) for p in programs)  # type: ignore[misc]
-    assert third - second <= 2.3 * (second - first)  # what is cached is not quite even
+    assert third - second <= 2.1 * (second - first)
 
 
 @pytest.mark.parametrize("model", ["llama3.2-1b", "qwen3-30b-a3b"])

@@ -22,8 +22,7 @@ from llmir.backends.kernels.base import Kernel
 from llmir.backends.kernels.cpu import CpuAttention, CpuDeviceEngine, CpuGemm
 from llmir.backends.kernels.gemm import GemmShape
 from llmir.backends.kernels.stream import StreamKernel, StreamShape
-from llmir.backends.silicon import measure
-from llmir.backends.silicon.measure import engine_cpu
+from llmir.backends.silicon.measure import engine_cpu, kernels
 from llmir.backends.silicon.measure.device_file import device_text
 from llmir.backends.silicon.measure.kernels import EagerMachine
 from llmir.backends.silicon.measure.machine import (
@@ -243,7 +242,7 @@ def test_what_is_measured_gives_back_the_kernels_that_made_it(run: Run, tmp_path
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "Eager", Fake)
+    monkeypatch.setattr(kernels, "EagerMachine", Fake)
     monkeypatch.setattr(engine_cpu, "measure", lambda machine: [])
 
 

@@ -78,7 +78,7 @@ def test_the_frame_holds_the_page_as_it_is(job: Any) -> None:
         ({"chunk": 512}, "page: computes without chunk"),
         ({"cached": 10, "reserve_bytes": 10}, "page: computes without cached and reserve_bytes"),
         ({"cache_policy": "paged"}, "page: computes without cache_policy"),
-        ({"concurrency": 4}, "page: computes plain requests; this is a Service"),
+        ({"concurrency": 4}, "page: computes plain requests; this is a ClosedLoopWorkload"),
     ],
 )
 def test_what_the_page_has_no_place_for_is_refused(how: dict[str, Any], why: str) -> None:

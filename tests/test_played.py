@@ -15,6 +15,7 @@ from llmir.backends.silicon.closed_loop import InteractiveRun, MeasurementMethod
 from llmir.backends.silicon.validate.estimates import kernel_relation
 from llmir.backends.work.rows import Basis
 from llmir.base.errors import InputError
+from llmir.hw import library
 from llmir.hw.transfer import ENGINE
 
 MODEL = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -22,7 +23,7 @@ ENGINES = "vllm@0.12", "sglang", "trtllm"
 
 
 def job(engine: str, prompt: int = 700, generate: int = 60, chunk: int | None = None) -> Workload:
-    by = model(llmir.hw.load("h100"), engine=engine)
+    by = model(library.load("h100"), engine=engine)
     return Workload(MODEL, by.device, 1, prompt, generate, model=by, chunk=chunk)
 
 
@@ -102,7 +103,7 @@ def table(path: Path) -> Path:
     rows = []
     for name in ("llama3.1-8b", "qwen3-8b"):
         program = llmir.run(llmir.load(name), llmir.pipeline_of("vllm@0.12"))
-        by = model(llmir.hw.load("h100"), engine="vllm@0.12")
+        by = model(library.load("h100"), engine="vllm@0.12")
         for users in (2, 8, 32):
             for generate in (20, 60):
                 manner = MeasurementMethod(rounds=10, apart_s=0.003)  # as of all closed loops: sources.yaml
@@ -139,6 +140,6 @@ def test_folds_that_leave_nothing_out_are_refused(tmp_path: Path, asked: dict[st
 
 
 def test_a_library_lends_to_engines_that_call_it_and_not_to_another_library() -> None:
-    device, lent = llmir.hw.load("a100-80-sxm"), Basis("calibrated", engine="nccl")
+    device, lent = library.load("a100-80-sxm"), Basis("calibrated", engine="nccl")
     assert kernel_relation(device, lent, "vllm") == "calibrated"
     assert kernel_relation(device, lent, "torch.distributed nccl") == ENGINE

@@ -10,6 +10,7 @@ import pytest
 import llmir
 from llmir.base.errors import ConfigError, UnsupportedError
 from llmir.frontends.checkpoints.weights import expected
+from llmir.ir.core.op import OPS
 from llmir.ir.core.program import Program
 
 _WIDTH = {"hidden_size": 32, "vocab_size": 13, "torch_dtype": "bfloat16"}
@@ -233,8 +234,8 @@ def test_tele_flm_is_scaled_by_mup() -> None:
     )
     main = llmir.load(config)["main"]
     assert (main["embedding_scale"].op, main["logits_scale"].op) == (
-        llmir.op.OPS["scale"](2.0, block="embedding"),
-        llmir.op.OPS["scale"](0.5, block="lm_head"),
+        OPS["scale"](2.0, block="embedding"),
+        OPS["scale"](0.5, block="lm_head"),
     )
 
 

@@ -66,7 +66,7 @@ def test_figures_are_those_of_workload(structure: dict[str, Any], hw: Any, asked
     answer = asked.program({"model": "qwen3-32b", "hw": hw, **structure})
     assert answer.status == 200
     points = [(1, 1, 1), (8, 3000, 400), (132, 4099, 9)]
-    device = hw if isinstance(hw, str) else llmir.hw.from_keys(hw)
+    device = hw if isinstance(hw, str) else library.from_keys(hw)
     program = program_of("qwen3-32b", structure)
     (told,) = serve_cases.run(*serve_cases.told_of(answer.said), points, [{}])
     for found, (batch, prompt, generate) in zip(told["points"], points, strict=True):
@@ -216,7 +216,7 @@ def test_a_file_beside_the_server_is_not_read(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "tiny.yaml").write_text("extend: h100-sxm\nmemory_GBps: 1\n")
     monkeypatch.chdir(tmp_path)
     assert llmir.load("./mine").parameters
-    assert llmir.hw.load("tiny.yaml").memory_Bps == 1e9
+    assert library.load("tiny.yaml").memory_Bps == 1e9
     from llmir.page_server.worker import answer_setup
 
     for said in (
@@ -360,7 +360,7 @@ def test_what_the_command_refuses(
 def test_without_the_extra_a_line_names_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("llmir.server")]:
+    for name in [name for name in sys.modules if name.startswith("llmir.page_server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(SystemExit) as ended:

@@ -6,6 +6,7 @@ import pytest
 
 import llmir
 from llmir.backends.step.facts import precision
+from llmir.base.errors import PassError
 from llmir.ir.ops.quant import Quantize
 
 from .test_quantization_config import EIGHT, FP8_BLOCKS, LLAMA, group, load
@@ -49,7 +50,7 @@ def test_a_known_scale_takes_less_than_one_that_is_found() -> None:
 
 
 def test_scales_of_activations_are_those_that_quantize_chooses_or_known_ones() -> None:
-    with pytest.raises(llmir.errors.PassError, match="unknown dtype 'fp8_c'"):
+    with pytest.raises(PassError, match="unknown dtype 'fp8_c'"):
         llmir.run(llmir.load(LLAMA), "quantize{weights=fp8, activations=fp8_c}")
     for types in ({"weights": "fp8", "activations": "fp8_t"}, {"weights": "int8", "activations": "int8_t"}):
         asked = ", ".join(f"{role}={type}" for role, type in types.items())

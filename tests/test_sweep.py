@@ -19,6 +19,7 @@ import llmir
 from llmir.api.sweep import axis
 from llmir.backends.search.sweep import BYTES, SHARES, WORK, Sweep
 from llmir.base.errors import InputError
+from llmir.hw import library
 
 from .alike import same
 from .commands import TINY, Run, runner
@@ -305,7 +306,7 @@ def test_prices_are_of_the_device() -> None:
 def test_prices_that_are_stated(run: Run) -> None:
     axes = {"hw": ("h200", "hgx-h200", "a40"), "batch": 8, "tp": 2}
     listed, plain = llmir.sweep(TINY, axes), llmir.sweep(TINY, axes, price={"nvidia/H200": 3.5})
-    hourly = llmir.hw.load("h200").price_per_hour_usd
+    hourly = library.load("h200").price_per_hour_usd
     for before, after in zip(listed.rows(), plain.rows(), strict=True):
         usd = after["time_s"] * 2 * 3.5 / 3600 / 8 * 1e6
         assert after["cost_usd_per_mtok"] == (None if after["hw"] == "a40" else pytest.approx(usd))

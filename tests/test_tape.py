@@ -154,15 +154,16 @@ def test_a_grid_is_cut_into_blocks_that_cover_it_once() -> None:
 
 TEXT = """
 import llmir
-from llmir.backends.tape import Function, Tape, blocks, scalar
-from llmir.ir.sizes import Binding
+from llmir.backends.tape import numpy, python
+from llmir.backends.tape.record import Function, Tape
+from llmir.ir.sizes.binding import Binding
 from llmir.base.array_namespace import SCALARS
 program = llmir.run(llmir.load("Qwen3-30B-A3B"), llmir.DEFAULT_PIPELINE)
 plan = llmir.analyze(program, "h100-sxm").plan
 tape = Tape(SCALARS)
 at = Binding(**{name: tape.symbol(name) for name in "BTC"})
 function = Function.of(tape, "BTC", [plan.timing(at).step])
-print(scalar.text(function), blocks.text(function))
+print(python.text(function), numpy.text(function))
 """
 
 
@@ -187,7 +188,7 @@ def test_the_tape_imports_numpy_and_the_standard_library_alone() -> None:
             if isinstance(node, ast.ImportFrom):
                 assert node.level < 2  # nothing of the rooms around it
                 names = [] if node.level else [str(node.module)]
-            asked = {"numba"} if path.name == "loops.py" and getattr(node, "col_offset", 0) else set()
+            asked = {"numba"} if path.name == "numba.py" and getattr(node, "col_offset", 0) else set()
             allowed = {"numpy", *asked, *sys.stdlib_module_names}
             assert {name.partition(".")[0] for name in names} <= allowed
 
@@ -293,7 +294,7 @@ def alike(kernel: Kernel, part: str, shape: Shape, device: Device) -> None:
 @given(data=st.data())
 def test_every_kernel_is_traceable(kind: type[Kernel], part: str, takes: Any, data: Any) -> None:
     name = "cpu" if kind.__name__.startswith("Cpu") else data.draw(st.sampled_from(("dgx-h100", "h20")))
-    device = library.load("dgx-h100" if kind.__name__ == "Network" else name)
+    device = library.load("dgx-h100" if kind.__name__ == "NetworkKernel" else name)
     shape = data.draw(shapes(takes))
     assume(part != "seconds" or kind.takes(shape))
     assume(getattr(shape, "causal", 1) or getattr(shape, "cached", 1))  # who sees all sees a key
@@ -321,7 +322,7 @@ def test_a_switch_is_made_where_hardware_makes_one_alone() -> None:
     assert {key: n for key, n in found.items() if n} == {
         ("CpuGemm", "seconds"): 1,
         ("CpuAttention", "seconds"): 4,
-        ("Decode", "seconds"): 2,
+        ("DecodeAttention", "seconds"): 2,
     }
 
 

@@ -14,7 +14,7 @@ import llmir
 from llmir.backends.interpret.program import interpret
 from llmir.backends.step.facts import precision
 from llmir.frontends.checkpoints.weights import expected
-from llmir.ir.core.dtype import DType
+from llmir.ir.core.dtype import DType, parse_dtype
 from llmir.ir.core.equation import Equation, equation
 from llmir.ir.core.op import OPS, Gemm, Loop, Op, Work, operand_gemm
 from llmir.ir.core.program import Program
@@ -59,7 +59,7 @@ class MeanProduct(Op):
         return equation(RULE)
 
     def dtypes(self, operands: Any) -> tuple[DType, ...]:
-        return (llmir.dtype.dtype(self.to) if self.to else operands[0].dtype,)
+        return (parse_dtype(self.to) if self.to else operands[0].dtype,)
 
     def gemms(self, operands: Any) -> tuple[Gemm, ...]:
         rule = self.equation(operands)
@@ -150,6 +150,6 @@ def test_the_facts_of_a_model_follow_from_traits(name: str) -> None:
 
 
 def test_tensors_of_layers_are_named_by_the_op() -> None:
-    source: Any = OPS["weight"](Tensor((2,), llmir.dtype.dtype("bf16")), param="a.{layer}.b")
+    source: Any = OPS["weight"](Tensor((2,), parse_dtype("bf16")), param="a.{layer}.b")
     assert source.numbered(7).param == "a.7.b"
     assert OPS["silu"]().numbered(7) == OPS["silu"]()

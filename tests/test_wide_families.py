@@ -11,6 +11,7 @@ import llmir
 from llmir.base.errors import ConfigError, UnsupportedError
 from llmir.frontends.checkpoints.weights import expected
 from llmir.frontends.families.gemma import rounded
+from llmir.ir.core.op import OPS
 
 from .flat import records
 from .test_golden import CONFIGS
@@ -58,7 +59,7 @@ def test_embeddings_are_scaled_as_the_models_type_has_it() -> None:
     assert (rounded(3072**0.5, "bf16"), rounded(3072**0.5, "fp16")) == (55.5, 55.4375)
     for dtype, factor in (("bfloat16", 55.5), ("float16", 55.4375)):
         program = llmir.load({**GEMMA_2, "hidden_size": 3072, "torch_dtype": dtype})
-        assert program["main"]["embedding_scale"].op == llmir.op.OPS["scale"](factor, block="embedding")
+        assert program["main"]["embedding_scale"].op == OPS["scale"](factor, block="embedding")
 
 
 def test_a_layer_of_command_r_has_one_norm() -> None:
