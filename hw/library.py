@@ -26,6 +26,20 @@ from .link import BOX, MachineNode
 from .prices import at_prices
 from .schema import check_keys, cite, leaves, merge, parse
 
+__all__ = [
+    "calibrated_devices",
+    "cluster",
+    "clusters",
+    "default_node",
+    "engine",
+    "engines",
+    "from_keys",
+    "join",
+    "load",
+    "names",
+    "with_prices",
+]
+
 _DEVICES, _CLUSTERS = (Path(__file__).parent / name for name in ("devices", "clusters"))
 
 # The aliases of a bundled file, which are found without reading all of it.
