@@ -243,7 +243,7 @@ def test_what_is_measured_gives_back_the_kernels_that_made_it(run: Run, tmp_path
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "EagerMachine", Fake)
-    monkeypatch.setattr(engine_cpu, "measure", lambda machine: [])
+    monkeypatch.setattr(engine_cpu, "measure_steps", lambda machine: [])
 
 
 def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
