@@ -105,7 +105,7 @@ def test_most_that_wait_are_counted_one_by_one(several: Plans) -> None:
 
 
 def test_replicas_that_a_router_looks_at_are_simulated_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hours, "MAX_REQUESTS_PER_SERVER", 30_000)
+    monkeypatch.setattr(hours, "MAX_REQUESTS_OF_SERVERS", 30_000)
     found = hour(planned(rate=8, max_tpot="24ms", router="least-loaded"))
     assert isinstance(found.simulation, ReplicaSimulation) and found.replicas > 1
     assert len(found.simulation.replicas) == found.replicas == found.candidate.replicas
@@ -113,7 +113,7 @@ def test_replicas_that_a_router_looks_at_are_simulated_together(monkeypatch: pyt
 
 
 def test_pools_have_an_hour_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hours, "MAX_REQUESTS_PER_SERVER", 500)
+    monkeypatch.setattr(hours, "MAX_REQUESTS_OF_SERVERS", 500)
     asked: dict[str, Any] = {
         "rate": 40,
         "prompt": 2000,

@@ -28,7 +28,7 @@ from llmir.hw.prices import OperatingCost, operating_cost
 
 from .front import front
 from .structures import PlanPoints, Rejection, Structure, structure_capacity
-from .traffic import MAX_REQUESTS_PER_SERVER, MOST, SECONDS, Traffic
+from .traffic import MAX_REQUESTS_OF_SERVERS, MOST, SECONDS, Traffic
 from .trial import NONE, UNIT, Trial
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ class HourlyCost(Figures):
 
     `simulation` is of one replica with its share of the requests, or of so many `replicas` as a router looks
     at together; of pools of one unit of prefill and decode servers. For it are `drawn` requests, which is a
-    part of the hour where that has more than `MOST`, or than `TOGETHER` for several servers.
+    part of the hour where that has more than `MOST`, or than `MAX_REQUESTS_OF_SERVERS` for several servers.
     """
 
     candidate: Candidate
@@ -474,7 +474,7 @@ def hourly_cost(candidate: Candidate, server: Profile | Pools, seed: int) -> Hou
     said: dict[str, Any] = {"replicas": many}
     if isinstance(candidate, PoolCandidate):
         said = dict(zip(("prefill_replicas", "decode_replicas"), candidate.servers, strict=True))
-    most = MOST if sum(said.values()) == 1 else MAX_REQUESTS_PER_SERVER // many
+    most = MOST if sum(said.values()) == 1 else MAX_REQUESTS_OF_SERVERS // many
     each = max(1, min(round(_comes(candidate)), most))
     drawn = replace(traffic, requests=each)
     load = drawn.load(count / many, seed, many) if looks else drawn.alone(count, seed)

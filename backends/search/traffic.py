@@ -70,7 +70,7 @@ MEASURED = 4000  # requests whose mean lengths are those of a law
 SEEDS = 5  # runs of a plan that is shown
 SECONDS = 3600  # of the hour that is simulated of the first plan
 # Requests of that which are simulated, which takes a second or two: events of several servers cost more.
-MOST, MAX_REQUESTS_PER_SERVER = 100_000, 20_000
+MOST, MAX_REQUESTS_OF_SERVERS = 100_000, 20_000
 
 
 @dataclass(frozen=True, eq=False)
