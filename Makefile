@@ -8,10 +8,11 @@ WORKLOAD ?= --hw h100-sxm --batch 8 --prompt 2048 --generate 256
 READY := $(VENV)/.ready
 LINT := $(VENV)/.ready-lint
 RUN := $(VENV)/bin
+PYTEST = $(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-page lint fuzz fuzz-serve mutants bench bench-peers read-traces wheel web clean
+.PHONY: help setup demo test test-all test-page lint fuzz fuzz-serve mutants bench bench-peers read-traces wheel web clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,11 +35,15 @@ demo: $(READY) ## two models on an H100: tables here, pictures in demo/
 	  $(RUN)/llmir draw $$model $(WORKLOAD) --phase both -o demo/$$model.$$kind || exit; \
 	done; done
 
-test: $(READY) ## all tests, in random order (SEED=1 for one that repeats), and every example in README, docs and code
-	@$(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
+# A worker takes 20 s to collect the tests, so that more than four do not pay for the quick ones.
+test: $(READY) ## quick tests, in random order (SEED=1 for one that repeats), and every example in README, docs and code
+	@$(PYTEST) -m "not slow" --maxprocesses 4
+
+test-all: $(READY) ## all tests, slow ones too, as `make test` runs them
+	@$(PYTEST)
 
 test-page: $(READY) ## those of pages, in Chromium, which must be there
-	@LLMIR_REQUIRE_BROWSER=1 $(RUN)/python -m pytest tests/test_page*.py tests/test_serve_page.py
+	@LLMIR_REQUIRE_BROWSER=1 $(RUN)/python -m pytest tests/backends/export/page tests/page_server/test_server_page.py
 
 lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m ruff check .
@@ -48,7 +53,7 @@ fuzz: $(READY) ## mutated files and command lines for every reader (READERS=ir S
 	@$(RUN)/python -m tests.fuzz $(READERS) --seconds $(or $(SECONDS),60) --seed $(or $(SEED),0)
 
 fuzz-serve: $(READY) ## requests of all kinds to the server of pages (REQUESTS=10000)
-	@$(RUN)/python -m tests.serve_cases $(or $(REQUESTS),10000)
+	@$(RUN)/python -m tests.page_server.serve_cases $(or $(REQUESTS),10000)
 
 mutants: $(READY) ## small changes to the code, of which the tests must notice 90% (TARGETS=dim N=60 SEED=1; N=0 for all)
 	@$(RUN)/python scripts/mutants.py $(TARGETS) --number $(or $(N),60) --seed $(or $(SEED),0)

@@ -18,7 +18,7 @@ from typing import Any
 
 import llmir
 from tests import browser
-from tests.test_serve_page import chosen, opened, serving
+from tests.page_server.test_server_page import chosen, opened, serving
 
 PAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama-3.1-8B, one set-up": ("llama3.1-8b", {}),

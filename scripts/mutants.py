@@ -44,20 +44,28 @@ class Target:
 
 
 TARGETS = (
-    Target("dim", ("llmir/ir/sizes",), ("tests/test_dim.py", "tests/test_bindings.py")),
-    Target("equation", ("llmir/ir/core/equation.py",), ("tests/test_equation.py", "tests/test_layout.py")),
+    Target("dim", ("llmir/ir/sizes",), ("tests/ir/sizes/test_dim.py", "tests/ir/sizes/test_bindings.py")),
+    Target(
+        "equation",
+        ("llmir/ir/core/equation.py",),
+        ("tests/ir/core/test_equation.py", "tests/ir/core/test_layout.py"),
+    ),
     Target(
         "shard",
         ("passes/shard.py",),
-        ("tests/test_shard_patterns.py", "tests/test_idle_options.py", "tests/test_shard.py"),
+        (
+            "tests/passes/test_shard_patterns.py",
+            "tests/passes/test_no_effect_options.py",
+            "tests/passes/test_shard.py",
+        ),
         15,
     ),
     Target(
         "liveness",
         ("backends/memory/liveness.py", "backends/memory/liveness.py"),
-        ("tests/test_liveness.py",),
+        ("tests/backends/memory/test_liveness.py",),
     ),
-    Target("network", ("backends/work/network.py",), ("tests/test_network.py",)),
+    Target("network", ("backends/work/network.py",), ("tests/backends/work/test_network.py",)),
 )
 
 

@@ -22,7 +22,7 @@ from mutations import mutants
 
 KERNELS = "backends/kernels"
 LEFT_OUT = ("__init__.py", "base.py", "call.py")  # what kernels are made with, and no kernel
-FITS = Target("fits", (), ("tests/test_fit_code.py::test_kernels_are_the_same_as_code",), 2)
+FITS = Target("fits", (), ("tests/backends/silicon/test_fit_code.py::test_kernels_are_the_same_as_code",), 2)
 CASES = (
     ("Llama-3.1-8B", "h100-sxm", "vllm", "", ""),
     ("Qwen3-30B-A3B", "b200", "trtllm", "quantize{weights=fp8, kv=fp8}", ""),
@@ -37,7 +37,7 @@ def prices(mutant: Mutant | None, clean: Path) -> int:
     """Whether all forms agree, and whether prices are others than the clean ones, which none writes."""
     if mutant:
         sys.meta_path.insert(0, _Mutated(mutant))
-    from tests.code_cases import NEW, differences, looped, plans
+    from tests.backends.step.code_cases import NEW, differences, looped, plans
 
     found: list[str] = []
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from llmir.base.registry import KINDS
 
-from .commands import SETTINGS
+from .commands import SETTINGS, Run, runner
 
 BUSY = (HealthCheck.too_slow,)  # a machine that is busy with other work must not fail a property
 settings.register_profile("llmir", deadline=None, suppress_health_check=BUSY, print_blob=True)
@@ -62,3 +63,21 @@ def chromium() -> Iterator[Any]:
 
     with browser.browser() as driver:
         yield driver
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in a folder that holds tiny.json."""
+    return runner(capsys, tmp_path, monkeypatch)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all but the first of each n parameter sets of a test with `mostly_slow(n)` as slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("mostly_slow"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[test] += 1

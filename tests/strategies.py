@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
 
 from llmir.passes.quantize import Quantize
+from llmir.passes.stages import Stages
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -159,3 +161,22 @@ def degrees(draw: st.DrawFn, config: dict[str, Any]) -> str:
     eps = [n for n in eps if inner % (dp * tp // n) == 0] if routed else [1]
     ep = draw(st.sampled_from(eps or [0]))
     return f"shard{{tp={tp}, dp={dp}, ep={ep}, sp={draw(st.integers(0, int(tp > 1)))}}}"
+
+
+def wide(config: dict[str, Any], factor: int) -> dict[str, Any]:
+    """The config with sizes that many degrees divide."""
+    more = {k: config[k] * factor for k in ("intermediate_size", "vocab_size")}
+    if "moe_intermediate_size" in config:
+        more |= {"moe_intermediate_size": config["moe_intermediate_size"] * factor}
+    return {**config, **more}
+
+
+@st.composite
+def cuts(draw: st.DrawFn, layers: int) -> Stages:
+    """A `stages` pass for so many layers: as equal as can be, or of any sizes."""
+    pp = draw(st.integers(1, layers))
+    micro = draw(st.sampled_from((1, 1, 2, 3)))
+    if draw(st.booleans()):
+        return Stages(pp, micro_batches=micro)
+    ends = sorted(draw(st.permutations(range(1, layers)))[: pp - 1])
+    return Stages(layers=[b - a for a, b in pairwise([0, *ends, layers])], micro_batches=micro)

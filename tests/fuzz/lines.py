@@ -74,7 +74,7 @@ def _folder() -> dict[str, bytes]:
     return {
         "tiny.json": json.dumps(TINY).encode(),
         "moe.json": json.dumps(MOE).encode(),
-        "tiny.ir": (IR / "tiny-llama.ir").read_bytes(),
+        "tiny.ir": (IR / "programs" / "tiny-llama.ir").read_bytes(),
         "plan.yaml": plans()[0],
         "device.yaml": DEVICE,
         "gemm.csv": tables()[0],

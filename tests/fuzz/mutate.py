@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-LARGEST = 40_000  # bytes; what larger ones do is in test_budgets.py
+LARGEST = 40_000  # bytes; what larger ones do is in test_reader_budgets.py
 
 _WORDS = re.compile(rb"\w+|[^\S\n]+|\n|[^\w\s]")
 _ODD_WORDS = [

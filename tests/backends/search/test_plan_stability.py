@@ -1,0 +1,100 @@
+"""Plans of far too much traffic for one server: what is found, and what is said of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import llmir
+from llmir.backends.export.plan import reason
+from llmir.backends.search import trial
+from llmir.backends.search.trial import Replica
+from tests.flat import records
+
+
+@pytest.mark.slow
+def test_many_replicas_are_found_in_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand times the rate takes as many more devices, and not as many tries."""
+    tries: list[int] = []
+    run = Replica.run
+
+    def counted(self: Replica, chunk: int, batch: int, replicas: int, seed: int) -> Any:
+        tries.append(replicas)
+        return run(self, chunk, batch, replicas, seed)
+
+    monkeypatch.setattr(Replica, "run", counted)
+    asked: dict[str, Any] = {"prompt": 500, "generate": 50, "max_ttft": "1s", "requests": 100}
+    few, many = (
+        llmir.plan("llama3.1-8b", **records(llmir.plan, rate=rate, **asked)).best for rate in (1e4, 1e9)
+    )
+    assert few is not None and many is not None
+    assert many.devices == pytest.approx(1e5 * few.devices, rel=0.05)
+    assert len(tries) < 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [None, "60s"])
+def test_the_first_plan_is_stable_however_long_requests_may_wait(limit: str | None) -> None:
+    """A run of few requests ends before a queue that grows for ever is long; that is no plan."""
+    found = llmir.plan("llama3.1-8b", max_ttft=limit, traffic=llmir.Traffic(rate=40, requests=100))
+    assert found.best is not None and found.largest_rate is not None
+    assert found.largest_rate >= 40
+    rate = found.largest_rate * 1.02  # less than what closed forms may underrate it by
+    more = llmir.plan(
+        "llama3.1-8b", max_ttft=limit, gpus=found.best.devices, traffic=llmir.Traffic(rate=rate, requests=100)
+    )
+    assert more.best is None or more.best.structure.split != found.best.structure.split
+    assert "needs 4 GPUs, 3 allowed" in [refusal.why for refusal in more.refused.values()]
+
+
+@pytest.mark.slow
+def test_plans_of_as_many_devices_do_not_speak_of_cost() -> None:
+    found = llmir.plan(
+        "llama3.1-8b", "h100-sxm,h200", max_ttft="1s", gpus=2, traffic=llmir.Traffic(rate=4, requests=100)
+    )
+    assert not found.priced
+    said = [reason(found, found.why(each), each) for each in found.ranked[1:]]
+    assert any(words.startswith("takes as many GPUs") for words in said)
+    assert not any("cost" in words for words in said)
+
+
+def test_a_limit_that_only_a_further_run_may_miss_is_said_so() -> None:
+    """A mean over runs below the limit is never called above it."""
+    limits: dict[str, Any] = {"max_ttft": "p50:200ms", "max_tpot": "mean:15ms"}
+    found = llmir.plan(
+        "llama3.1-8b", **records(llmir.plan, rate=40, requests=200, prompt=1000, gpus=2, **limits)
+    )
+    below = [c for c in found.missed if c.trial.limited(0) < 0.2 and c.trial.limited(1) < 0.015]
+    assert below
+    for each in below:
+        assert "on average, but a further run may miss by" in reason(found, found.why(each), each)
+    head = str(
+        llmir.plan("llama3.1-8b", max_ttft="1ms", gpus=1, traffic=llmir.Traffic(rate=40, requests=100))
+    )
+    assert head.startswith("no plan meets the limits with one GPU\n") and "\n\n\n" not in head
+
+
+@pytest.mark.slow
+def test_settings_that_bind_nobody_are_not_simulated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything else then than where each is."""
+    asked: dict[str, Any] = {"prompt": 2000, "generate": 200, "rate": 20, "gpus": 4, "requests": 200}
+    runs: list[int] = []
+    run = Replica.run
+
+    def counted(*args: Any) -> Any:
+        runs[-1] += 1
+        return run(*args)
+
+    monkeypatch.setattr(Replica, "run", counted)
+    found = []
+    for _ in range(2):
+        runs.append(0)
+        found.append(
+            llmir.plan(
+                "llama3.1-8b", "h100-sxm", **records(llmir.plan, max_ttft="1s", max_tpot="12ms", **asked)
+            ).to_dict()
+        )
+        monkeypatch.setattr(trial, "_at_once", lambda server: float("inf"))
+    assert found[0] == found[1]
+    assert runs[0] < runs[1]

@@ -1,0 +1,93 @@
+"""What the pages state of the code is what the code says; their examples run as doctests."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import llmir.ir.ops  # noqa: F401  (registers them)
+from llmir.backends.cost.transfer import calibration_source
+from llmir.backends.kernels.base import KERNELS, parameters
+from llmir.backends.kernels.engine_cpu import EngineCpu
+from llmir.cli.main import cli
+from llmir.frontends.config.family import FAMILIES
+from llmir.hw import library
+from llmir.hw.schema import DEVICE, LINK, NODE
+from llmir.ir.core.op import OPS
+
+ROOT = Path(__file__).parents[2]
+
+
+def table(page: str, header: str) -> dict[str, list[str]]:
+    """The cells of a table in a page, by the `code` of the first cell."""
+    lines = (ROOT / "docs" / page).read_text("utf-8").partition(header)[2].split("\n\n")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    return {name: cells for cells in rows for name in re.findall(r"`([^`]+)`", cells[0])}
+
+
+def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
+    ops = {name: op for name, op in OPS.items() if op.__module__.startswith("llmir.ir.ops.")}
+    rows = table("costs.md", "<!-- ops:")
+    assert rows.keys() == ops.keys()
+    for name, (_, kind, equation, flops, *_) in rows.items():
+        op = ops[name]
+        assert (kind, equation) == (op.kind, f"`{op.rule}`" if op.rule else "its own"), name
+        if op.vector_flops:
+            assert flops == f"{op.vector_flops} an element", name
+
+
+def test_the_table_of_families_has_each_one() -> None:
+    assert table("families.md", "| class |").keys() == {*FAMILIES}
+
+
+def test_the_table_of_kernel_parameters_has_each_parameter() -> None:
+    rows = table("calibration.md", "<!-- kernels:")
+    kernels = {kind for kind in KERNELS.values() if not issubclass(kind, EngineCpu)}
+    assert rows.keys() == {p.name for kernel in kernels for p in parameters(kernel)}
+
+
+def test_the_table_of_hardware_keys_has_each_key() -> None:
+    rows = table("hardware.md", "| key |")
+    assert rows.keys() == {*DEVICE, "sources", "extend"}
+    assert all(f"`{key}" in rows["links"][2] for key in LINK)
+    assert all(f"`{key}" in rows["node"][2] for key in NODE)
+
+
+def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
+    page = (ROOT / "docs" / "hardware.md").read_text("utf-8").split("| kernels of |")[1].split("\n\n")[0]
+    found = {}
+    for row in page.splitlines()[2:]:
+        _, source, users, _ = row.split("|")
+        names = re.findall(r"`([^`]+)`", users)
+        if stated := re.search(r"`(.+)` \((.+), (.+)\)", source):
+            measured = library.load(stated[1])
+            assert stated.groups() == (stated[1], measured.isa, measured.memory_kind)
+            names.append(stated[1])
+        found |= dict.fromkeys(names, measured if stated else None)
+    assert found == {name: calibration_source(library.load(name)) for name in library.names()}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_what_a_page_shows_is_what_the_commands_print(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = re.findall(r"```console\n\$ llmir (.*)\n([^`]*)```", (ROOT / page).read_text("utf-8"))
+    assert shown
+    for command, output in shown:
+        result = CliRunner().invoke(cli, shlex.split(command))
+        assert result.exit_code == (1 if "exit 1" in output else 0), command
+        printed = [line.rstrip() for line in result.output.splitlines()]
+        expected = [line for line in output.splitlines() if line not in ("...", "# exit 1")]
+        assert [line for line in expected if line not in printed] == [], command
+
+
+def test_the_errors_in_the_readme_are_those_of_the_results() -> None:
+    results = (ROOT / "docs" / "results.md").read_text("utf-8").replace("*", "")
+    rows = (ROOT / "README.md").read_text().partition("| whole runs |")[2].split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == 9
+    assert [row for row in rows if row.partition(" | ")[2] not in results] == []
