@@ -62,7 +62,7 @@ TARGETS = (
     ),
     Target(
         "liveness",
-        ("backends/memory/liveness.py", "backends/memory/liveness.py"),
+        ("backends/memory/liveness.py",),
         ("tests/backends/memory/test_liveness.py",),
     ),
     Target("network", ("backends/work/network.py",), ("tests/backends/work/test_network.py",)),

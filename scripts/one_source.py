@@ -21,7 +21,7 @@ from mutants import ROOT, Mutant, Target, _import_libraries, _Mutated, run_tests
 from mutations import mutants
 
 KERNELS = "backends/kernels"
-LEFT_OUT = ("__init__.py", "base.py", "call.py")  # what kernels are made with, and no kernel
+LEFT_OUT = ("__init__.py", "base.py")  # what kernels are made with, and no kernel
 FITS = Target("fits", (), ("tests/backends/silicon/test_fit_code.py::test_kernels_are_the_same_as_code",), 2)
 CASES = (
     ("Llama-3.1-8B", "h100-sxm", "vllm", "", ""),

@@ -98,14 +98,14 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
     """The passes of either side."""
     from llmir.ir.tools.pipeline import around
 
-    engine = inputs.usual(given)
+    engine = inputs.default_passes(given)
     two = any(given[name] is not None for name in ("other", "hw_after", "engine_after"))
     before, after = given["before"], given["after"]
     if given["step"] is None:
         if two:
             engines = [engine, _later(given) or engine]
-            usual = [inputs.passes(m, "flash", None, usual=e) for m, e in zip(models, engines, strict=True)]
-            return [usual[0] if before is None else before], [usual[1] if after is None else after]
+            both = [inputs.passes(m, "flash", None, default=e) for m, e in zip(models, engines, strict=True)]
+            return [both[0] if before is None else before], [both[1] if after is None else after]
         return [before or ""], [engine if after is None else after]
     if two or before is not None or after is not None:
         raise click.UsageError(

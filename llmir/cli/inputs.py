@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.api.options import Drafts, Estimation, Memory, Record, options
-from llmir.base.errors import InputError, LlmirError, ParseError, PassError
+from llmir.base.errors import InputError, ParseError, PassError
 
 if TYPE_CHECKING:
     from llmir.api.deployment import Deployment
@@ -44,24 +44,23 @@ def _stdin() -> Program:
         raise ParseError(f"stdin: {getattr(error, 'strerror', None) or error}") from None
 
 
-def usual(given: Mapping[str, Any]) -> str:
-    """The passes that run by default: those of the engine that prices, on both devices if there are two.
+def default_passes(given: Mapping[str, Any]) -> str:
+    """The default pipeline: that of the engine whose times are estimated, on both devices if there are two.
 
-    Options that ask for what is not there are an error later.
+    An unknown device, engine or cost model is an error here.
     """
     from llmir.api.deployment import engine_pipeline, pipeline_of
 
     if not {*COST_OPTIONS, "hw", "cluster"} <= given.keys():
         return pipeline_of()
-    try:
-        devices = [hardware({**given, "network": None}), given.get("hw_after")]
-        return engine_pipeline([d for d in devices if d], {name: given[name] for name in COST_OPTIONS})
-    except LlmirError:
-        return pipeline_of()
+    devices = [hardware({**given, "network": None}), given.get("hw_after")]
+    return engine_pipeline([d for d in devices if d], {name: given[name] for name in COST_OPTIONS})
 
 
-def passes(model: str, attention: str, pipeline: str | None, mla: str | None = None, usual: str = "") -> str:
-    """The pipeline that the options ask for, by default the `usual`; IR is taken as it is."""
+def passes(
+    model: str, attention: str, pipeline: str | None, mla: str | None = None, default: str = ""
+) -> str:
+    """The pipeline that the options ask for, else `default`; IR is taken as it is."""
     from llmir.ir.core.tensor import split_commas
 
     if pipeline is not None:
@@ -72,7 +71,7 @@ def passes(model: str, attention: str, pipeline: str | None, mla: str | None = N
         if mla:
             raise InputError(f"--mla {mla}: {model} is IR already; --pipeline absorb-mla rewrites it")
         return ""
-    steps = {step.split("{")[0]: step for step in split_commas(usual)}
+    steps = {step.split("{")[0]: step for step in split_commas(default)}
     if attention == "eager":
         steps.pop("fuse-attention", None)
     if mla == "naive":
@@ -107,7 +106,7 @@ def _requested_pipeline(program: Program, given: Mapping[str, Any]) -> str:
     from llmir.api.load import run
 
     mla = given["mla"]
-    steps = passes(given["model"], given["attention"], given["pipeline"], mla, usual(given))
+    steps = passes(given["model"], given["attention"], given["pipeline"], mla, default_passes(given))
     if mla and run(program, "absorb-mla") is program:
         raise InputError(f"--mla {mla}: {program.name} has no latent attention")
     if given["attention"] == "eager" and run(program, "fuse-attention") == program:
