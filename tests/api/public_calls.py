@@ -173,7 +173,7 @@ def giving(value: Any) -> Pass:
 # A public callable by name, and arguments that it takes; words after the name tell its calls apart.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load": (llmir.load, {"model": TINY, "logits": "last", "lenient": False, "draft": False}),
-    "run": (llmir.run, {"program": PROGRAM, "pipeline": "fuse"}),
+    "run": (llmir.run, {"program": PROGRAM, "pipeline": "fuse", "after": None}),
     "run a list": (lambda step: llmir.run(PROGRAM, ["fuse", step]), {"step": "dce"}),
     "pipeline_of": (llmir.pipeline_of, {"engine": "vllm"}),
     "analyze": (
