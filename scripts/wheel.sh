@@ -17,11 +17,11 @@ from importlib.metadata import files
 from pathlib import Path
 
 import llmir
-from llmir import hw
+from llmir.hw import library
 
 program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
 assert llmir.analyze(program, "h100-sxm", batch=1, new=1, context=2048).time_s > 0
-assert len(hw.names()) >= 24, hw.names()
+assert len(library.names()) >= 24, library.names()
 assert (Path(llmir.__file__).parent / "py.typed").exists()
 tops = {f.parts[0] for f in files("llmir") or () if f.parts[0] != ".."}
 assert tops <= {"llmir"} | {t for t in tops if t.endswith(".dist-info")}, tops
