@@ -253,7 +253,7 @@ def test_a_file_without_multiprocessors_is_told_so(write: Write) -> None:
             assert report.cost_model == "ideal"
             assert reason in " ".join(str(report).split())
             with pytest.raises(HardwareError, match=f"engine 'vllm': {reason}; leave it out"):
-                llmir.analyze(program, path, engine="vllm")
+                llmir.analyze(program, path, estimation=llmir.Estimation(engine="vllm"))
             assert reason in str(llmir.diff(program, program, "h100", hw_after=path).basis)
         else:
             assert report.cost_model == "calibrated"
