@@ -367,7 +367,7 @@ def _reach(device: Device, other: Device) -> RateShares:
 def device_family(family: str, device: Device) -> str:
     """The family on this device: a CPU has kernels of its own, and so has CDNA (of gfx9)."""
     kind = "cpu" if device.cores else "cdna" if device.isa.startswith("gfx9") else ""
-    return f"{kind}_{family}" if f"{kind}_{family}" in KERNELS else family
+    return f"{kind}_{family}" if f"{kind}_{family}" in KERNELS.own() else family
 
 
 def kernel_engine(engine: str) -> str:

@@ -336,11 +336,11 @@ def kernel_call(*ops: str, block: str = "") -> Callable[[Maker], Maker]:
 
 def kernel_calls(row: Row) -> tuple[Call, ...]:
     """The calls that an op may be, the first whose kernel takes the shape; none where no kernel is known."""
-    KERNELS.load()
+    kernels = KERNELS.own()
     keys = ((name, block) for name in (row.node.op.opcode, row.kind) for block in (row.block, ""))
     makers = next((MAKERS[key] for key in keys if key in MAKERS), [])
     known = [call for make in makers if (call := make(row))]
-    return tuple(sorted(known, key=lambda call: KERNELS.get(call.families[0], Kernel).takes is Kernel.takes))
+    return tuple(sorted(known, key=lambda call: kernels.get(call.families[0], Kernel).takes is Kernel.takes))
 
 
 def evaluate_shape(shape: S, at: Binding) -> S:

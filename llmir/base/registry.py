@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -91,9 +91,10 @@ class Kind(MutableMapping[str, T]):
         if installed_plugins():
             yield
 
-    def load(self) -> None:
-        """Import all of llmir's own."""
+    def own(self) -> Mapping[str, T]:
+        """All of llmir's own, and of plugins that are loaded; installed plugins are not looked for."""
         self._read_homes()
+        return self._things
 
     def _read_homes(self) -> None:
         if not self._read:
