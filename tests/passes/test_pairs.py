@@ -20,6 +20,8 @@ def pair(name: str) -> tuple[str, str, str, str]:
     path = FOLDER / f"{name}.ir"
     assert path.exists(), f"pass {name} has no pair: write tests/ir/pairs/{name}.ir up to '# becomes'"
     remark, step, rest = path.read_text("utf-8").split("\n", maxsplit=2)
+    form = f"the first lines of {path.name} are '# ' with a sentence, and '{HEAD}{name}' with its options"
+    assert remark.startswith("# ") and step.startswith(f"{HEAD}{name}"), form
     before, _, after = rest.partition(BETWEEN)
     return remark, step.removeprefix(HEAD), before, after
 
@@ -27,8 +29,7 @@ def pair(name: str) -> tuple[str, str, str, str]:
 @pytest.mark.parametrize("name", OURS)
 def test_a_pass_makes_of_its_program_what_is_written(name: str) -> None:
     """To accept a change, read it with `git diff` after `python -m tests.passes.test_pairs`."""
-    remark, step, before, after = pair(name)
-    assert remark.startswith("# ")
+    _, step, before, after = pair(name)
     assert step.partition("{")[0] == name
     program = llmir.run(llmir.parse_program(before), [])
     assert llmir.print_program(program) == before
