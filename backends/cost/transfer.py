@@ -104,7 +104,7 @@ def devices_by_nearness(device: Device) -> Iterator[Device]:
 def calibration_source(device: Device) -> Device | None:
     """Whose kernels are taken: the nearest device's with an engine's, its own if it was measured; or None.
 
-    Where a library's alone were measured on a nearer one (`libraries_of`), those go before.
+    `library_sources` names nearer GPUs on which a library alone was measured; its kernels come first.
     """
     whole = (d for d in devices_by_nearness(device) if d.calibration and not d.calibration.partial)
     return next(whole, None)

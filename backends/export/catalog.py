@@ -18,7 +18,7 @@ from llmir.hw import library, transfer
 from llmir.hw.device import Device
 from llmir.ir.core.op import OPS
 from llmir.ir.core.program import Program
-from llmir.ir.ops import describe as described
+from llmir.ir.ops import describe as describe_op
 from llmir.ir.tools.pipeline import PASSES, describe
 
 from . import table, units, wording
@@ -249,7 +249,7 @@ def ops(name: str | None = None) -> Rows:
     """A row for each op; of one, all that its class says. InputError if there is none of that name."""
     if name is not None and name not in OPS:
         raise InputError(f"op {name!r} does not exist; there are {', '.join(OPS)}{suggest(name, OPS)}")
-    found = [described(OPS[name])] if name else [described(kind) for kind in OPS.values()]
+    found = [describe_op(OPS[name])] if name else [describe_op(kind) for kind in OPS.values()]
     rows = [{**op, "attributes": " ".join(map(_attribute, op["attributes"]))} for op in found]
     return Rows(rows, _one(found[0]), found[0]) if name else Rows(rows, _all(found), found)
 

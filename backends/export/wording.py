@@ -17,8 +17,8 @@ from llmir.backends.cost.registry import model_source
 from llmir.backends.cost.transfer import calibration_source, first_engine
 from llmir.backends.memory.kv_capacity import MemoryBreakdown
 from llmir.backends.request.workload import ALL, CostBreakdown, Workload, cost_breakdown
-from llmir.backends.step import facts as precision
 from llmir.backends.step.evaluate import OVERHEAD, OpCost, used_links
+from llmir.backends.step.facts import precision_text
 from llmir.backends.step.report import Report
 from llmir.backends.work import network
 from llmir.backends.work.rows import TRAFFIC, Basis
@@ -185,7 +185,7 @@ def head_lines(workload: Workload) -> list[tuple[str, str]]:
     return [
         ("model", plain(program.name) + of_model),
         ("parameters", parameters),
-        ("precision", ", ".join(precision.precision_text(program)) or "–"),
+        ("precision", ", ".join(precision_text(program)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
         *([("links", "; ".join(joined))] if joined else []),
         ("workload", _request_lines(workload)),

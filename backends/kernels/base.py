@@ -176,10 +176,10 @@ class KernelTransfer:
 class Kernel(ABC):
     """A family of kernels on one device; its fields are its parameters.
 
-    A fit to its rows begins from so many `starts`, keeps to the defaults by `prior`, and passes over outliers
-    by `loss` (`silicon.calibrate.fit`). A `separate` one is fitted while others of its rows are held. Kernels
-    of a `group` are alike in how far off they are where they are borrowed (`cost.transfer`); those of a
-    `library` are the same ones in all engines.
+    A fit to its rows (`silicon/calibrate/fit.py`) begins from `starts` points, keeps to the defaults by
+    `prior`, and passes over outliers by `loss`. A `separate` kernel is fitted while the others of its rows
+    stay fixed. Kernels of a `group` share their transfer error (`cost/transfer.py`); those of a `library` are
+    the same in all engines.
     """
 
     group: ClassVar[str] = ""

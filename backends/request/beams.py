@@ -10,7 +10,7 @@ from dataclasses import field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from llmir.backends.cost.models import model as usual
+from llmir.backends.cost.models import model as default_model
 from llmir.backends.memory.caches import PAGE, policy
 from llmir.backends.memory.kv_capacity import KvPool, keeps_every_token
 from llmir.backends.memory.liveness import reserved_bytes, stage_memories
@@ -44,7 +44,7 @@ def check_beams(job: Workload) -> None:
         raise InputError(f"beams: {job.program.name} reads images; how often is known of text alone")
     if "draft" in job.program.phases:
         raise InputError("beams: the program has a layer that drafts, for one sequence; leave draft out")
-    runs = (job.model or usual(job.device)).runs
+    runs = (job.model or default_model(job.device)).runs
     if runs and runs.name in _WITHOUT:
         raise InputError(f"beams: {_WITHOUT[runs.name]}")
 
@@ -219,7 +219,7 @@ class BeamWorkload(Workload):
     def notes(self) -> tuple[str, ...]:
         """What the user should know: also what is shared."""
         beams = f"each request decodes {self.width} sequences; {2 * self.width} candidates a row"
-        runs = (self.model or usual(self.device)).runs
+        runs = (self.model or default_model(self.device)).runs
         beside = _ENGINE_NOTES.get(runs.name, ()) if runs else ()
         if self.copies > 1:
             return (*super().notes, f"{beams}; prompts are read and kept for each, and caches change places")

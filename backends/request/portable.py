@@ -78,7 +78,8 @@ class PhaseFunctions:
     `counts` has, in one function, so that what they share is worked out once: of each stage `parts` (ops
     alone, in a graph, as launched, whole), seconds by the roofline (`ideal`) and `memory`; of ops `times` as
     `Priced` has them, `amounts`, and activations at the step's `moments`.
-    `steps` and `ideal` may be of a device whose rates are told later (`cost.typed`), `plan` of what it is.
+    `steps` and `ideal` may be of a device whose rates are arguments (`with_rates` of `cost/transfer.py`);
+    `plan` is of the device as it is.
     """
 
     def __init__(self, steps: StepEvaluator, ideal: StepEvaluator, of: StepEvaluator, name: str = "") -> None:
@@ -150,7 +151,7 @@ class PortableRequests:
     A program that does not tell decode from prefill has one phase, `step`. `InputError` for what is no
     function of three sizes: images, prompts of which layers see a part, and cost models that symbols do not
     go through; and for engines whose memory depends on the longest request.
-    Functions take the `rates` of its device as they are told, by key (`cost.typed`).
+    Functions take the `rates` of its device by key (`rates` of `cost/transfer.py`).
     """
 
     def __init__(self, program: Program, model: DeviceCostModel, cache_policy: str = "exact") -> None:

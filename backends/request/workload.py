@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.models import model as usual
+from llmir.backends.cost.models import model as default_model
 from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.memory.caches import POLICIES
 from llmir.backends.memory.kv_capacity import (
@@ -318,11 +318,11 @@ class Workload(Record, Result, PageExport):
     it reads all prompts, as it does when `chunk` is "all". Decode step i = 1 … generate−1 has length + i − 1
     tokens cached; `decode` is the last of them, and None when one token is all there is.
 
-    Memory is used as the engine does that is priced (`analysis.pool`), else up to `memory_utilization` of the
-    device, by default 0.9; less `reserve_bytes`. `cache_policy` says what is reserved for caches: their
-    `exact` bytes, or as engines do that are `paged` or `unified` (`analysis.caches`). `max_model_len` tokens
-    has a request at most that memory is counted for, by default as many as these; `max_num_seqs` and
-    `max_batched_tokens` (by default `chunk`) are limits of an engine's step.
+    The engine's rule says how much memory may be used (`memory/kv_capacity.py`); without an engine it is the
+    share `memory_utilization` of the device, by default 0.9. `reserve_bytes` are subtracted. `cache_policy`
+    is the rule of cache allocation: `exact` bytes, `paged` or `unified` (`memory/caches.py`). `max_model_len`
+    is the length of the longest request that memory is counted for, by default prompt and answer;
+    `max_num_seqs` and `max_batched_tokens` (by default `chunk`) limit an engine's step.
 
     Of a model of images alone there is one step, `encode`, which `prefill` is too, of `batch` images.
     """
@@ -576,7 +576,7 @@ class Workload(Record, Result, PageExport):
 
     def _pool(self, batch: int) -> KvPool | None:
         """Its caches where a step has its budget, or all prompts of such a batch."""
-        engine = (self.model or usual(self.device)).runs if self.program.is_model else None
+        engine = (self.model or default_model(self.device)).runs if self.program.is_model else None
         rule = engine.section(EngineMemory) if engine else None
         if not rule:
             return None
@@ -633,7 +633,7 @@ class Workload(Record, Result, PageExport):
     def memory(self) -> MemoryBreakdown:
         """The memory of one rank of the stage that is full first, term by term."""
         if self.pool:
-            return pool_breakdown(self.pool, str((self.model or usual(self.device)).runs))
+            return pool_breakdown(self.pool, str((self.model or default_model(self.device)).runs))
         ends = fullest_steps(self, self.batch // self.program.micro_batches)
         stages = []
         for of in zip(*(found for found, _ in ends), strict=True):

@@ -75,7 +75,7 @@ MOST, MAX_REQUESTS_OF_SERVERS = 100_000, 20_000
 
 @dataclass(frozen=True, eq=False)
 class Traffic(Record):
-    """Requests that come by Poisson's law, `rate` a second, with lengths in words (`simulation.lengths`).
+    """Requests that come by Poisson's law, `rate` a second, with lengths in words (`simulate/load.py`).
 
     A run has so many `requests`, of which the first tenth does not count, while the server fills. Those that
     are longer than the `positions` of the model are refused. A share `prefix_hits` of each prompt is cached.

@@ -115,7 +115,7 @@ class Load(Figures):
     Requests arrive at `arrival_s`, or there are so many `users`, each of whom asks again when answered; these
     requests reach the server `apart_s` apart at least.
 
-    - Prefixes: `hashes` of the leading tokens of each prompt, where they are known (`prefix_cache.py`).
+    - Prefixes: `hashes` of the leading tokens of each prompt, where they are known (`kv_blocks.py`).
     - Cancellation: `asked` is how many tokens each asks for, where some are cancelled before. A request is
       given up `timeout_s` after it came, and after its own `leave_s`.
     - Sessions: `sessions` is the session of each request. Later turns come `think_s` after the answer before.

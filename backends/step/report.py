@@ -147,7 +147,7 @@ class Report(Footprint, Result):
     decodes. Their work is merged: weights are read once, products have the rows of all, attention is summed.
     `model` is a cost model of the device; by default calibrated where it can be, else ideal. `phase` says
     which of the program's phases runs; by default decode for one new token of each sequence, else prefill.
-    `cache_policy` says what is reserved for caches (`analysis.caches`).
+    `cache_policy` is the rule of cache allocation: exact, paged or unified (`memory/caches.py`).
 
     Figures are of one rank of each pipeline stage, and those of memory of the stage where it is fullest, in
     SI units: exact integers at a point, float64 arrays on a grid.
@@ -412,7 +412,7 @@ class Report(Footprint, Result):
         return evaluate.stage_costs(self._timing, self._overheads, self.plan.memories, self.at)
 
     def timeline(self) -> tuple[TimeSlice, ...]:
-        """The step as it goes by, stage by stage: `analysis.timeline`."""
+        """The step as it goes by, stage by stage."""
 
         return timeline(self)
 

@@ -47,7 +47,7 @@ def largest(
     >>> found.batch.binding.name, found.batch.most < found.batch.of("prefill").most
     ('tpot', True)
     """
-    from llmir.backends.request.largest import largest_load as find
+    from llmir.backends.request.largest import largest_load
 
     limits = limit_seconds("max_ttft", max_ttft), limit_seconds("max_tpot", max_tpot)
     program, _ = deployed(model, hw, estimation, parallel, precision)
@@ -59,7 +59,7 @@ def largest(
     positions = program.facts.get("positions")
     if job.max_model_len is None and isinstance(positions, int) and job.prompt + job.generate > positions:
         raise InputError(length_error(job.prompt, job.generate, positions, program.name))
-    return find(job, *limits)
+    return largest_load(job, *limits)
 
 
 def length_error(prompt: int, generate: int, positions: int, model: str) -> str:

@@ -128,8 +128,7 @@ def plot_latencies(
     `of` is `ttft`, `tpot` or another that a simulation has. The limits of the runs and the largest stable
     rate stand there, and `rate`, one that is asked for.
     """
-    from llmir.backends.export.charts import frame
-    from llmir.backends.export.charts import serving as latencies
+    from llmir.backends.export.charts import frame, serving
     from llmir.backends.simulate.replications import Replications
     from llmir.backends.simulate.result import Simulation
 
@@ -140,7 +139,7 @@ def plot_latencies(
             arguments.refuse("data", run, "simulations or replications")
     marked = None if rate is None else arguments.number("rate", rate, above=True)
     frame.ready("plot_latencies", ax)
-    drawn: Axes = latencies.latencies(runs, ax, of, latencies.ChartTarget(marked))
+    drawn: Axes = serving.latencies(runs, ax, of, serving.ChartTarget(marked))
     return drawn
 
 

@@ -45,16 +45,16 @@ def models(name: str = "") -> Rows:
     >>> [row["name"] for row in models("llama-3.2").rows]
     ['Llama-3.2-1B', 'Llama-3.2-3B']
     """
-    from llmir.backends.export import catalog as lists
+    from llmir.backends.export import catalog
     from llmir.frontends import model_sizes
     from llmir.frontends.models import presets
 
     if preset := presets.find(arguments.text("name", name)):
-        return lists.model(load(preset.config), model_sizes.bundled_row(preset))
+        return catalog.model(load(preset.config), model_sizes.bundled_row(preset))
     if rows := model_sizes.rows(name):
-        return lists.models(rows)
+        return catalog.models(rows)
     program = load(name)
-    return lists.model(program, model_sizes.row(program, program.name, ""))
+    return catalog.model(program, model_sizes.row(program, program.name, ""))
 
 
 def devices(name: Any = None) -> Rows:
@@ -63,10 +63,10 @@ def devices(name: Any = None) -> Rows:
     >>> {row["field"]: row["value"] for row in devices("h100-sxm").rows}["memory_Bps"]
     3350000000000.0
     """
-    from llmir.backends.export import catalog as lists
+    from llmir.backends.export import catalog
     from llmir.hw.library import load
 
-    return lists.devices() if name is None else lists.device(load(name))
+    return catalog.devices() if name is None else catalog.device(load(name))
 
 
 def run(

@@ -193,13 +193,13 @@ def measure(
     from llmir.backends.silicon.measure.machine import measurement_plan, record, write
     from llmir.backends.silicon.rows import DeviceLookup
     from llmir.backends.silicon.tables.table import load_all
-    from llmir.hw import library as devices
+    from llmir.hw import library
 
     target = arguments.path("folder", folder).expanduser()
     quick = arguments.flag("quick", quick)
     usual = QUICK if quick else SECONDS
     budget = usual if seconds is None else arguments.number("seconds", seconds, 1, 86400)
-    named = devices.load(arguments.text("hw", hw)) if hw is not None else None
+    named = library.load(arguments.text("hw", hw)) if hw is not None else None
     machine = EagerMachine(budget / POINTS)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def measure(
         facts, gpu = machine.facts, machine.gpu
         base = device_text(machine.description, facts, machine.processors, timed, gpu=gpu, host=host)
     elif host:
-        base += copy_rate_text(host, named or devices.load(machine.name))
+        base += copy_rate_text(host, named or library.load(machine.name))
     write(target, timed, name, machine.framework)
     file = target / f"{name}.yaml"
     write_file(file, base)
@@ -231,7 +231,7 @@ def measure(
     if not found:
         raise InputError(f"{target}: too little was measured to fit anything; give it more seconds")
     write_file(file, base + calibration_block(found))
-    if hosts := _eager_cpus(machine, target, name, devices.load(file), tell):
+    if hosts := _eager_cpus(machine, target, name, library.load(file), tell):
         write_file(file, base + calibration_block(found, hosts))
     return RefitResult(found, [], machines, device=name)
 

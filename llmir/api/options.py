@@ -871,7 +871,7 @@ def _shares(option: Option, name: str, value: Any) -> Any:
 
 
 def _prices(option: Option, name: str, value: Any) -> Any:
-    """USD an hour by device, read-only; `hw.priced` checks the names and numbers."""
+    """USD an hour by device, read-only; `with_prices` of `llmir.hw.library` checks the names and numbers."""
     from llmir.base.arguments import mapping
     from llmir.base.values import FrozenDict
 

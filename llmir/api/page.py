@@ -44,12 +44,12 @@ def page(
     InputError for axes that mean nothing, for more than 64 combinations or a larger page, and for models that
     read images or see prompts in part.
 
-    >>> made = page("llama3.2-1b", {"tp": (1, 2)})
-    >>> made.startswith("<!doctype html>"), len(made) < 250_000
+    >>> html = page("llama3.2-1b", {"tp": (1, 2)})
+    >>> html.startswith("<!doctype html>"), len(html) < 250_000
     (True, True)
     """
     from llmir.backends.export.page.bundle import SIZE
-    from llmir.backends.export.page.bundle import page as made
+    from llmir.backends.export.page.bundle import page as page_html
     from llmir.base.version import __version__
 
     start = {
@@ -57,7 +57,7 @@ def page(
         for name, value in (("batch", batch), ("prompt", prompt), ("generate", generate))
     }
     size = SIZE if max_size is None else arguments.integer("max_size", max_size, 1)
-    return Page(made(setups(model, axes, pipeline), start, __version__, size))
+    return Page(page_html(setups(model, axes, pipeline), start, __version__, size))
 
 
 def setups(
@@ -67,7 +67,7 @@ def setups(
     from llmir.backends.export.page.bundle import MOST
     from llmir.backends.search.sweep import POINTS
     from llmir.hw.library import check_unique
-    from llmir.hw.library import load as device
+    from llmir.hw.library import load as load_device
 
     from .sweep import axis
 
@@ -80,7 +80,7 @@ def setups(
         most = ", ".join(f"{name} has {len(its)}" for name, its in values.items() if len(its) > 1)
         raise InputError(f"{count:,} set-ups; a page has {MOST} at most, leave some values out: {most}")
     check_unique(
-        [device(str(hw)) for hw in values["hw"]]
+        [load_device(str(hw)) for hw in values["hw"]]
     )  # a name that means nothing is no set-up that cannot be
     program = model if isinstance(model, Program) else load(model)
     passes = None if pipeline is None else steps_of(pipeline)
@@ -93,12 +93,12 @@ def setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mappin
     """A set-up of a page, or why it cannot be; `structure` is a value of each axis."""
     from llmir.backends.cost.models import model
     from llmir.backends.export.page.setups import Setup
-    from llmir.hw.library import load as device
+    from llmir.hw.library import load as load_device
 
     from .deployment import Deployment, passes_of
 
     try:
-        priced = model(device(structure["hw"]), structure.get("cost"), structure.get("engine"), None)
+        priced = model(load_device(structure["hw"]), structure.get("cost"), structure.get("engine"), None)
         deployed = Deployment.of(structure)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline
         steps = deployed.around(*passes, runs=priced.runs)

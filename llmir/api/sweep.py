@@ -130,11 +130,11 @@ def axis(name: str, said: object, called: str = "") -> tuple[Any, ...]:
     >>> axis("tp", "1:8:x2"), axis("kv", "fp8,bf16")
     ((1, 2, 4, 8), ('fp8', 'bf16'))
     """
-    from llmir.backends.search.sweep import axis_values as values
+    from llmir.backends.search.sweep import axis_values
 
     if name not in AXES:
         raise InputError(f"{name!r} is no axis of a sweep; there are {', '.join(AXES)}{suggest(name, AXES)}")
-    return values(called or name, said, AXES[name].least)
+    return axis_values(called or name, said, AXES[name].least)
 
 
 class _Task(NamedTuple):
@@ -276,12 +276,12 @@ def _steps(
     """The steps of a structure, or the row that says why there are none."""
     from llmir.backends.cost.models import model
     from llmir.backends.search.sweep import SweepSteps, rejected_row
-    from llmir.hw.library import load as device
+    from llmir.hw.library import load as load_device
 
     from .deployment import Deployment, passes_of
 
     try:
-        hw = devices.get(structure["hw"]) or device(structure["hw"])
+        hw = devices.get(structure["hw"]) or load_device(structure["hw"])
         priced = model(hw, structure.get("cost"), structure.get("engine"), None)
         deployed = Deployment.of(structure)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline

@@ -47,7 +47,7 @@ def kv(**given: Any) -> None:
     llmir kv llama3.1-70b --tp 8 --prompt 32768 --link network --cluster dgx-h100
     llmir kv llama-2-7b --prompt 512 --hw rtx3090 --link 13.1GBps
     """
-    from llmir.api.capacity import kv as moved
+    from llmir.api.capacity import kv as cache_transfer
     from llmir.backends.memory.transfer import CacheTransfer
 
     context = click.get_current_context()
@@ -57,7 +57,9 @@ def kv(**given: Any) -> None:
     form = output.choose(given["output_file"], given["form"], CacheTransfer)
     program = inputs.lower(given)
     asked = {name: given[name] for name in ("batch", "prompt", "link")}
-    found = moved(program, inputs.link_hardware(given, program), **asked, estimation=inputs.estimation(given))
+    found = cache_transfer(
+        program, inputs.link_hardware(given, program), **asked, estimation=inputs.estimation(given)
+    )
     output.result(found, form, given["output_file"])
     positions = program.facts.get("positions")
     if isinstance(positions, int) and given["prompt"] > positions:

@@ -71,7 +71,7 @@ def largest(**given: Any) -> int:
     llmir max qwen3-32b --hw h200 --tp 2 --weights fp8 --prompt 8000
     llmir max llama3.1-70b --tp 8 --engine sglang --max-tpot 30ms --price h100=2
     """
-    from llmir.api.capacity import largest as find
+    from llmir.api.capacity import largest as largest_load
     from llmir.backends.export.capacity import misses
     from llmir.backends.request.largest import LargestLoad
 
@@ -80,7 +80,7 @@ def largest(**given: Any) -> int:
     (device,) = inputs.with_prices(given, inputs.hardware(given, program))
     asked: dict[str, Any] = {name: given[name] for name in REQUEST_OPTIONS}
     asked |= {"memory": inputs.taken(Memory, given), "estimation": inputs.estimation(given)}
-    found = find(program, device, **asked)
+    found = largest_load(program, device, **asked)
     output.result(found, form, given["output_file"])
     output.note(*found.notes)
     late = misses(found)

@@ -182,7 +182,7 @@ class Shares(Count):
 
 
 class Prices(Shares):
-    """`h200=3.5,b200=6`: USD an hour by device, which `hw.priced` checks."""
+    """`h200=3.5,b200=6`: USD an hour by device, which `llmir.hw.library.with_prices` checks."""
 
     name = "DEVICE=USD,…"
     such_as = "USD an hour by device, such as h200=3.5"

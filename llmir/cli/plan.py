@@ -120,8 +120,8 @@ def plan(**given: Any) -> int:
     llmir plan llama3.1-8b --rate 100 --prompt lognormal:512,0.6 --max-ttft p50:1s
     llmir plan qwen3-32b --rate 20 --gpus 32 --max-tpot 30ms -o plan.html
     """
-    from llmir.api.plan import plan as search
-    from llmir.backends.export import plan as words
+    from llmir.api.plan import plan as find_plans
+    from llmir.backends.export import plan as plan_text
     from llmir.backends.search.launch import LAUNCHERS, launch
     from llmir.backends.search.plan import Plans
     from llmir.base.arguments import choice
@@ -159,7 +159,7 @@ def plan(**given: Any) -> int:
         def told(runs: int, plan: str) -> None:
             progress(f"simulating {plan}, run {runs:,}", runs, None)
 
-        found = search(program, progress=told, **asked)
+        found = find_plans(program, progress=told, **asked)
     if emit is None or found.best is None:
         output.result(found, "table" if emit else form, None if emit else given["output_file"], **size)
     else:
@@ -168,7 +168,7 @@ def plan(**given: Any) -> int:
         )
     output.note(*program.notes)
     if found.best is None:
-        for message in words.misses(found):
+        for message in plan_text.misses(found):
             line("violated", message)
         return 1
     return 0

@@ -118,7 +118,7 @@ def serve_sim(**given: Any) -> None:
     """
     from llmir.api.save import trace
     from llmir.api.serve import replicate, simulate, simulate_rates
-    from llmir.backends.export import serving as tables
+    from llmir.backends.export import serving
     from llmir.backends.export.files import write
     from llmir.backends.simulate.replications import RateSeries, Replications
     from llmir.backends.simulate.result import Simulation
@@ -133,7 +133,7 @@ def serve_sim(**given: Any) -> None:
         given["output_file"], given["form"], RateSeries if several else Replications if times else Simulation
     )
     size = output.check_page(form, given["max_size"])
-    outputs = {"requests_out": tables.requests_csv, "steps_out": tables.steps_csv}
+    outputs = {"requests_out": serving.requests_csv, "steps_out": serving.steps_csv}
     _single(given)
     inputs.check_drafts(given)
     program = inputs.lower(given)

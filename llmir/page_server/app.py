@@ -21,8 +21,8 @@ from llmir.base.version import __version__
 from llmir.frontends.models import presets
 from llmir.hw import library
 
-from . import request as asked
 from .guard import AllowedHosts, App, Guard, RejectionError
+from .request import BUDGET, read
 from .worker import Worker
 
 MODEL = "llama3.1-8b"  # that the page starts with
@@ -70,7 +70,7 @@ async def _body(request: Request) -> bytes:
         raise RejectionError(
             415, f"Content-Type: expected application/json, got {plain(kind, 60) or 'none'!r}"
         )
-    most, found = asked.BUDGET.bytes, bytearray()
+    most, found = BUDGET.bytes, bytearray()
     too_large = RejectionError(413, f"the body has more than {most:,} bytes")
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and (len(length) > 12 or int(length) > most):
@@ -96,7 +96,7 @@ async def _page(request: Request) -> Response:
 
 @lru_cache(maxsize=1)
 def _first() -> tuple[str, str]:
-    said = asked.read(json.dumps({"model": MODEL}).encode())
+    said = read(json.dumps({"model": MODEL}).encode())
     return bundle.server_page(said.setup(), said.name, _START, __version__)
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmir.backends.export import plan as words
+from llmir.backends.export import plan as plan_text
 from llmir.backends.export import units, wording
 from llmir.backends.export.dot.labels import MUTED
 from llmir.backends.search.front import front as best_of
@@ -119,7 +119,7 @@ def front(data: Plans | Sweep, ax: Any = None) -> Any:
         handles += [line("does not fit", linestyle="", marker="x", color=PALE)]
     if isinstance(data, Plans):
         _chosen(ax, data)
-        head(ax, f"{_model(data)}: {words.answer(data)}", _traffic(data))
+        head(ax, f"{_model(data)}: {plan_text.answer(data)}", _traffic(data))
         numbered = "numbers: other plans of the table, as simulated" if len(data.shown) > 1 else ""
         notes(ax, handles, "; ".join(filter(None, ["marks: closed forms, saturated", numbered])))
     else:
@@ -178,7 +178,7 @@ def _chosen(ax: Any, plans: Plans) -> None:
         side = np.log(x / left) > 0.5 * np.log(right / left)
         ax.plot([x, x], [y, 0.95 * top], color=CHOSEN, linewidth=1.1, zorder=2)
         ax.annotate(
-            f"chosen: {words.name(plans, best)}",
+            f"chosen: {plan_text.name(plans, best)}",
             (x, 0.95 * top),
             (-4 if side else 4, 0),
             textcoords="offset points",

@@ -17,7 +17,7 @@ from llmir.base.errors import OutputError
 from llmir.base.names import plain
 
 from .frame import COLOURS
-from .frame import check as needed
+from .frame import check as check_matplotlib
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,7 +43,7 @@ class ValidationTimes:
 
 def check(folder: str | os.PathLike[str]) -> Path:
     """The folder, made if need be; InputError without matplotlib, OutputError if it cannot be written."""
-    needed("--plot")
+    check_matplotlib("--plot")
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from llmir.backends.export import units, wording
 from llmir.backends.request.workload import Workload
-from llmir.backends.step import facts as precision
+from llmir.backends.step.facts import precision_text
 from llmir.backends.step.report import Report
 from llmir.base.dataclass import dataclass
 from llmir.ir.core.program import APART
@@ -286,7 +286,7 @@ def step_words(report: Report) -> tuple[str, str]:
 def where(job: Report | Workload) -> str:
     """The devices, the split and the types of a picture's title."""
     words = [word.upper() for word in job.program.parallelism.words("=")]
-    words += precision.precision_text(job.program)
+    words += precision_text(job.program)
     return wording.devices(job.program, job.device) + (f" ({', '.join(words)})" if words else "")
 
 

@@ -16,7 +16,7 @@ from llmir.backends.compare.diff import (
     fold_changes,
     op_key,
 )
-from llmir.backends.export import diff as diffview
+from llmir.backends.export import diff as diff_text
 from llmir.backends.export import units, wording
 from llmir.base.dataclass import dataclass
 
@@ -78,7 +78,7 @@ def draw(diff: StepDiff | WorkloadDiff, phase: str) -> Canvas:
     if isinstance(diff, WorkloadDiff):
         _answers(canvas, diff, y)
         said = [
-            (10.0, f"{name}: {words}" if name else words, INK) for name, words in diffview.head_lines(diff)
+            (10.0, f"{name}: {words}" if name else words, INK) for name, words in diff_text.head_lines(diff)
         ]
     else:
         said = [(10.0, wording.plain(words), INK) for words in diff.basis.words()]
@@ -97,7 +97,7 @@ def _steps(diff: StepDiff | WorkloadDiff, phase: str) -> list[tuple[str, StepDif
     known = dict(diff.phases)
     if phase != "both" and phase not in known:
         raise InputError(f"phase: this difference has no {phase} step; draw its {' or '.join(known)}")
-    return [(diffview.phase_title(diff, n, s), s) for n, s in known.items() if phase in (n, "both")]
+    return [(diff_text.phase_title(diff, n, s), s) for n, s in known.items() if phase in (n, "both")]
 
 
 def items_of(step: StepDiff) -> list[DiffItem]:
@@ -177,7 +177,7 @@ class _Panel:
         if not bodies[0]:
             return self._items(into, items, top)
         on_both = next((i for i in items if i.change.before and i.change.after), items[0])
-        title = " ".join(diffview.body(bodies, on_both.change)).strip().replace("×", "× ")
+        title = " ".join(diff_text.body(bodies, on_both.change)).strip().replace("×", "× ")
         with into.subgraph(name=f"cluster_{self._id('body')}") as inner:
             y = self.canvas.tile(
                 band(self._id(), title, "", [], _ACROSS - 20, 12, SECTION["fillcolor"]),
@@ -209,7 +209,7 @@ class _Panel:
         time = units.time(sum(map(self._time, parts)))
         inner = _ACROSS - 2 * INSET
         second = max(width(time, 10, bold=True), 60.0)
-        words = lines_of(f"as is: {diffview.names(tuple(parts))}".split(" "), 9, inner - second)
+        words = lines_of(f"as is: {diff_text.names(tuple(parts))}".split(" "), 9, inner - second)
         first, *more = (font(line, 9, MUTED) for line in words)
         rows = [two(14.0, first, font(time, 10, MUTED, bold=True), inner, second)]
         rows += [one(12.0, line, inner) for line in more]
@@ -262,9 +262,8 @@ class _Panel:
         time = change.figure("time_s").delta
         moved = sum(change.figure(name).delta for name in ("read_bytes", "write_bytes", "comm_bytes"))
         words = f"{'+' if moved > 0 else ''}{units.bytes(float(moved))}" if moved else "bytes as before"
-        said = (
-            f"{diffview.names(change.before)} → {diffview.names(change.after)}: {self._signed(time)}\n{words}"
-        )
+        before, after = diff_text.names(change.before), diff_text.names(change.after)
+        said = f"{before} → {after}: {self._signed(time)}\n{words}"
         self.canvas.wire(old[0].id, new[0].id, [(start, y), (end, y)], said, **{"class": "saved"})
         color = _SAVED if time < 0 else _LOST if time > 0 else MUTED
         self._words(self._signed(time), 12, color, y + 18, into, bold=True)
@@ -328,7 +327,7 @@ class _Panel:
             f"time {over} {_arrow(pair, units.time)} ({_share(pair)}): the edges add up",
             said,
             f"read and written {_arrow(moved, units.bytes)} ({_share(moved)})",
-            diffview.memory_rows(step),
+            diff_text.memory_rows(step),
         ]
         rows = []
         for i, text in enumerate(texts):
@@ -344,7 +343,7 @@ def _arrow(pair: FigurePair, unit: Any) -> str:
 
 def _share(pair: FigurePair) -> str:
     """How much of the figure before it grew."""
-    found = diffview.share(pair)
+    found = diff_text.share(pair)
     return "as before" if found == "=" else found
 
 
@@ -352,7 +351,7 @@ def _answers(canvas: Canvas, diff: WorkloadDiff, top: float) -> None:
     """What a user sees of both, in a strip."""
     inner = (_ACROSS - 2 * INSET) / 3
     cell = partial(_answer, inner=inner)
-    answers = [row for row in diffview.answer_rows(diff) if row[1] != "–" or row[2] != "–"]
+    answers = [row for row in diff_text.answer_rows(diff) if row[1] != "–" or row[2] != "–"]
     rows = []
     for start in range(0, len(answers), 3):
         shown = answers[start : start + 3]

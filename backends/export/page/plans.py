@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.export import plan as words
+from llmir.backends.export import plan as plan_text
 from llmir.backends.export import units
 from llmir.backends.export.charts.front import BEATEN, FrontPoints, of_plans
 from llmir.backends.export.charts.serving import Runs, curves, furthest, height, largest, title
@@ -71,26 +71,26 @@ _STATS = ("mean", "p50", "p90", "p99")
 
 def plans(found: Plans) -> Mapping[str, Any]:
     """All that the page is told."""
-    whys = [words.reason(found, found.why(each), each) for each in found.shown]
+    whys = [plan_text.reason(found, found.why(each), each) for each in found.shown]
     about = [
-        f"{words.name(found, each)}: {'chosen; ' if each is found.best else ''}{why}"
+        f"{plan_text.name(found, each)}: {'chosen; ' if each is found.best else ''}{why}"
         for each, why in zip(found.shown, whys, strict=True)
     ]
     model = found.structures[0].program.name if found.structures else "plans"
-    curves, missed = _latencies(found), [] if found.best else words.misses(found)
+    curves, missed = _latencies(found), [] if found.best else plan_text.misses(found)
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
-    first = [words.basis(found), *words.traffic_lines(found), *words.energy(found)]
+    first = [plan_text.basis(found), *plan_text.traffic_lines(found), *plan_text.energy(found)]
     first += [*hourly_sections(found), *hourly_misses(found)]
     return document(
         model,
         _objective(found),
         _figures(found),
         views,
-        answer=words.answer(found),
-        lines=[*first, *words.goals(found), *missed],
-        basis=words.counts(found),
-        notes=[*words.assumptions(found), *found.notes],
+        answer=plan_text.answer(found),
+        lines=[*first, *plan_text.goals(found), *missed],
+        basis=plan_text.counts(found),
+        notes=[*plan_text.assumptions(found), *found.notes],
         about=about,
     )
 
@@ -149,7 +149,7 @@ def _front(found: Plans, about: list[str], look: str) -> Document:
             if (each is found.best) == chosen
         ]
         if own:
-            said = [[own[0], f"chosen: {words.name(found, found.best)}"]] if chosen and found.best else []
+            said = [[own[0], f"chosen: {plan_text.name(found, found.best)}"]] if chosen and found.best else []
             more = {"numbered": True, "best": chosen, "points": own, "labels": said}
             series.append({"name": name, "shape": 0, **more})
     limits = []
@@ -251,7 +251,7 @@ def _table(found: Plans, whys: list[str]) -> Document:
         spreads = [*each.trial.ttft_s, *each.trial.tpot_s]
         costs = each.devices, each.cost_per_hour_usd
         rates = each.trial.within, each.tokens_per_s_device, each.tokens_per_s_user
-        rows.append((f"{sign} {words.name(found, each)}", *costs, why, *spreads, *rates))
+        rows.append((f"{sign} {plan_text.name(found, each)}", *costs, why, *spreads, *rates))
         wrong[n] = list(_missed(found, each))
     return sheet("Plans", columns, rows, file="plans", choosable=True, wrong=wrong)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from llmir.backends.cost.models import model as usual
+from llmir.backends.cost.models import model as default_model
 from llmir.backends.request.workload import Workload
 from llmir.backends.search.plan import Plans
 from llmir.backends.search.sweep import Sweep
@@ -45,7 +45,7 @@ def workload(job: Workload, *, max_size: int | None = None) -> str:
     split = {f.name: getattr(job.program.parallelism, f.name) for f in fields(job.program.parallelism)}
     split["micro_batches"] = job.program.micro_batches
     values = {"hw": job.device.name, **{name: n for name, n in split.items() if name == "tp" or n > 1}}
-    setup = Setup(values, job.program, job.model or usual(job.device), passes=None)
+    setup = Setup(values, job.program, job.model or default_model(job.device), passes=None)
     start = {name: getattr(job, name) for name in _SIZES}
     return page([setup], start, __version__, largest(max_size))
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.export import serving as several
-from llmir.backends.export import serving as words
+from llmir.backends.export import serving as serving_text
 from llmir.backends.export import units, wording
 from llmir.backends.export.charts.serving import load_timeline
 from llmir.backends.simulate.replications import RATES, RateSeries, Replications
@@ -29,7 +28,7 @@ def _limits(run: Simulation) -> dict[str, float | None]:
 
 def rates(found: RateSeries) -> Mapping[str, Any]:
     """All that the page of several rates is told."""
-    one, lines = several.first_run(found.runs[0]), list(several.rows(found))
+    one, lines = serving_text.first_run(found.runs[0]), list(serving_text.rows(found))
     limits = _limits(one)
     charts = [
         by_rate(f"{of.upper()} against rate", of, found.runs, limit=limits[of], choosable=True)
@@ -42,7 +41,7 @@ def rates(found: RateSeries) -> Mapping[str, Any]:
         column("rate", "requests/s", "digits"),
         column("overloaded", "overloaded", "percent" if isinstance(found.runs[0], Replications) else "yes"),
         *(column(key, _short(key), "time", _called(key)) for key in stats),
-        *(column(key, words.FIGURES[key], _KINDS.get(key, "digits")) for key in RATES),
+        *(column(key, serving_text.FIGURES[key], _KINDS.get(key, "digits")) for key in RATES),
     ]
     keys = [each["key"] for each in columns]
     rows, wrong = [], {}
@@ -65,7 +64,7 @@ def rates(found: RateSeries) -> Mapping[str, Any]:
     about = [f"{units.digits(row['rate'])} requests/s" for row in lines]
     views = [*charts, sheet("Rates", columns, rows, file="rates", choosable=True, wrong=wrong)]
     load = f"stable: {units.digits(stable)} requests/s can be served at most"
-    asked = [*several.rate_settings(found), ("load", load)]
+    asked = [*serving_text.rate_settings(found), ("load", load)]
     return _document(one, asked, figures, views, found.notes, about=about)
 
 
@@ -76,7 +75,7 @@ def _short(key: str) -> str:
 
 
 def _called(key: str) -> str:
-    return words.LATENCIES[key.split("_", maxsplit=1)[0]].strip()
+    return serving_text.LATENCIES[key.split("_", maxsplit=1)[0]].strip()
 
 
 def simulation(run: Simulation) -> Mapping[str, Any]:
@@ -89,9 +88,9 @@ def simulation(run: Simulation) -> Mapping[str, Any]:
         column("figure", "latency"),
         *(column(f"{stat}_s", stat, "time") for stat in LatencySpread._fields),
     ]
-    rows = [(words.LATENCIES[name].strip(), *of) for name, of in run.latencies.items() if of]
+    rows = [(serving_text.LATENCIES[name].strip(), *of) for name, of in run.latencies.items() if of]
     what = [column("what", "what"), column("said", "how much", prose=True)]
-    did = sheet("What the server did", what, words.server_lines(run), file="did")
+    did = sheet("What the server did", what, serving_text.server_lines(run), file="did")
     spreads = {of: run.latencies.get(of) for of in _SHOWN}
     times = [
         figure(f"{of.upper()}, p99", "time", spread.p99, _limited(limits[of]))
@@ -107,7 +106,7 @@ def simulation(run: Simulation) -> Mapping[str, Any]:
         figure("stable to", "digits", run.largest_rate, "requests/s"),
     ]
     views = [*charts, sheet("Latencies", columns, rows, file="latencies"), did]
-    return _document(run, words.simulation_settings(run), figures, views, run.notes)
+    return _document(run, serving_text.simulation_settings(run), figures, views, run.notes)
 
 
 def _document(
@@ -154,7 +153,7 @@ def _within(run: Simulation, of: str, limit: float | None) -> Document:
     points = [point(x, y) for x, y in zip(times, _SHARES.tolist(), strict=True)]
     return marks(
         f"{of.upper()} of requests",
-        axis(words.LATENCIES[of].strip(), "time", f"{of}_s", log=False, least=least),
+        axis(serving_text.LATENCIES[of].strip(), "time", f"{of}_s", log=False, least=least),
         axis("share of requests within", "percent", "share", most=1.0),
         [
             {"name": "requests", "shape": 0, "line": True, "bare": True, "points": points},
@@ -191,11 +190,11 @@ def replications(found: Replications) -> Mapping[str, Any]:
     for stat in LatencySpread._fields:
         columns += [column(f"{stat}_s", stat, "time"), column(f"{stat}_half_s", "±", "time")]
     rows = [
-        (words.LATENCIES[name].strip(), *(x for interval in of.values() for x in interval))
+        (serving_text.LATENCIES[name].strip(), *(x for interval in of.values() for x in interval))
         for name, of in found.latencies.items()
     ]
     others = [column("figure", "figure"), column("mean", "mean", "digits"), column("half", "±", "digits")]
-    means = [(words.FIGURES[name], *interval) for name, interval in found.figures.items()]
+    means = [(serving_text.FIGURES[name], *interval) for name, interval in found.figures.items()]
     spreads = {of: found.latencies[of]["p99"] for of in _SHOWN if of in found.latencies}
     figures = [
         figure(f"{of.upper()}, p99", "time", mean, f"± {units.time(half)}")
@@ -210,5 +209,5 @@ def replications(found: Replications) -> Mapping[str, Any]:
         f"; {count} replications, ± holds the mean in 95% of cases; {found.overloaded} of {count} overloaded"
     )
     return _document(
-        found.runs[0], words.simulation_settings(found.runs[0]), figures, views, found.notes, basis
+        found.runs[0], serving_text.simulation_settings(found.runs[0]), figures, views, found.notes, basis
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product as each
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
@@ -183,27 +183,27 @@ def measurement_plan(
 
 
 def _products(facts: MachineFacts) -> Iterator[MeasurePoint]:
-    for dtype, (n, k), m in each(facts.dtypes, WEIGHTS, ROWS):
+    for dtype, (n, k), m in product(facts.dtypes, WEIGHTS, ROWS):
         yield matmul_point(dtype, m, n, k, operand_count(facts, n * k * parse_dtype(dtype).bits // 8))
 
 
 def _attentions(facts: MachineFacts) -> Iterator[MeasurePoint]:
-    for dtype, heads, batch in each(facts.dtypes, HEADS, BATCHES):
+    for dtype, heads, batch in product(facts.dtypes, HEADS, BATCHES):
         yield from (attention(dtype, batch, new, new, heads) for new in NEW)
         yield from (attention(dtype, batch, 1, cached, heads) for cached in CACHED)
 
 
 def _streams(facts: MachineFacts) -> Iterator[MeasurePoint]:
     dtype = facts.dtypes[0]
-    for op, cols, rows in each(OPS, WIDTHS, TOKENS):
+    for op, cols, rows in product(OPS, WIDTHS, TOKENS):
         yield stream(op, dtype, rows, cols)
-    for (heads, head), tokens in each(ROTARY, TOKENS):
+    for (heads, head), tokens in product(ROTARY, TOKENS):
         yield stream("attn_rope", dtype, tokens * heads, head)
 
 
 def _bandwidth(facts: MachineFacts) -> Iterator[MeasurePoint]:
     """Copies and sums of what no cache holds."""
-    for op, times in each(PEAKS, (LARGE, 2 * LARGE)):
+    for op, times in product(PEAKS, (LARGE, 2 * LARGE)):
         rows = max(1, times * facts.cache_bytes // (1024 * parse_dtype(facts.dtypes[0]).bits // 8))
         yield stream(op, facts.dtypes[0], rows, 1024)
 

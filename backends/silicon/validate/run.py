@@ -18,7 +18,7 @@ from llmir.backends.request.closed_loop import ClosedLoop
 from llmir.backends.request.workload import LONGEST
 from llmir.backends.silicon.closed_loop import InteractiveRun, has_simulator
 from llmir.backends.silicon.rows import DeviceLookup, Table, engine_name, kernel_source
-from llmir.backends.silicon.tables.chat import ChatTable as Chats
+from llmir.backends.silicon.tables.chat import ChatTable
 from llmir.backends.silicon.tables.engine_memory import MemorySeriesTable, MemoryTable
 from llmir.backends.silicon.tables.table import KernelTable, RowRejection, TablePoints, load
 from llmir.base.dataclass import dataclass
@@ -60,7 +60,7 @@ def validate(
     amounts: list[MemoryAmount] = []
     for path in paths:
         format, rows = load(path)
-        if isinstance(format, Chats | MemorySeriesTable) != (on is not None):
+        if isinstance(format, ChatTable | MemorySeriesTable) != (on is not None):
             what = "chat log" if format.name == "chat" else format.name
             needs = f"a {what} needs --model and --hw"
             apart = f"a table of {format.name} rows says on what it ran: leave out --model"
