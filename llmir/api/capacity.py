@@ -8,8 +8,8 @@ from llmir.base import arguments
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
-from .estimate import deployed, workload
-from .options import Estimation, Memory, Parallel, Precision, limit_seconds, of
+from .estimate import deploy, workload
+from .options import Estimation, Memory, Parallel, Precision, limit_seconds, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.memory.transfer import CacheTransfer
@@ -32,25 +32,32 @@ def largest(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> LargestLoad:
-    """The largest batch, context and number of requests at once that fit and come within limits.
+    """Find the largest batch, context and number of concurrent requests within memory and latency limits.
 
-    `batch` requests of `prompt` and `generate` tokens begin together; the context is the longest prompt and
-    answer of each of `batch` of them (by default one in each micro-batch), with `generate` as it is; requests
-    at once are those of users who ask again when answered. `max_ttft` is of the first token, of all that
-    begin together and of users on average, and `max_tpot` of later ones on average: seconds, or `30ms`.
-    Each answer has what binds it, what each limit alone allows, and what one more takes. All else is as in
-    `workload`; InputError for models of images, and for what means nothing.
+    The batch counts requests that start together. The context is the longest prompt and answer of each of
+    `batch` requests. Concurrent requests come from users in a closed loop. Each result states the binding
+    limit, the largest value under each limit alone, and the cost of one more. The other arguments are as in
+    `workload`.
+
+    Args:
+        batch: Requests for the largest context; by default one in each micro-batch.
+        max_ttft: Limit of TTFT in seconds, or a text such as `1s`: of all requests that start together, and
+            of the mean over users.
+        max_tpot: Limit of the mean TPOT, likewise.
+
+    Raises:
+        InputError: The model reads images alone, or an argument is out of range.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
-    >>> found = llmir.largest(model, "h100-sxm", prompt=1000, generate=200, max_tpot="10ms")
-    >>> found.batch.binding.name, found.batch.most < found.batch.of("prefill").most
+    >>> load = llmir.largest(model, "h100-sxm", prompt=1000, generate=200, max_tpot="10ms")
+    >>> load.batch.binding.name, load.batch.most < load.batch.of("prefill").most
     ('tpot', True)
     """
     from llmir.backends.request.largest import largest_load
 
     limits = limit_seconds("max_ttft", max_ttft), limit_seconds("max_tpot", max_tpot)
-    program, _ = deployed(model, hw, estimation, parallel, precision)
+    program, _ = deploy(model, hw, estimation, parallel, precision)
     if program.patches:
         raise InputError(f"largest: {program.name} is of images, and has no tokens to count")
     requests: dict[str, Any] = {"prompt": prompt, "generate": generate, "cached": cached, "chunk": chunk}
@@ -63,7 +70,7 @@ def largest(
 
 
 def length_error(prompt: int, generate: int, positions: int, model: str) -> str:
-    """What is said where prompt and answer have no room in the model."""
+    """The message for a prompt and answer that are longer than the positions of the model."""
     tokens = f"{prompt:,} tokens and {generate:,} generated"
     return f"prompt: {tokens} are more than the {positions:,} positions of {model}"
 
@@ -81,9 +88,14 @@ def kv(
 ) -> CacheTransfer:
     """The caches of `batch` sequences after a prompt, and the time to move them over a link.
 
-    That is `host`, to or from its memory; `nvlink`, `pcie` or what else joins two such devices; `network`, to
-    another node; or a rate such as `25GBps,5us`. Ranks send at once, each over its own. InputError for a
-    model that keeps none.
+    All ranks send at the same time, each over its own link.
+
+    Args:
+        link: `host` (to or from host memory), a link between two such devices such as `nvlink` or `pcie`,
+            `network` (to another node), or a rate such as `25GBps,5us`.
+
+    Raises:
+        InputError: The model keeps no caches, or an option cannot affect this link.
 
     >>> import llmir
     >>> moved = llmir.kv(llmir.load("llama-2-7b"), "rtx3090", prompt=512, link="13.1GBps")
@@ -92,22 +104,22 @@ def kv(
     """
     from llmir.backends.memory.transfer import cache_transfer
 
-    program, priced = deployed(model, hw, estimation, parallel, precision)
-    said = of(Estimation, estimation)
+    program, cost_model = deploy(model, hw, estimation, parallel, precision)
+    options = record_or_default(Estimation, estimation)
     sequences, tokens = arguments.integer("batch", batch, 1), arguments.integer("prompt", prompt, 1)
-    _acts(link, said)
+    _check_link(link, options)
     if not program.cache_bytes(tokens):
         raise InputError(f"{program.name} keeps no caches that could be moved")
-    found = cache_transfer(program, priced, sequences, tokens, link)
-    if other := [name for name in said.efficiency or () if name not in found.channel.shares]:
+    transfer = cache_transfer(program, cost_model, sequences, tokens, link)
+    if other := [name for name in options.efficiency or () if name not in transfer.channel.shares]:
         raise InputError(
-            f"efficiency: {other[0]} cannot act, caches go over {found.channel.name}; say that one's share"
+            f"efficiency: {other[0]} cannot act, caches go over {transfer.channel.name}; say that one's share"
         )
-    return found
+    return transfer
 
 
-def _acts(link: object, estimation: Estimation) -> None:
-    """InputError for what prices no copy over this link."""
+def _check_link(link: object, estimation: Estimation) -> None:
+    """Raise InputError for an option of the estimation that does not change copies over this link."""
     given = [name for name in ("cost", "engine", "efficiency") if name in estimation.given]
     link = arguments.text("link", link)
     if link.strip()[:1].isdigit() and given:

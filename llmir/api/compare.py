@@ -15,7 +15,7 @@ from llmir.ir.core.program import PHASES, Program
 from llmir.ir.tools.verify import checked_program
 
 from .estimate import device_of, or_default, request_lengths
-from .options import Estimation, of
+from .options import Estimation, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.compare.conservation import Conservation
@@ -57,20 +57,20 @@ def diff(
     from llmir.backends.compare.diff import common_basis, compare_requests, compare_steps, diff
     from llmir.hw.library import load
 
-    said = of(Estimation, estimation)
+    options = record_or_default(Estimation, estimation)
     after_engine = None if engine_after is None else arguments.text("engine_after", engine_after)
-    asked = *said.given.values(), hw_after, engine_after, chunk, cached, concurrency
-    if hw is None and said.hw is None and said.cluster is None:
-        if any(x is not None for x in asked):
+    only_with_hw = *options.given.values(), hw_after, engine_after, chunk, cached, concurrency
+    if hw is None and options.hw is None and options.cluster is None:
+        if any(x is not None for x in only_with_hw):
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
         return diff(before, after)
     requests = prompt is not None or generate is not None
     if requests and not (new is None and context is None):
         raise InputError("diff: new and context are of a step, prompt and generate of requests; give two")
-    device = device_of(hw, said)
+    device = device_of(hw, options)
     devices = device, device if hw_after is None else load(hw_after)
     programs = [checked_program(before), checked_program(after)]
-    how = said.cost, said.engine, said.efficiency
+    how = options.cost, options.engine, options.efficiency
     basis = common_basis(list(zip(programs, devices, strict=True)), *how, after_engine)
     if requests:
         tokens = [request_lengths(program, prompt, generate) for program in programs]

@@ -18,7 +18,7 @@ from llmir.ir.tools.loops import cut_sizes
 from llmir.ir.tools.verify import checked_program
 
 from .load import is_ir, load, run
-from .options import Drafts, Estimation, Memory, Parallel, Precision, of
+from .options import Drafts, Estimation, Memory, Parallel, Precision, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.cost.op_time import DeviceCostModel
@@ -44,27 +44,32 @@ def analyze(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> Report:
-    """One step on a device: `batch` sequences of `new` tokens each, with `context` tokens cached.
+    """Estimate one step on a device: `batch` sequences of `new` tokens, each with `context` cached tokens.
 
-    A `model` that is a program is estimated as it is; a name, config or path, as `load` takes it, as the
-    engine runs it, on the ranks of `parallel` and in the types of `precision`. `hw` is a device by name,
-    file or `llmir.hw.library.load`. Any of the three numbers may be an array; figures are then arrays of
-    their broadcast shape. `beside` are other sequences in the same step, such as `[{"batch": 1, "new":
-    512}]`, a chunk of a prefill beside decodes. Of a program with phases `phase` says which, by default
-    decode for one new token of each, else prefill. `estimation` names the cost model: `calibrated` (the
-    default where kernels were measured, on the device or on a relative), by the kernels of an `engine`;
-    `ideal`; a plugin's; or an object of yours with `price(row)` (`llmir.CostModel`). Or its `efficiency`
-    gives shares of the roofline's rates, such as `{"memory": 0.8}`. `cache_policy` is what is reserved for
-    caches: their `exact` bytes, or as engines do that are `paged` or `unified`.
+    Args:
+        model: A name, config or path as `load` takes it, estimated as the engine runs it; or a program,
+            estimated as it is.
+        hw: A device: its name, its file, or the result of `llmir.hw.library.load`.
+        batch, new, context: Numbers, or arrays of one broadcast shape; figures then have that shape.
+        beside: Other sequences of the same step, such as `[{"batch": 1, "new": 512}]`: a prefill chunk that
+            runs together with decodes.
+        phase: The phase of a program that has several; by default decode for one new token, else prefill.
+        cache_policy: The rule of cache allocation: `exact` bytes, or `paged` or `unified` as in engines.
+        parallel: The ranks that share the model.
+        precision: The element types.
+        estimation: The cost model. The default is `calibrated` if kernels were measured on the device or on
+            a similar one, else `ideal`. `engine` chooses the kernels, `efficiency` gives shares of the
+            roofline's rates, such as `{"memory": 0.8}`. `cost` may be an object with `price(row)`
+            (`llmir.CostModel`).
     """
     from llmir.backends.step.report import Report
 
-    program, priced = deployed(model, hw, estimation, parallel, precision)
+    program, cost_model = deploy(model, hw, estimation, parallel, precision)
     at: dict[str, Any] = {"batch": batch, "new": new, "context": context, "beside": beside}
     at["cache_policy"] = cache_policy
     if phase is not None:
         at["phase"] = arguments.choice("phase", phase, PHASES)
-    return Report(program, priced.device, **at, model=priced)
+    return Report(program, cost_model.device, **at, model=cost_model)
 
 
 def workload(
@@ -84,14 +89,20 @@ def workload(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> Workload:
-    """A batch of requests, from prompt to last token; its `to_dict()` is the JSON report.
+    """Estimate a batch of requests from prompt to last token; `to_dict()` of the result is the JSON report.
 
-    By default a prompt has 2048 tokens, and 128 are generated; a model of images alone takes neither. The
-    first `cached` are in the cache already; a step reads `chunk` on each data-parallel rank, by default as
-    many as the engine's, without one "all". `concurrency` in place of `batch` adds a `loop`, what a server
-    makes of so many users, `max_tpot_s` the loop of the `most` users who get their tokens within that.
-    `memory` has the share of memory that may be used and the limits of a step; with `drafts` steps verify
-    drafted tokens, as in `speculate`. The model and the other records are as in `analyze`.
+    The arguments that are not listed are as in `analyze`.
+
+    Args:
+        prompt: Tokens of each prompt, by default 2048; not for models that read images alone.
+        generate: Generated tokens of each request, by default 128; not for models that read images alone.
+        chunk: Prompt tokens of a step on each data-parallel rank, or "all"; by default the engine's limit,
+            and "all" without an engine.
+        cached: Tokens of each prompt that are in the cache already.
+        concurrency: Users in a closed loop, in place of `batch`; the result has the `loop`.
+        max_tpot_s: Limit of TPOT in seconds; the result has the loop of the most users within it.
+        memory: The share of memory that may be used, and the limits of a step.
+        drafts: Speculative decoding, as in `speculate`.
 
     >>> job = workload("qwen3-32b", "h100-sxm", batch=32, prompt=2048, generate=256, parallel=Parallel(tp=4))
     >>> job.program.devices, job.fits
@@ -99,7 +110,7 @@ def workload(
     """
     from llmir.backends.request.workload import Workload
 
-    program, priced = deployed(model, hw, estimation, parallel, precision)
+    program, cost_model = deploy(model, hw, estimation, parallel, precision)
     prompt, generate = request_lengths(program, prompt, generate)
     requests: dict[str, Any] = {
         "batch": batch,
@@ -108,24 +119,31 @@ def workload(
         "chunk": chunk,
         "cached": cached,
     }
-    job = Workload(program, priced.device, model=priced, **requests, **of(Memory, memory).values)
+    limits = record_or_default(Memory, memory).values
+    job = Workload(program, cost_model.device, model=cost_model, **requests, **limits)
     if concurrency is not None or max_tpot_s is not None:
         from llmir.backends.request.closed_loop import closed_loop_workload
 
         job = closed_loop_workload(job, concurrency, max_tpot_s)
     if drafts is None:
         return job
-    return speculate(job, drafted(model, drafts, hw, estimation, parallel, precision))
+    return speculate(job, draft_programs(model, drafts, hw, estimation, parallel, precision))
 
 
 def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:
-    """A workload whose later tokens come by steps that verify drafted tokens of each sequence at once.
+    """A workload with speculative decoding: a step verifies the draft tokens of each sequence at once.
 
-    `drafts.verify` is the same program with logits of all positions. A draft is right with chance
-    `acceptance`, whatever came before it, so that a step yields (1 − aᵏ⁺¹) / (1 − a) tokens
-    (arXiv:2211.17192). `draft_model` is the program that drafts, a token a step; without one it is the layer
-    of a program that was loaded with `draft=True`, and without that drafts cost nothing. InputError for what
-    cannot be.
+    A draft token is right with probability `acceptance`, independently of earlier ones. A step of k drafts
+    and acceptance a then yields (1 − aᵏ⁺¹) / (1 − a) tokens on average (arXiv:2211.17192).
+
+    Args:
+        job: The workload without drafts.
+        drafts: `verify` is the same program with logits of all positions. `draft_model` is the program that
+            drafts one token a step; by default the draft layer of a program loaded with `draft=True`. A
+            program without such a layer drafts at no cost.
+
+    Raises:
+        InputError: `drafts` lacks a value, or the workload cannot use drafts.
 
     >>> import llmir
     >>> last, every = (
@@ -141,29 +159,33 @@ def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:
 
     if not isinstance(job, Workload):
         arguments.refuse("job", job, "a Workload")
-    found = verified(drafts)
-    if found is None:
+    values = draft_values(drafts)
+    if values is None:
         raise InputError("drafts: say draft_tokens, acceptance and verify")
-    count, share, verify, draft = found
+    count, share, verify, draft = values
     return speculative_workload(job, verify, count, share, draft)
 
 
-def verified(drafts: Drafts | None) -> tuple[int, float, Program, Program | None] | None:
-    """The values of drafts with their programs; None without drafts, InputError where some are missing."""
-    said = of(Drafts, drafts)
-    if said.draft_tokens is None:
-        if name := next(iter(said.given), None):
+def draft_values(drafts: Drafts | None) -> tuple[int, float, Program, Program | None] | None:
+    """The number of draft tokens, the acceptance and the two programs; None without drafts.
+
+    Raises:
+        InputError: One of the values is missing.
+    """
+    drafts = record_or_default(Drafts, drafts)
+    if drafts.draft_tokens is None:
+        if name := next(iter(drafts.given), None):
             raise InputError(f"{name}: is of drafts, say draft_tokens too")
         return None
-    if said.verify is None:
+    if drafts.verify is None:
         raise InputError("draft_tokens: say verify too, the program with logits of all positions")
-    if said.acceptance is None:
+    if drafts.acceptance is None:
         raise InputError("draft_tokens: say acceptance too, the chance that a draft is right")
-    own = None if said.draft_model is None else checked_program(said.draft_model)
-    return said.draft_tokens, said.acceptance, checked_program(said.verify), own
+    draft = None if drafts.draft_model is None else checked_program(drafts.draft_model)
+    return drafts.draft_tokens, drafts.acceptance, checked_program(drafts.verify), draft
 
 
-def drafted(
+def draft_programs(
     model: object,
     drafts: Drafts | None,
     hw: Any,
@@ -171,19 +193,19 @@ def drafted(
     parallel: Parallel | None,
     precision: Precision | None,
 ) -> Drafts:
-    """Drafts with their programs, lowered as the model is; those of a model that is a program as they are."""
-    said, how = of(Drafts, drafts), (hw, estimation, parallel, precision)
-    if isinstance(model, Program) or said.draft_tokens is None:
-        return said
-    if said.verify is None:
-        said = replace(said, verify=deployed(model, *how, logits="all")[0])
-    if said.draft_model is not None and not isinstance(said.draft_model, Program):
-        said = replace(said, draft_model=deployed(said.draft_model, *how)[0])
-    return said
+    """Drafts with their programs, lowered as the model is; unchanged for a model that is a program."""
+    drafts, how = record_or_default(Drafts, drafts), (hw, estimation, parallel, precision)
+    if isinstance(model, Program) or drafts.draft_tokens is None:
+        return drafts
+    if drafts.verify is None:
+        drafts = replace(drafts, verify=deploy(model, *how, logits="all")[0])
+    if drafts.draft_model is not None and not isinstance(drafts.draft_model, Program):
+        drafts = replace(drafts, draft_model=deploy(drafts.draft_model, *how)[0])
+    return drafts
 
 
 def request_lengths(program: Program, prompt: Any, generate: Any) -> tuple[Any, Any]:
-    """Tokens in and out, as asked for or by default; `InputError` where there are none to ask for."""
+    """Prompt and generated tokens, by default 2048 and 128; `InputError` for a model without tokens."""
     for name, value in (("prompt", prompt), ("generate", generate)):
         if program.patches and value is not None:
             facts = f"{program.name} reads {program.patches} patches of each image, and no tokens"
@@ -198,12 +220,12 @@ def request_lengths(program: Program, prompt: Any, generate: Any) -> tuple[Any, 
     return or_default(prompt, usual), or_default(generate, 128)
 
 
-def or_default(value: Any, default: int) -> Any:
+def or_default(value: Any, default: float) -> Any:
     """The value, or the default in place of None."""
     return default if value is None else value
 
 
-def deployed(
+def deploy(
     model: object,
     hw: Any,
     estimation: Estimation | None = None,
@@ -213,22 +235,22 @@ def deployed(
 ) -> tuple[Program, DeviceCostModel]:
     """The program of a model on its ranks and in its types, and the cost model that estimates it.
 
-    A name, config or path is lowered by the passes that the engine runs; a program, or an `.ir` file, by none
-    but those of `parallel` and `precision`.
+    The passes of the engine lower a name, config or path. A program or an `.ir` file takes only the passes of
+    `parallel` and `precision`.
     """
     from .deployment import Deployment, passes_of
 
-    priced = _model(hw, estimation)
+    cost_model = _model(hw, estimation)
     whole = isinstance(model, Program) or (isinstance(model, str | os.PathLike) and is_ir(model))
     program = checked_program(model if isinstance(model, Program) else load(model, logits))
     if whole and parallel is None and precision is None:
-        return program, priced
-    deployment = Deployment(of(Precision, precision), of(Parallel, parallel))
-    passes = () if whole else (passes_of(priced.runs),)
+        return program, cost_model
+    deployment = Deployment(record_or_default(Precision, precision), record_or_default(Parallel, parallel))
+    passes = () if whole else (passes_of(cost_model.runs),)
     try:
-        return run(program, deployment.around(*passes, runs=priced.runs)), priced
+        return run(program, deployment.around(*passes, runs=cost_model.runs)), cost_model
     except PassError as error:
-        if isinstance(error.__cause__, PassError):  # nobody has written the pipeline that it names
+        if isinstance(error.__cause__, PassError):  # its message names a pipeline that no user has written
             raise error.__cause__ from None
         raise
 
@@ -237,33 +259,36 @@ def _model(hw: Any, estimation: Estimation | None = None) -> DeviceCostModel:
     """The cost model of a device."""
     from llmir.backends.cost.models import model
 
-    said = of(Estimation, estimation)
-    return model(device_of(hw, said), said.cost, said.engine, said.efficiency)
+    options = record_or_default(Estimation, estimation)
+    return model(device_of(hw, options), options.cost, options.engine, options.efficiency)
 
 
 def device_of(hw: Any, estimation: Estimation) -> Device:
-    """The device of an argument, or else of the estimation, in its network and at its price."""
+    """The device of the argument `hw` or of the estimation, with its network and its price."""
     from llmir.hw.library import cluster, join, load, with_prices
 
     named = {"hw": hw, "estimation.hw": estimation.hw, "cluster": estimation.cluster}
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
         raise InputError(f"{given[-1]}: says the device, and so does {given[0]}; leave one of them out")
-    found = (
-        load(estimation.hw if hw is None else hw)
-        if estimation.cluster is None
-        else cluster(estimation.cluster)
-    )
-    found = found if estimation.network is None else join(found, estimation.network)
-    return found if estimation.price is None else with_prices([found], estimation.price)[0]
+    if estimation.cluster is None:
+        device = load(estimation.hw if hw is None else hw)
+    else:
+        device = cluster(estimation.cluster)
+    if estimation.network is not None:
+        device = join(device, estimation.network)
+    return device if estimation.price is None else with_prices([device], estimation.price)[0]
 
 
 def beam_search(job: Workload, beams: int) -> Workload:
-    """A workload whose requests decode so many sequences each, after one prompt, and give the best.
+    """A workload with beam search: each request decodes `beams` sequences after one prompt.
 
-    Steps have `batch`·`beams` rows, of which each has 2·`beams` candidates. Caches in place share the whole
-    blocks of a prompt; those that grow by copies, of transformers, are each sequence's own, and are copied
-    where beams change places. With 1 it is the job itself. InputError for what cannot be.
+    A decode step has `batch`·`beams` rows, each with 2·`beams` candidates. Sequences share the full cache
+    blocks of their prompt if the cache is updated in place. A cache that grows by copies, as in transformers,
+    belongs to one sequence and is copied when beams change places. With one beam the result is `job`.
+
+    Raises:
+        InputError: The workload cannot use beam search.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
@@ -299,11 +324,15 @@ def candidates(
     estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> Candidates:
-    """Programs that are compared at the same points: what is the same in several is priced once.
+    """Compare programs at the same points; equal ops of several programs are estimated once.
 
-    Each is a program, or a pair of one and the pipeline stages that it is in, as `llmir.stages` takes them.
-    Their figures are those that `analyze` and `workload` (with chunk="all") give of each; other arguments
-    are as there.
+    The figures of each program equal those of `analyze`, and of `workload` with chunk="all".
+
+    Args:
+        programs: Programs, or pairs of a program and its pipeline stages, as `llmir.stages` takes them.
+        hw: The device, as in `analyze`.
+        estimation: The cost model, as in `analyze`.
+        cache_policy: The rule of cache allocation, as in `analyze`.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-70b"), llmir.DEFAULT_PIPELINE)
@@ -315,17 +344,17 @@ def candidates(
     from llmir.backends.request.candidates import Candidates
 
     model = _model(hw, estimation)
-    found = []
+    pairs = []
     for each in arguments.items("programs", programs, "programs, or pairs of one and its stages"):
         program, stages = each if isinstance(each, tuple) and len(each) == 2 else (each, 1)
         program = checked_program(program)
         layers = stage_layers(stages)
-        found.append((program, (1,) if layers == 1 else cut_sizes(program, layers)))
-    return Candidates(found, model, cache_policy)
+        pairs.append((program, (1,) if layers == 1 else cut_sizes(program, layers)))
+    return Candidates(pairs, model, cache_policy)
 
 
 def stage_layers(stages: Any) -> int | list[int]:
-    """How many stages, or the layers of each; `InputError` for neither."""
+    """The number of stages, or the layers of each stage; `InputError` for another value."""
     if isinstance(stages, int):
         return arguments.integer("stages", stages, 1)
     either = "layers, or a number of stages"
@@ -344,11 +373,13 @@ def stages(
     estimation: Estimation | None = None,
     cache_policy: str = "exact",
 ) -> tuple[StageReport, ...]:
-    """One step of a program in each of `stages`: how many pipeline stages, or the layers of each of them.
+    """Estimate one step of a program for each way in `stages` to split it into pipeline stages.
 
-    Its figures are those that `analyze` gives of what the passes `stages` and `slice-sends` make of the
-    program, which are best the last of its passes; but layers are lowered and priced once for all. Other
-    arguments are as there.
+    The figures equal those of `analyze` after the passes `stages` and `slice-sends`, but each layer is
+    lowered and estimated once. Run other passes before. The other arguments are as in `analyze`.
+
+    Args:
+        stages: For each step, the number of pipeline stages, or the layers of each stage.
 
     >>> import llmir
     >>> program = llmir.run(llmir.load("llama3.1-405b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8}}")
@@ -363,8 +394,7 @@ def stages(
     from llmir.backends.step.sizes import batch_program, check_sizes
 
     program, model = checked_program(program), _model(hw, estimation)
-    asked = arguments.items("stages", stages, "numbers of stages, or layers of each")
-    cuts = list(map(stage_layers, asked))
+    cuts = list(map(stage_layers, arguments.items("stages", stages, "numbers of stages, or layers of each")))
     named = "" if phase is None else arguments.choice("phase", phase, PHASES)
     runs, _, at = batch_program(program, (check_sizes(batch, new, context),), named)
     by, sizes = policy(cache_policy).name, [cut_sizes(program, each) for each in cuts]

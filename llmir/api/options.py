@@ -786,8 +786,8 @@ AXES: Mapping[str, Option] = {
 }
 
 
-def of(kind: type[Kind], record: Kind | None) -> Kind:
-    """The record of an argument: the default one for None. `InputError` for another value."""
+def record_or_default(kind: type[Kind], record: Kind | None) -> Kind:
+    """The record that an argument has, or the default record for None; `InputError` for another value."""
     if record is not None and not isinstance(record, kind):
         from llmir.base.arguments import refuse
 

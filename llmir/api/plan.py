@@ -12,9 +12,9 @@ from llmir.base.gc_pause import pause_gc
 from llmir.ir.core.program import Program
 
 from .capacity import length_error
-from .estimate import _model, verified
+from .estimate import _model, draft_values
 from .load import load, run
-from .options import Drafts, Estimation, Parallel, Precision, Requests, Traffic, of, option
+from .options import Drafts, Estimation, Parallel, Precision, Requests, Traffic, option, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.search.plan import Plans
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from llmir.backends.search.structures import Rejection, Split, Structure
     from llmir.backends.simulate.drafts import Drafts as DraftSteps
 
-DEVICES = 1 << 16  # there may be at most
-TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # that a plan takes
-PLANNED = ("round-robin", "random", "least-loaded")  # what deals out requests in a plan
-REPLICA = 64  # devices of a replica at most, where their number is not limited
+DEVICES = 1 << 16  # the largest `gpus`
+TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # options of `Traffic` for a plan
+ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
+REPLICA = 64  # the most devices of a replica
 
 
 def plan(
@@ -46,28 +46,39 @@ def plan(
     progress: Progress | None = None,
     estimation: Estimation | None = None,
 ) -> Plans:
-    """The plans that serve the requests of `traffic` within limits, the cheapest first.
+    """Find plans that serve the requests of `traffic` within limits, the cheapest first.
 
-    `hw` are devices, with commas or in a list; `gpus` is how many there may be, by default any number. Of the
-    traffic a plan takes `rate`, `prompt`, `generate`, `requests`, `seed` and `prefix_hits`. A limit is
-    seconds or words such as `30ms`, and of the 99th percentile of requests unless it says `mean:30ms` or
-    `p50:30ms`. `weights` are the types that the checkpoint may be quantized to, `chunk` and `batch` tokens
-    and requests of a step, by default all that the engine takes. With `emit`, plans are those that a command
-    of that engine (vllm, sglang, trtllm) is known to start. With a `link` (nvlink, network, or a rate such as
-    `25GBps,5us`) there are plans of prefill servers and decode servers too, between which caches go over it.
-    A `router` deals requests out to servers of a kind: round-robin, as by default, random or least-loaded.
-    With `drafts` steps verify drafts, as in `server`; its programs are before any pass, split as the model
-    is. Of the `estimation` a plan takes the `engine`, and `price`, dollars an hour of a device by name. If
-    all devices have a price, cost decides, else their number.
+    Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic
+    with five seeds, and the simulation decides. Cost ranks the plans if all devices have a price, else the
+    number of devices.
 
-    Every split of the model is priced by closed forms; those on the front are then simulated on the traffic,
-    by five seeds of so many `requests`, and that decides. `progress` is told the number of each such run as
-    it begins, and its plan. InputError for what means nothing.
+    Args:
+        hw: Devices, separated by commas or in a list.
+        traffic: The requests; a plan takes `rate`, `prompt`, `generate`, `requests`, `seed` and
+            `prefix_hits`.
+        max_ttft, max_tpot: Limits in seconds, or texts such as `30ms`. They apply to the 99th percentile of
+            requests, or to another statistic such as `mean:30ms` or `p50:30ms`.
+        gpus: The largest number of devices; by default any number.
+        weights: Element types that the weights of the checkpoint may be quantized to.
+        chunk: Prompt tokens of a step; by default every size that the engine supports.
+        batch: Requests of a step, likewise.
+        emit: An engine (vllm, sglang, trtllm); plans are then limited to those that its command can start.
+        link: A link for caches (nvlink, network, or a rate such as `25GBps,5us`). With a link the search
+            includes plans of separate prefill and decode servers.
+        router: How requests are distributed to servers of a kind: round-robin (the default), random or
+            least-loaded.
+        drafts: Speculative decoding, as in `server`. Its programs are before any pass, and are split as the
+            model is.
+        progress: Called before each simulated run with its number and its plan.
+        estimation: A plan takes `engine`, and `price` in dollars per hour of a device by name.
+
+    Raises:
+        InputError: An argument is out of range or has no effect in a plan, or no split is possible.
 
     >>> import llmir
     >>> traffic = llmir.Traffic(rate=20, prompt=500, generate=100)
-    >>> found = llmir.plan("llama3.1-8b", traffic=traffic, max_tpot="20ms", gpus=4)
-    >>> found.best.devices, found.best.meets
+    >>> plans = llmir.plan("llama3.1-8b", traffic=traffic, max_tpot="20ms", gpus=4)
+    >>> plans.best.devices, plans.best.meets
     (1, True)
     """
     from llmir.backends.cost.channel import server_channel
@@ -79,10 +90,10 @@ def plan(
 
     if progress is not None and not callable(progress):
         arguments.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
-    requests, said = _requests(traffic), of(Estimation, estimation)
-    if name := next((name for name in said.given if name not in ("engine", "price")), None):
+    requests, options = _requests(traffic), record_or_default(Estimation, estimation)
+    if name := next((name for name in options.given if name not in ("engine", "price")), None):
         raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
-    asked = (
+    rate_and_limits = (
         requests.rate,
         requests.prompt,
         requests.generate,
@@ -95,28 +106,28 @@ def plan(
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
     if isinstance(router, str) and router == "prefix-aware":
         raise InputError("router: prefix-aware needs prompts with hashes, a plan's have none")
-    deals = FIRST if router is None else arguments.choice("router", router, PLANNED)
+    deals = FIRST if router is None else arguments.choice("router", router, ROUTERS)
     most = None if gpus is None else arguments.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
     program = model if isinstance(model, Program) else load(model)
     positions = program.facts.get("positions")
     longest = positions if isinstance(positions, int) else None
-    served = Load(*asked, longest, requests.prefix_hits, deals, requests.seed)
+    served = Load(*rate_and_limits, longest, requests.prefix_hits, deals, requests.seed)
     if served.answer < 2:
         raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
     if served.positions and served.read + served.answer > served.positions:
         raise InputError(length_error(served.read, served.answer, served.positions, program.name))
     types = _names("weights", weights) or ("",)
-    steps = verified(_drafted(model, drafts))
+    steps = draft_values(_draft_programs(model, drafts))
     structures, refused = _structures(
-        program, _devices(hw, said.price), types, said.engine, emit, most, steps
+        program, _devices(hw, options.price), types, options.engine, emit, most, steps
     )
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
         if link is not None:
             server_channel(structure.model, link)
-        engine_policy(structure.job(1, 1, None, None, None))  # or an error that names the engines
+        engine_policy(structure.job(1, 1, None, None, None))  # raises for an engine without a scheduler
     return search(structures, served, most, chunks, batches, refused, link, progress)
 
 
@@ -124,49 +135,50 @@ def _requests(traffic: Traffic | None) -> Any:
     """The traffic of a plan, with its defaults; InputError for requests that do not come at random."""
     if traffic is None:
         raise InputError("traffic: say how many requests come in a second, such as llmir.Traffic(rate=2)")
-    given = of(Traffic, traffic)
-    if name := next((name for name in given.given if name not in TRAFFIC), None):
+    record = record_or_default(Traffic, traffic)
+    if name := next((name for name in record.given if name not in TRAFFIC), None):
         raise InputError(f"{name}: the requests of a plan come at a rate, at random; leave it out")
-    if given.rate is None:
+    if record.rate is None:
         raise InputError("rate: say how many requests come in a second")
-    usual: dict[str, Any] = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
-    found = replace(given, **{name: usual[name] for name in usual if getattr(given, name) is None})
-    arguments.integer("requests", found.requests, 100, 1_000_000)
-    return found
+    defaults: dict[str, Any] = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
+    missing = {name: value for name, value in defaults.items() if getattr(record, name) is None}
+    record = replace(record, **missing)
+    arguments.integer("requests", record.requests, 100, 1_000_000)
+    return record
 
 
-def _drafted(model: object, drafts: Drafts | None) -> Drafts:
+def _draft_programs(model: object, drafts: Drafts | None) -> Drafts:
     """Drafts with their programs before any pass."""
-    said = of(Drafts, drafts)
-    if said.draft_tokens is None or isinstance(model, Program):
-        return said
-    own, verify = said.draft_model, said.verify
-    own = load(own) if own is not None and not isinstance(own, Program) else own
-    return replace(said, verify=load(model, "all") if verify is None else verify, draft_model=own)
+    drafts = record_or_default(Drafts, drafts)
+    if drafts.draft_tokens is None or isinstance(model, Program):
+        return drafts
+    draft, verify = drafts.draft_model, drafts.verify
+    draft = load(draft) if draft is not None and not isinstance(draft, Program) else draft
+    return replace(drafts, verify=load(model, "all") if verify is None else verify, draft_model=draft)
 
 
-def _names(name: str, said: Any) -> tuple[str, ...]:
-    parts = said.split(",") if isinstance(said, str) else arguments.items(name, said, "names")
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else arguments.items(name, value, "names")
     return tuple(dict.fromkeys(arguments.text(name, part).strip() for part in parts))
 
 
-def _sizes(name: str, said: Any) -> tuple[int, ...] | None:
+def _sizes(name: str, value: Any) -> tuple[int, ...] | None:
     from llmir.backends.search.sweep import axis_values
 
     least = option(Requests, "batch").least
-    return None if said is None else tuple(int(n) for n in axis_values(name, said, least) if n is not None)
+    return None if value is None else tuple(int(n) for n in axis_values(name, value, least) if n is not None)
 
 
 def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
-    """Each device, at its price if that is said; InputError for the price of another one."""
+    """The devices with their prices; InputError for a price of a device that is not among them."""
     from llmir.hw.library import check_unique, with_prices
 
     names = hw.split(",") if isinstance(hw, str) else hw if isinstance(hw, (list, tuple)) else [hw]
-    found = with_prices(
+    devices = with_prices(
         [each.strip() if isinstance(each, str) else each for each in names], {} if price is None else price
     )
-    check_unique(found)
-    return found or arguments.refuse("hw", hw, "devices")
+    check_unique(devices)
+    return devices or arguments.refuse("hw", hw, "devices")
 
 
 @pause_gc()
@@ -179,7 +191,7 @@ def _structures(
     most: int | None,
     drafts: tuple[int, float, Program, Program | None] | None,
 ) -> tuple[list[Structure], dict[str, Rejection]]:
-    """Every split on every device that passes take, and why they refuse others."""
+    """Every possible split on every device, and the reason for each rejected one."""
     from llmir.backends.request.speculation import draft_kind
     from llmir.backends.search.launch import check_launch
     from llmir.backends.search.structures import Rejection, Structure, splits, structure_name
@@ -189,7 +201,7 @@ def _structures(
     experts = any("expert" in n.op.axes for graph in program.graphs.values() for n in graph.sources)
     tensor = [n for n in range(1, limit + 1) if divides(program, n)]
     stages = program.depth(program.entries[0])
-    found, refused = [], {}
+    structures, refused = [], {}
     drafter = draft_kind(program, drafts[-1]) if drafts else ""
     for device in devices:
         model = _model(device, Estimation(engine=engine))
@@ -200,28 +212,28 @@ def _structures(
                 try:
                     if emit is not None:
                         check_launch(emit, model.runs, kind, split, drafter)
-                    deployed = _deployed(program, kind, split, model.runs)
-                    own = drafts and _drafts(deployed, kind, split, model.runs, *drafts)
-                    found.append(Structure(deployed, model, kind, split, own))
+                    deployed = _deploy(program, kind, split, model.runs)
+                    steps = drafts and _draft_steps(deployed, kind, split, model.runs, *drafts)
+                    structures.append(Structure(deployed, model, kind, split, steps))
                 except LlmirError as error:
                     refused[structure_name(device, kind, split)] = Rejection(str(error.__cause__ or error))
-    return found, refused
+    return structures, refused
 
 
-def _drafts(
+def _draft_steps(
     deployed: Program, kind: str, split: Split, runs: Any, count: int, share: float, *programs: Program | None
 ) -> DraftSteps:
-    """What verifies and drafts on the ranks of a split; InputError where drafts are not simulated there."""
+    """Draft and verification steps on the ranks of a split; InputError if they cannot be simulated."""
     from llmir.backends.simulate.drafts import Drafts as DraftSteps
 
-    verify, small = (each and _deployed(each, kind, split, runs) for each in programs)
+    verify, small = (each and _deploy(each, kind, split, runs) for each in programs)
     assert verify is not None
     return DraftSteps.of(deployed, count, share, verify, small, runs.name if runs else "")
 
 
-def _deployed(program: Program, weights: str, split: Split, runs: Any) -> Program:
-    """The program as it lies on the ranks of a split."""
+def _deploy(program: Program, weights: str, split: Split, runs: Any) -> Program:
+    """The program on the ranks of a split."""
     from .deployment import Deployment, passes_of
 
-    deployed = Deployment(Precision(weights=weights or None), Parallel(**split._asdict()))
-    return run(program, deployed.around(passes_of(runs), runs=runs))
+    deployment = Deployment(Precision(weights=weights or None), Parallel(**split._asdict()))
+    return run(program, deployment.around(passes_of(runs), runs=runs))

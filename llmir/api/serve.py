@@ -15,8 +15,8 @@ from llmir.base import arguments
 from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
-from .estimate import deployed, drafted, verified
-from .options import Drafts, Estimation, Memory, Parallel, Precision, Servers, Traffic, of
+from .estimate import deploy, draft_programs, draft_values, or_default
+from .options import Drafts, Estimation, Memory, Parallel, Precision, Servers, Traffic, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.simulate.engine import Pools, Profile
@@ -41,11 +41,15 @@ def simulate(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> Simulation:
-    """Requests that come one after another, served step by step as the engine's policy fills its steps.
+    """Simulate an engine that serves requests over time, step by step, with the engine's scheduler.
 
-    It is `server(model, hw, …).run(traffic(…))`, which say what the records mean. The first `warm_up`
-    requests do not count in latencies, nor in goodput, which is of requests within `max_ttft_s` and
-    `max_tpot_s`. `servers` are replicas behind a router, or pools joined by a link (`llmir.Servers`).
+    Equal to `server(model, hw, …).run(traffic(…))`, which describe the other arguments.
+
+    Args:
+        warm_up: Number of first requests that latencies and goodput leave out.
+        max_ttft_s: Limit of TTFT in seconds; goodput counts the requests within the limits.
+        max_tpot_s: Limit of TPOT in seconds, likewise.
+        servers: Replicas behind a router, or pools of prefill and decode servers joined by a link.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -70,12 +74,15 @@ def server(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> Profile:
-    """An engine that serves a program on a device; its `run` simulates one load after another.
+    """An engine that serves a program on a device; its `run` simulates a load.
 
-    Its tables of prices are made once, and serve all runs: the way to try many rates or seeds.
-    `chunked_prefill` says whether prompts are read in chunks, by default as the engine does. The model, the
-    memory and other records are as in `workload`. With `drafts` a step verifies drafted tokens of each
-    sequence, as in `speculate`; the seed of the traffic draws how many tokens steps yield.
+    All runs share one table of step times. Use a server to try many rates or seeds. The other arguments are
+    as in `workload`.
+
+    Args:
+        chunked_prefill: Whether prefill is split into chunks; by default as in the engine.
+        drafts: Speculative decoding, as in `speculate`. The seed of the traffic draws the number of accepted
+            tokens of each step.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
@@ -90,68 +97,66 @@ def server(
     from llmir.backends.simulate.drafts import Drafts as DraftSteps
     from llmir.backends.simulate.engine import Profile
 
-    program, priced = deployed(model, hw, estimation, parallel, precision)
+    program, cost_model = deploy(model, hw, estimation, parallel, precision)
     chunked = None if chunked_prefill is None else arguments.flag("chunked_prefill", chunked_prefill)
-    limits = of(Memory, memory)
+    limits = record_or_default(Memory, memory)
     if limits.cache_policy != "exact":
         raise InputError("cache_policy: a simulation has the blocks of the engine; leave it out")
-    said = verified(drafted(model, drafts, hw, estimation, parallel, precision))
-    steps = DraftSteps.of(program, *said, priced.runs.name if priced.runs else "") if said else None
-    job = Workload(program, priced.device, program.micro_batches, 1, 1, model=priced, **limits.values)
+    values = draft_values(draft_programs(model, drafts, hw, estimation, parallel, precision))
+    engine = cost_model.runs.name if cost_model.runs else ""
+    steps = DraftSteps.of(program, *values, engine) if values else None
+    job = Workload(program, cost_model.device, program.micro_batches, 1, 1, model=cost_model, **limits.values)
     return Profile(steps.beside(job) if steps else job, chunked, steps)
 
 
 def traffic(traffic: Traffic) -> Load:
-    """Requests with their tokens, and when they come; equal calls give equal ones.
+    """The requests of a `Traffic`: arrival times and tokens; equal records give equal requests.
 
-    `llmir.Traffic` says what its options mean. InputError where requests come in no way, or in two, or are
-    said twice.
+    Raises:
+        InputError: Not exactly one of rate, closed and trace is given, or two options exclude each other.
 
     >>> len(traffic(Traffic(rate=2, requests=50)).arrival_s)
     50
     """
-    from llmir.backends.simulate.load import sample_load, session_turns
-    from llmir.backends.simulate.load import trace_load as read
+    from llmir.backends.simulate.load import sample_load, session_turns, trace_load
 
-    asked = _traffic(traffic)
-    rate, closed, trace, share = asked.rate, asked.closed, asked.trace, asked.cancel
-    names = ("prompt", "generate", "requests", "seed", *("cancel",) * (share is not None))
-    said: dict[str, Any] = {name: getattr(asked, name) for name in names}
+    traffic = _traffic(traffic)
+    rate, closed, trace = traffic.rate, traffic.closed, traffic.trace
     if sum(way is not None for way in (rate, closed, trace)) != 1:
         raise InputError("simulate: say how requests come, by one of rate, closed and trace")
-    thinks, turns = asked.think_s, asked.turns
-    if turns is None and thinks is not None:
-        raise InputError(f"think_s: {thinks:g}; it is of sessions, say turns too")
+    think_s, turns = traffic.think_s, traffic.turns
+    if turns is None and think_s is not None:
+        raise InputError(f"think_s: {think_s:g}; it is of sessions, say turns too")
     if turns is not None and rate is None:
         other = "closed" if closed is not None else "trace"
         raise InputError(f"turns: sessions come at a rate, leave out {other}")
-    if asked.burstiness is not None and rate is None:
+    if traffic.burstiness is not None and rate is None:
         raise InputError("burstiness: is of requests that come at a rate, say rate too")
     if trace is not None:
-        if twice := next((name for name, value in said.items() if value is not None), None):
+        in_trace = ("prompt", "generate", "requests", "seed", "cancel")
+        if twice := next((name for name in in_trace if getattr(traffic, name) is not None), None):
             raise InputError(f"{twice}: a trace says its requests, leave it out")
-        load = read(Path(trace), asked.speed)
-        return replace(load.hit(asked.prefix_hits), timeout_s=asked.timeout_s)
-    if asked.speed != 1:
-        raise InputError(f"speed: {asked.speed:g}; it is of a trace, say rate instead")
-    usual = {"prompt": 2048, "generate": 128, "requests": 1000, "seed": 0}
-    drawn_by = {name: usual[name] if said[name] is None else said[name] for name in usual}
+        load = trace_load(Path(trace), traffic.speed)
+        return replace(load.hit(traffic.prefix_hits), timeout_s=traffic.timeout_s)
+    if traffic.speed != 1:
+        raise InputError(f"speed: {traffic.speed:g}; it is of a trace, say rate instead")
+    seed = or_default(traffic.seed, 0)
     load = sample_load(
-        drawn_by["requests"],
-        drawn_by["prompt"],
-        drawn_by["generate"],
+        or_default(traffic.requests, 1000),
+        or_default(traffic.prompt, 2048),
+        or_default(traffic.generate, 128),
         rate=rate,
-        burstiness=1.0 if asked.burstiness is None else asked.burstiness,
+        burstiness=or_default(traffic.burstiness, 1.0),
         users=closed,
-        seed=drawn_by["seed"],
-        cancel=share or 0.0,
+        seed=seed,
+        cancel=or_default(traffic.cancel, 0.0),
     )
     if turns is not None:
-        load = session_turns(load, turns, 10.0 if thinks is None else thinks, drawn_by["seed"])
-    return replace(load.hit(asked.prefix_hits), timeout_s=asked.timeout_s)
+        load = session_turns(load, turns, or_default(think_s, 10.0), seed)
+    return replace(load.hit(traffic.prefix_hits), timeout_s=traffic.timeout_s)
 
 
-_load = traffic  # where an argument has its name
+_load = traffic  # for functions with an argument `traffic`
 
 
 def _traffic(traffic: object) -> Traffic:
@@ -178,16 +183,20 @@ def replicate(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> Replications:
-    """`simulate` so many times, by seeds one after another: means over the runs, with intervals of 95%.
+    """Repeat `simulate` with consecutive seeds: means over the runs, with 95% confidence intervals.
 
-    The first seed is that of the traffic; all else is as in `simulate`.
+    The other arguments are as in `simulate`.
+
+    Args:
+        traffic: The requests; the first run has its seed.
+        times: The number of runs, from 2 to 1000.
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     >>> traffic = llmir.Traffic(rate=9, prompt="uniform:99,999", requests=200)
-    >>> found = llmir.replicate(model, "h100-sxm", traffic, 5)
-    >>> mean, half = found.latencies["ttft"]["p90"]
-    >>> len(found.runs), 0 < half < mean
+    >>> runs = llmir.replicate(model, "h100-sxm", traffic, 5)
+    >>> mean, half = runs.latencies["ttft"]["p90"]
+    >>> len(runs.runs), 0 < half < mean
     (5, True)
     """
     from llmir.backends.simulate.replications import Replications
@@ -202,7 +211,7 @@ def replicate(
 
 
 def _seeds(traffic: Traffic, times: int) -> list[Traffic]:
-    """The same traffic by seeds one after another."""
+    """The same traffic with consecutive seeds."""
     return [replace(traffic, seed=(traffic.seed or 0) + n) for n in range(times)]
 
 
@@ -224,7 +233,7 @@ def simulate_rates(
     precision: Precision | None = None,
     estimation: Estimation | None = None,
 ) -> RateSeries:
-    """`simulate` at each of some rates, or so many `times` as `replicate` does; prices are made once."""
+    """`simulate` at each of `rates`, repeated `times` times as by `replicate`; step times are shared."""
     from llmir.backends.simulate.replications import RateSeries, Replications
 
     how = chunked_prefill, memory, drafts, parallel, precision, estimation
@@ -241,18 +250,23 @@ def simulate_rates(
 
 
 def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
-    """Prefill servers, and decode servers that go on, with caches sent over a link; its `run` simulates.
+    """Prefill servers and decode servers that exchange caches over a link; `run` simulates a load.
 
-    `link` is `nvlink` or what else joins two such devices, `network`, or a rate such as `25GBps,5us`.
-    InputError for pools that the engine refuses (docs/serving.md).
+    Args:
+        prefill: A server that runs prefill, made by `llmir.server`.
+        decode: A server that decodes, made by `llmir.server`.
+        link: A link between two such devices such as `nvlink`, `network`, or a rate such as `25GBps,5us`.
+
+    Raises:
+        InputError: The engine does not support these pools (docs/serving.md).
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     >>> one = llmir.server(model, "h100-sxm")
     >>> pools = llmir.pools(one, one, "50GBps,5us")
     >>> load = llmir.traffic(llmir.Traffic(rate=30, prompt=1000, generate=100, requests=300))
-    >>> found = pools.run(load, prefill_replicas=2)
-    >>> found.latencies["itl"].p99 < one.run(load, replicas=3).latencies["itl"].p99
+    >>> served = pools.run(load, prefill_replicas=2)
+    >>> served.latencies["itl"].p99 < one.run(load, replicas=3).latencies["itl"].p99
     True
     """
     from llmir.backends.simulate.engine import Pools, Profile
@@ -274,34 +288,31 @@ def _serving(
     precision: Precision | None,
     estimation: Estimation | None,
 ) -> Callable[..., Simulation]:
-    """What runs a load: a server, or pools where one of their options is given."""
-    said = of(Servers, servers)
+    """The function that simulates a load: of a server, or of pools if one of their options is given."""
+    servers = record_or_default(Servers, servers)
     how: dict[str, Any] = {"chunked_prefill": chunked_prefill, "memory": memory, "estimation": estimation}
     one = server(model, hw, drafts=drafts, parallel=parallel, precision=precision, **how)
-    if not said.given.keys() - {"replicas", "router"}:
-        return partial(one.run, **_dealt(said, "replicas", "router"))
-    other = said.decode_program
-    decode = {"decode_verify": said.decode_verify, "decode_draft": said.decode_draft}
+    if not servers.given.keys() - {"replicas", "router"}:
+        return partial(one.run, **servers.given)
+    other = servers.decode_program
+    decode = {"decode_verify": servers.decode_verify, "decode_draft": servers.decode_draft}
     given = [name for name, value in decode.items() if value is not None]
-    if given and (other is None or of(Drafts, drafts).draft_tokens is None):
+    if given and (other is None or record_or_default(Drafts, drafts).draft_tokens is None):
         raise InputError(f"{given[0]}: is of drafts on decode_program, say that and draft_tokens too")
-    if said.link is None:
+    if servers.link is None:
         raise InputError(
             "link: pools send caches over one; say nvlink, network, or a rate such as 25GBps,5us"
         )
     if other is not None:
-        its = replace(of(Drafts, drafts), verify=said.decode_verify, draft_model=said.decode_draft)
-    both = pools(one, one if other is None else server(other, hw, drafts=its, **how), said.link)
-    many = _dealt(said, "router", "prefill_replicas", "decode_replicas")
+        drafts = record_or_default(Drafts, drafts)
+        drafts = replace(drafts, verify=servers.decode_verify, draft_model=servers.decode_draft)
+    both = pools(one, one if other is None else server(other, hw, drafts=drafts, **how), servers.link)
+    run_options = ("router", "prefill_replicas", "decode_replicas")
+    counts = {name: value for name, value in servers.given.items() if name in run_options}
 
     def run(load: Load, **counted: Any) -> Simulation:
-        if said.replicas != 1:
+        if servers.replicas != 1:
             raise InputError("replicas: of pools, prefill_replicas and decode_replicas say how many")
-        return both.run(load, **many, **counted)
+        return both.run(load, **counts, **counted)
 
     return run
-
-
-def _dealt(servers: Servers, *names: str) -> dict[str, Any]:
-    """Those of some options that are given."""
-    return {name: value for name, value in servers.given.items() if name in names}
