@@ -9,7 +9,6 @@ refused only where its values differ.
 from __future__ import annotations
 
 import ast
-import csv
 import json
 import os
 import re
@@ -19,11 +18,14 @@ from contextlib import contextmanager
 from dataclasses import field
 from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from .dataclass import dataclass
 from .errors import UnreadableError
 from .names import plain
+
+if TYPE_CHECKING:
+    import csv
 
 # --- Budgets and files ---
 
@@ -294,6 +296,8 @@ COLUMNS = 1_000
 @contextmanager
 def table(path: Path, more: str = "") -> Iterator[csv.DictReader[str]]:
     """The rows of a file by its header, what is beyond the header under `more`; `UnreadableError` ends it."""
+    import csv
+
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(_lines(file), restkey=more)
