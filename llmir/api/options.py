@@ -1,18 +1,19 @@
 """The options of llmir: each is declared once, as a field of a frozen record.
 
-The field states the name, type, range, unit, default and base help of an option. The command line, the axes
-of `sweep`, the page server and the Python functions read them from here. A Python function takes whole
-records, such as `llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`,
-`Lowering`, `DiffSides` and `Output` declare options that Python functions take as plain arguments.
+A field states the name, type, range, unit, default and base help of its option for the command line, the axes
+of `sweep`, the page server and the Python functions. Python functions take whole records, such as
+`llmir.workload(model, "h100-sxm", memory=llmir.Memory(max_num_seqs=64))`. `Requests`, `Lowering`, `DiffSides`
+and `Output` declare options that Python functions take as plain arguments.
 
-This module imports neither numpy nor a frontend or backend: `llmir COMMAND --help` reads it. A range that a
-pass or `Workload` states is read from its field when a value is checked.
+`llmir COMMAND --help` imports this module, so it imports neither numpy nor a frontend or backend at the top.
+The first check of a value imports the pass or `Workload` whose field states the range.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 from llmir.base.errors import InputError
@@ -27,26 +28,29 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(frozen):
-        """Mark a record for type checkers; `Record` gives it its methods, ten times as fast."""
+        """Mark a record for type checkers. `Record` defines its methods in a tenth of the time."""
         return lambda record: record
 
 
 __all__ = ["Drafts", "Estimation", "Memory", "Parallel", "Precision", "Servers", "Traffic"]
 
-Plan = Mapping[str, Mapping[str, str]]  # types by module and kind, as `--precision` states them
+Plan = Mapping[str, Mapping[str, str]]  # element types by module and role, as in a file of `--precision`
 Kind = TypeVar("Kind", bound="Record")
 
-WORKLOAD = "workload"  # the owner of ranges that are no pass's: a field of `Workload`
-REQUESTS = 10_000_000  # of a simulation at most, for memory
+WORKLOAD = "workload"  # the source of ranges that fields of `Workload` state
+REQUESTS = 10_000_000  # the most requests of a simulation, which limits its memory
 
 
 class Option(NamedTuple):
     """The declaration of an option: a field of a record.
 
-    `unit` is a suffix of `name`, such as `s` of `timeout_s`; the command line leaves it out. `shown` is the
-    printed default, `metavar` the placeholder of a value and `list_metavar` that of a list of values (an
-    axis). `source` names the pass, or `workload`, and the field that state the range; without one the range
-    is `least` to `most`.
+    - `kind`: how values are checked, a key of `_CHECKS`; by default by type and range.
+    - `unit`: a suffix of `name` that the command line omits, such as `s` of `timeout_s`.
+    - `shown`: the default as help prints it.
+    - `metavar`, `list_metavar`: the placeholders of a value, and of a list of values (an axis).
+    - `flags`: the flags of the command line, by default `--name`.
+    - `source`: the pass, or `workload`, and its field that state the range.
+    - `limits`: the range without a source: `least`, `most`, `above` or `choices`.
     """
 
     record: str
@@ -69,12 +73,12 @@ class Option(NamedTuple):
         return self.name.removesuffix(f"_{self.unit}") if self.unit else self.name
 
     def is_default(self, value: Any) -> bool:
-        """Whether a value is the default; another type, such as an array, is not."""
+        """Whether a value is the default; a value of another type, such as an array, is not."""
         return value is self.default or (type(value) is type(self.default) and bool(value == self.default))
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of an option that takes one of a few."""
+        """The allowed values of an option that is an enumeration, else nothing."""
         return tuple(self.limits.get("choices", ()))
 
     @property
@@ -103,21 +107,17 @@ class Option(NamedTuple):
         return check_field(name, value, *self._stated(), InputError)
 
     def _stated(self) -> tuple[str, Mapping[str, Any]]:
-        """The type and limits, of the source if there is one."""
-        if self.source is None:
-            return self.type, self.limits
-        found = _SOURCES.get(self.source)
-        if found is None:
-            from dataclasses import fields
-
-            owner, name = self.source
-            field = next(each for each in fields(_owner(owner)) if each.name == name)
-            found = _SOURCES[self.source] = str(field.type), field.metadata
-        return found
+        """The type and limits: those of the source, if the option has one."""
+        return (self.type, self.limits) if self.source is None else _source_range(*self.source)
 
 
-# The type and limits of the fields that are sources.
-_SOURCES: dict[tuple[str, str], tuple[str, Mapping[str, Any]]] = {}
+@cache
+def _source_range(owner: str, name: str) -> tuple[str, Mapping[str, Any]]:
+    """The type and limits of a field of a pass or of `Workload`."""
+    from dataclasses import fields
+
+    field = next(each for each in fields(_owner(owner)) if each.name == name)
+    return str(field.type), field.metadata
 
 
 def _owner(name: str) -> Any:
@@ -131,13 +131,13 @@ def _owner(name: str) -> Any:
 
 
 def _option(default: Any, help: str, **about: Any) -> Any:
-    """The field of a record: its default, its base help, and what else `Option` has."""
-    known = {name: about.pop(name) for name in Option._fields if name in about}
-    return Option("", "", "", default, help, **known, limits=about)
+    """A field of a record; `about` are other fields of `Option`, and limits."""
+    fields = {name: about.pop(name) for name in Option._fields if name in about}
+    return Option("", "", "", default, help, **fields, limits=about)
 
 
 class _Fields:
-    """`__dataclass_fields__` of a record, made when `dataclasses` asks: `replace` and `fields` work."""
+    """`__dataclass_fields__` of a record, built on access for `dataclasses.replace` and `fields`."""
 
     def __get__(self, record: object, kind: type[Record]) -> Any:
         import dataclasses
@@ -147,14 +147,17 @@ class _Fields:
 
 
 class _Signature:
-    """`__signature__` of a record, made when `help` asks."""
+    """`__signature__` of a record, built on access for `help`."""
 
     def __get__(self, record: object, kind: type[Record]) -> Any:
         from inspect import Parameter, Signature
 
-        of = Parameter.POSITIONAL_OR_KEYWORD
+        either = Parameter.POSITIONAL_OR_KEYWORD
         return Signature(
-            [Parameter(each.name, of, default=each.default, annotation=each.type) for each in options(kind)]
+            [
+                Parameter(each.name, either, default=each.default, annotation=each.type)
+                for each in options(kind)
+            ]
         )
 
 
@@ -184,13 +187,12 @@ class Record:
         def __init_subclass__(cls):
             """Read the declarations of a record."""
             types = vars(cls)["__annotations__"]
-            found = [
+            cls.options = tuple(
                 each._replace(name=name, type=types[name], record=cls.__name__)
                 for name, each in vars(cls).items()
                 if isinstance(each, Option)
-            ]
-            cls.options = tuple(found)
-            for each in found:
+            )
+            for each in cls.options:
                 setattr(cls, each.name, each.default)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -236,8 +238,7 @@ def option(record: type[Record], name: str) -> Option:
 class Estimation(Record):
     """The device, and the cost model that estimates the time of an op on it.
 
-    `cost` may be an object of yours with `price(row)` (`llmir.CostModel`). `price` is money: USD an hour by
-    device.
+    `cost` may be an object with `price(row)` (`llmir.CostModel`). `price` is in USD per hour, by device name.
 
     >>> Estimation(engine="vllm@0.12").given
     {'engine': 'vllm@0.12'}
@@ -263,7 +264,6 @@ class Estimation(Record):
         shown="its list price, if known",
         metavar="DEVICE=USD,…",
         kind="prices",
-        unit="",
     )
     cost: str | CostModel | None = _option(
         None,
@@ -291,7 +291,7 @@ class Estimation(Record):
 
 @dataclass(frozen=True)
 class Parallel(Record):
-    """The ranks that share a model, and the way of tokens to the experts of other ranks.
+    """The ranks that share a model, and how tokens reach the experts of other ranks.
 
     >>> Parallel(tp=4, pp=(20, 20, 24))
     Parallel(tp=4, pp=(20, 20, 24))
@@ -366,7 +366,7 @@ class Parallel(Record):
 
 @dataclass(frozen=True)
 class Precision(Record):
-    """The element types of weights, activations, KV cache and messages; None leaves those of the checkpoint.
+    """The element types of weights, activations, KV cache and collectives; None keeps the checkpoint's types.
 
     `plan` maps modules, or patterns with `*`, to the types of their roles.
     """
@@ -408,9 +408,9 @@ class Precision(Record):
 
 @dataclass(frozen=True)
 class Memory(Record):
-    """The memory of a device, and the limits of a step that memory is reserved for.
+    """The usable memory of a device, and the limits of a step for which the engine reserves memory.
 
-    `reserve_bytes` is in bytes, lengths are in tokens. The engine's rule fills in the defaults.
+    `reserve_bytes` is in bytes; lengths are in tokens. The defaults follow the engine.
 
     >>> Memory(memory_utilization=1.2)
     Traceback (most recent call last):
@@ -464,10 +464,10 @@ class Memory(Record):
 
 @dataclass(frozen=True)
 class Drafts(Record):
-    """Speculative decoding: a step verifies `draft_tokens` drafted tokens of each sequence at once.
+    """Speculative decoding: a step verifies `draft_tokens` tokens of each sequence at once.
 
-    `draft_model` drafts a token a step; it is a model as `load` takes it, or a program. Of a model that is a
-    program, `verify` is the program with logits of all positions.
+    `draft_model`, a program or a model as `load` takes it, drafts one token in each of its steps. If the
+    model is a program, `verify` is the same program with logits of all positions.
     """
 
     draft_tokens: int | None = _option(
@@ -492,17 +492,23 @@ class Drafts(Record):
 
 @dataclass(frozen=True)
 class Traffic(Record):
-    """Requests over time: they come at a `rate`, from `closed` users, or as a `trace` has them.
+    """Requests over time: at a `rate`, from `closed` users, or from a `trace`.
 
-    `rate` is in requests a second, with gaps of a gamma law of the shape `burstiness`: 1 is Poisson's, less
-    has bursts. `closed` users each ask again when answered. A `trace` is a file, `speed` times as fast
-    (formats: docs/serving.md). `prompt` (2048) and `generate` (128) are tokens, or laws such as
-    `uniform:100,900` and `lognormal:512,0.6` (median, deviation of the logarithm), of 1000 `requests`; a
-    trace says all three. A share `prefix_hits` of each prompt is in the cache already. A share `cancel` of
-    requests is cancelled after a random part of the answer, and each ends that takes longer than `timeout_s`
-    seconds. With `turns`, a number or a law, requests are turns of sessions: each prompt begins with all
-    earlier text, and comes after an exponential time of mean `think_s` seconds (10). `seed` (0) is that of
-    what is random.
+    Numbers in parentheses are defaults.
+
+    - `rate`: requests per second. Gaps have a gamma distribution of shape `burstiness` (1, a Poisson
+      process); a smaller shape gives bursts.
+    - `closed`: users, each of whom sends a request when the previous one is answered.
+    - `trace`: a file (formats: docs/serving.md), replayed `speed` times as fast (1). It states the prompts,
+      answers and number of requests.
+    - `prompt` (2048), `generate` (128): tokens, or distributions such as `uniform:100,900` and
+      `lognormal:512,0.6` (median, deviation of the logarithm). `requests` (1000) is their number.
+    - `prefix_hits`: share of each prompt that is in the cache already.
+    - `cancel`: share of requests that are cancelled after a random part of the answer.
+    - `timeout_s`: seconds after which a request is given up.
+    - `turns`: turns of a session, a number or a distribution. Each prompt begins with all earlier text of its
+      session and follows the answer after an exponential time of mean `think_s` seconds (10).
+    - `seed` (0): the seed of all random numbers.
     """
 
     rate: float | None = _option(
@@ -574,10 +580,10 @@ class Traffic(Record):
 
 @dataclass(frozen=True)
 class Servers(Record):
-    """The servers of a simulation: `replicas` of one kind behind a `router`, or pools joined by a `link`.
+    """The servers of a simulation: equal `replicas` behind a `router`, or two pools joined by a `link`.
 
-    Of pools, `prefill_replicas` servers read prompts and `decode_replicas` go on, with `decode_program` where
-    that is another program. Drafts are then verified by `decode_verify`, and made by `decode_draft`.
+    In pools, `prefill_replicas` servers run prefill and `decode_replicas` servers decode. `decode_program` is
+    the program of the decode servers if it differs; `decode_verify` and `decode_draft` are then its drafts.
     """
 
     replicas: int = _option(
@@ -690,7 +696,7 @@ class Requests(Record):
 
 @dataclass(frozen=True)
 class Lowering(Record):
-    """How a model is read, and the passes that lower it to an engine's kernels."""
+    """How a model is loaded, and the passes that lower it to an engine's kernels."""
 
     lenient: bool = _option(False, "Only note config fields that llmir does not model.", kind="flag")
     draft: bool = _option(
@@ -771,8 +777,8 @@ RECORDS: tuple[type[Record], ...] = (
     *(Requests, Lowering, DiffSides, Output),
 )
 
-# The axes of `sweep`, in the order of its columns. Those of a structure lower the model anew; all points of a
-# step are estimated together.
+# The axes of `sweep`, in the order of its columns. The model is lowered once for each combination of the axes
+# before `batch`; points that differ in `batch`, `new` and `context` are estimated together.
 AXES: Mapping[str, Option] = {
     name: option(record, name)
     for record, names in (
@@ -796,7 +802,7 @@ def record_or_default(kind: type[Kind], record: Kind | None) -> Kind:
 
 
 def _any(option: Option, name: str, value: Any) -> Any:
-    """A value that its reader checks: a device, a cost model, a program."""
+    """A value that the code which uses it checks, such as a device or a cost model."""
     return value
 
 
@@ -814,18 +820,18 @@ def _flag(option: Option, name: str, value: Any) -> Any:
 
 
 def _switch(option: Option, name: str, value: Any) -> Any:
-    """True or false, or 1 or 0, as axes have them."""
+    """A boolean, or 1 or 0 as in axes."""
     return bool(option._checked(name, value))
 
 
 def _whole(option: Option, name: str, value: Any) -> Any:
-    """An integer in any spelling, 1e5 too."""
+    """An integer, also as a float such as 1e5."""
     whole = isinstance(value, float) and value.is_integer()
     return option._checked(name, int(value) if whole else value)
 
 
 def _lengths(option: Option, name: str, value: Any) -> Any:
-    """A number of tokens, or a law with its numbers."""
+    """A number of tokens, or a distribution with its parameters."""
     from llmir.backends.simulate.load import length_distribution
 
     length_distribution(name, value)
@@ -833,7 +839,7 @@ def _lengths(option: Option, name: str, value: Any) -> Any:
 
 
 def _stages(option: Option, name: str, value: Any) -> Any:
-    """A number of stages, or the layers of each."""
+    """A number of stages, or the layers of each stage."""
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
         from llmir.base.arguments import items
 
@@ -879,28 +885,30 @@ def _prices(option: Option, name: str, value: Any) -> Any:
 
 
 def _plan(option: Option, name: str, value: Any) -> Any:
-    """Types of roles by module, read-only: `bf16` alone is that of weights; `quantize` checks them."""
+    """Types by module and role, read-only; a type alone, such as `bf16`, is for weights."""
     from llmir.base.arguments import mapping, text
     from llmir.base.values import freeze
 
-    found = {}
+    plan = {}
     for module, roles in mapping(name, value, "types by module").items():
-        given = roles if isinstance(roles, Mapping) else {"weights": roles}
-        of = mapping(f"{name}: {module}", given, "types by role")
-        found[module] = {role: text(f"{name}: {module}: {role}", dtype) for role, dtype in of.items()}
-    return freeze(found)
+        by_role = roles if isinstance(roles, Mapping) else {"weights": roles}
+        types = mapping(f"{name}: {module}", by_role, "types by role").items()
+        plan[module] = {role: text(f"{name}: {module}: {role}", dtype) for role, dtype in types}
+    return freeze(plan)
 
 
-def limit_seconds(name: str, said: float | str | None) -> float | None:
-    """A limit in seconds; InputError for one of a percentile, which a closed form has not."""
+def limit_seconds(name: str, limit: float | str | None) -> float | None:
+    """A latency limit in seconds; InputError for a limit of a percentile, which only simulations have."""
     from llmir.backends.search.traffic import latency_limit
 
-    if said is None:
+    if limit is None:
         return None
-    if isinstance(said, str) and ":" in said:
-        what = said.partition(":")[0][:40]
-        raise InputError(f"{name}: {what}: is of simulated requests (llmir plan); say a time such as 30ms")
-    return latency_limit(name, said).seconds
+    if isinstance(limit, str) and ":" in limit:
+        statistic = limit.partition(":")[0][:40]
+        raise InputError(
+            f"{name}: {statistic}: is of simulated requests (llmir plan); say a time such as 30ms"
+        )
+    return latency_limit(name, limit).seconds
 
 
 def _time(option: Option, name: str, value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Options that several commands share, as click takes them; the records of `llmir.api.options` declare each.
+"""Click options from the records of `llmir.api.options`, and the types of their values.
 
-A type reads a value from text and checks it as the API does, with the same error message.
+A type parses a value from text and checks it as the API does, with the same error message.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from llmir.api.options import (
 from llmir.base.errors import InputError
 
 if TYPE_CHECKING:
-    from llmir.api.options import Option
-
     _Kind = click.ParamType[Any]
 else:
     _Kind = click.ParamType  # not generic before click 8.3
@@ -46,8 +44,8 @@ _SIZE = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)", re.ASCII | re.I
 
 
 def parse_value(text: str) -> Any:
-    """The value that a text spells."""
-    from llmir.base.arguments import parse_field  # here and below: help needs no numpy
+    """The number, boolean or text that `text` spells."""
+    from llmir.base.arguments import parse_field  # inside functions, so that help imports no numpy
 
     return parse_field(text.strip())
 
@@ -58,12 +56,12 @@ class Count(_Kind):
     name = "N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """`InputError` that begins with the option, for what it does not take."""
+        """The checked value; an `InputError` begins with the flag of the option."""
         name = param.opts[-1] if param else self.name
         return self.check(name, self.read(name, value) if isinstance(value, str) else value)
 
     def read(self, name: str, text: str) -> Any:
-        """What is said; `InputError` for what cannot be read."""
+        """The value of a text; `InputError` if it cannot be parsed."""
         return parse_value(text)
 
     def check(self, name: str, value: Any) -> Any:
@@ -74,7 +72,7 @@ class Count(_Kind):
 
 
 class Integer(Count):
-    """An integer from `least` to `most` in any spelling, 1e5 too; None is no bound of its own."""
+    """An integer from `least` to `most`, also as 1e5; None is no bound."""
 
     def __init__(self, least: int | None = 1, most: int | None = None) -> None:
         self.least, self.most = least, most
@@ -106,12 +104,12 @@ _BARE = re.compile(r"(?:[a-z][a-z0-9.]*:)?\d{1,30}(?:\.\d{1,30})?", re.ASCII)
 
 
 def parse_limit(text: str) -> str:
-    """A limit as the API takes it: a bare number is milliseconds, `p50:30` too."""
+    """A limit as the API takes it; a bare number is in milliseconds, also in `p50:30`."""
     return f"{text.strip()}ms" if _BARE.fullmatch(text.strip()) else text
 
 
 class Milliseconds(Number):
-    """A time above 0: a number is milliseconds, or it has a unit, such as `1s`."""
+    """A time above 0 in milliseconds, or with a unit such as `1s`."""
 
     def __init__(self) -> None:
         super().__init__("MS")
@@ -140,20 +138,20 @@ class Bytes(Declared):
     """An amount of memory such as `2GiB` or `500MB`; a bare number is bytes."""
 
     def read(self, name: str, text: str) -> int:
-        """Bytes, without a fraction."""
-        found = _SIZE.fullmatch(text.strip())
-        scale = {u.lower(): f for u, f in _UNITS.items()}.get((found[2] or "B").lower()) if found else None
-        if not found or not scale:
+        """Whole bytes."""
+        match = _SIZE.fullmatch(text.strip())
+        scale = {u.lower(): f for u, f in _UNITS.items()}.get((match[2] or "B").lower()) if match else None
+        if not match or not scale:
             expected = f"a size such as 2GiB (units {', '.join(_UNITS)})"
             raise InputError(f"{name}: expected {expected}, got {text[:40]!r}")
-        return int(Decimal(found[1]) * scale)
+        return int(Decimal(match[1]) * scale)
 
 
 class Stages(Declared):
-    """How many pipeline stages, or the layers of each: `4`, `30,32,32,32`."""
+    """A number of pipeline stages, or the layers of each stage: `4`, `30,32,32,32`."""
 
     def read(self, name: str, text: str) -> tuple[Any, ...]:
-        """What stands between the commas."""
+        """The values between commas."""
         return tuple(map(parse_value, text.split(",")))
 
     def check(self, name: str, value: Any) -> tuple[int, ...]:
@@ -169,20 +167,20 @@ class Shares(Count):
     such_as = "shares such as compute=0.7,memory=0.8"
 
     def read(self, name: str, text: str) -> dict[str, Any]:
-        """What is said of each name."""
+        """The values by name."""
         pairs = [[p.strip() for p in part.partition("=")] for part in text.split(",")]
-        found = {key: parse_value(value) for key, _, value in pairs}
-        if len(found) != len(pairs) or not all(key and value for key, _, value in pairs):
+        values = {key: parse_value(value) for key, _, value in pairs}
+        if len(values) != len(pairs) or not all(key and value for key, _, value in pairs):
             raise InputError(f"{name}: expected {self.such_as}, got {text[:60]!r}")
-        return found
+        return values
 
     def check(self, name: str, value: Any) -> Any:
-        """The cost model knows which names there are, and checks each number."""
+        """The value as it is; the cost model checks names and numbers."""
         return value
 
 
 class Prices(Shares):
-    """`h200=3.5,b200=6`: USD an hour by device, which `llmir.hw.library.with_prices` checks."""
+    """`h200=3.5,b200=6`: USD per hour by device; `llmir.hw.library.with_prices` checks them."""
 
     name = "DEVICE=USD,…"
     such_as = "USD an hour by device, such as h200=3.5"
@@ -197,7 +195,7 @@ KINDS: Mapping[str, Callable[[Option], _Kind]] = {
 
 
 def kind_of(option: Option) -> _Kind | None:
-    """The kind of value that an option takes on the command line; None for text, which its reader checks."""
+    """The click type of an option; None for text that the code which uses it checks."""
     if option.choices:
         return click.Choice(option.choices)
     if option.kind in ("any", "file", "plan") or option.type in ("str", "str | None"):
@@ -208,7 +206,7 @@ def kind_of(option: Option) -> _Kind | None:
 # --- Options ---
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_SAME: Any = object()  # as the record declares it
+_SAME: Any = object()  # an argument of `take` that is not given
 
 
 class Parameter(click.Option):
@@ -239,21 +237,21 @@ def take(
     type: Any = _SAME,
     choices: Sequence[str] = (),
 ) -> Callable[[Function], Function]:
-    """A decorator: the options of a record, all of them or those of these `names`.
+    """A decorator that adds options of a record to a command: those of `names`, by default all.
 
-    The other arguments say what differs in this command: the `default`, and the text of it in help (`shown`,
-    "" for none); another `help`, or `more` after it; another `metavar`, `type` of value, or `choices`.
+    The other arguments replace parts of the declaration in this command: the `default`, its text in help
+    (`shown`, "" for none), `help`, `metavar`, `type` or `choices`. `more` is appended to the help.
     """
 
     def one(declared: Option) -> Callable[[Function], Function]:
         kind = click.Choice(choices) if choices else kind_of(declared) if type is _SAME else type
-        said = declared.shown if shown is None else shown
+        printed = declared.shown if shown is None else shown
         about: dict[str, Any] = {
             "type": kind,
             "default": declared.default if default is _SAME else default,
             "metavar": metavar or (declared.metavar or None if kind is None else None),
             "help": f"{declared.help if help is None else help}{more}"
-            + (f"  [default: {said}]" if said else ""),
+            + (f"  [default: {printed}]" if printed else ""),
         }
         if declared.kind in ("flag", "switch") and type is _SAME:
             about = {"is_flag": True, "help": about["help"]}
@@ -265,7 +263,7 @@ def take(
 
 
 def axis(declared: Option, help: str | None = None, shown: str = "") -> Callable[[Function], Function]:
-    """A decorator: an option that takes a list of values, as an axis of `llmir sweep`."""
+    """A decorator that adds an option with a list of values, an axis of `llmir sweep`."""
     how: dict[str, Any] = {"type": None, "default": None, "metavar": declared.list_metavar}
     return take(_RECORDS[declared.record], declared.name, help=help, shown=shown, **how)
 
@@ -274,7 +272,7 @@ _RECORDS = {record.__name__: record for record in (Estimation, Precision, Parall
 
 
 def _renamed(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """`InputError` for a file of precisions under its old option."""
+    """Raise `InputError` for `--plan FILE`, the former name of `--precision FILE`."""
     if value is not None:
         raise InputError(f"--plan: is --precision {value} now; `llmir plan` searches for plans")
 
@@ -310,10 +308,10 @@ max_size = take(Output, "max_size")
 
 
 def output(what: str, metavar: str = "FILE") -> Callable[[Function], Function]:
-    """`-o FILE`."""
+    """The option `-o FILE`."""
     return take(Output, "output_file", help=what, metavar=metavar)
 
 
 def form(*choices: str) -> Callable[[Function], Function]:
-    """`--format`, one of `choices`, or of those that plugins add: `output.choose` knows."""
+    """The option `--format`: one of `choices`, or a format of a plugin (`output.choose`)."""
     return take(Output, "form", help=f"Default: {choices[0]}.", metavar=f"[{'|'.join(choices)}]")
