@@ -45,17 +45,17 @@ class PlaceImages(Pass):
 
 
 def _placed(graph: Graph, token: int, count: int) -> Graph:
-    """The entry with images, behind what looks up the ids."""
+    """The entry graph, with images placed into the result of the embedding lookup."""
     (ids,) = next(n for n in graph.inputs if n.op.axes == ("batch", "seq")).values
 
     def visit(b: Builder, node: Node, operands: Operands) -> Sequence[Value] | None:
         if ids not in node.operands:
             return None
-        (found,) = b.apply(node.op, *operands, name=node.name)
-        rows = b.type(found)
-        batch, _, hidden = rows.shape
-        images = b.input(Tensor((batch, count, hidden), rows.dtype), name="images", axes=_AXES)
+        (embeddings,) = b.apply(node.op, *operands, name=node.name)
+        type = b.type(embeddings)
+        batch, _, hidden = type.shape
+        images = b.input(Tensor((batch, count, hidden), type.dtype), name="images", axes=_AXES)
         how: dict[str, Any] = {"token": token, "block": node.op.block, "name": "place_images"}
-        return (b.place_images(found, images, operands.copy_of(ids), **how),)
+        return (b.place_images(embeddings, images, operands.copy_of(ids), **how),)
 
     return Builder.rebuild(graph, visit)

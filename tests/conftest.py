@@ -1,4 +1,4 @@
-"""One profile for every property test; none meets a user's settings, or what another test left behind."""
+"""Fixtures, the profile of hypothesis, and the isolation of tests from settings and from each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmir.base.registry import KINDS
 
 from .commands import SETTINGS, Run, runner
 
-BUSY = (HealthCheck.too_slow,)  # a machine that is busy with other work must not fail a property
+BUSY = (HealthCheck.too_slow,)  # disabled: properties must also pass on a busy machine
 settings.register_profile("llmir", deadline=None, suppress_health_check=BUSY, print_blob=True)
 settings.load_profile("llmir")
 
@@ -23,14 +23,14 @@ VARIABLES = (*SETTINGS, "PATH", "HOME", "COLUMNS")
 
 
 def surroundings() -> dict[str, object]:
-    """What a test could change for all that come after it: definitions, variables, the folder."""
-    own = {
+    """State that a test could leave behind: definitions of plugins, environment variables, the folder."""
+    plugins = {
         f"{kind.what} {name}": id(thing)
         for kind in KINDS.values()
         for name, thing in kind._things.items()
         if not kind._makers.get(name, ("",))[0].startswith("llmir.")
     }
-    return {**own, **{name: os.environ.get(name) for name in VARIABLES}, "folder": os.getcwd()}
+    return {**plugins, **{name: os.environ.get(name) for name in VARIABLES}, "folder": os.getcwd()}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def _as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of several set-ups, as a file."""
+    """The file of a page with several set-ups."""
     import llmir
 
     from . import browser
@@ -58,7 +58,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """A browser that reaches no network."""
+    """A browser without network access."""
     from . import browser
 
     with browser.browser() as driver:

@@ -1,4 +1,4 @@
-"""Whatever is registered is found by its name alone, in a process that has imported nothing else."""
+"""Each registered name is found in a process that has imported only the module of its registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.project.test_structure import SOURCES, module_of
 
-# Looks up each name in a process of its own, which has imported the registry alone.
+# Looks up each name in a forked process that has imported only the module of the registry.
 LOOK_UP = """
 import importlib, json, os, sys
 module, variable, *names = sys.argv[1:]

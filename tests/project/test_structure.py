@@ -1,4 +1,4 @@
-"""The rules of the house: what the packages are, who may import whom, what a file looks like."""
+"""The structure of the project: packages, allowed imports, names, and the contents of files."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ MAY_IMPORT = {
     "page_server": (*IR, "hw", "passes", "frontends", "backends", "api"),
     "cli": (*IR, "hw", "passes", "frontends", "backends", "api", "page_server"),
 }
-# What finds things by name: the registry, and the public face, which imports a name when it is asked for.
-WRITTEN = "llmir/ir/tools/op_methods.py"  # by scripts/opmethods.py
+GENERATED = "llmir/ir/tools/op_methods.py"  # by scripts/opmethods.py
+# Modules that import by name: the registry, and packages that import their public names on first use.
 REGISTRY = {"llmir/base/registry.py", "llmir/__init__.py", "llmir/ir/__init__.py"}
 TEXT = {"", ".py", ".md", ".cfg", ".toml", ".yaml", ".sh", ".ir", ".json", ".csv", ".svg"}
 TEXT |= {".html", ".css", ".js", ".mjs"}
@@ -177,7 +177,7 @@ def package_of(module: str) -> str:
     return next((p for n in range(len(parts), 0, -1) if (p := ".".join(parts[:n])) in MAY_IMPORT), "")
 
 
-def test_packages_import_only_what_stands_below_them() -> None:
+def test_packages_import_only_packages_below_them() -> None:
     wrong = []
     for path in SOURCES:
         own = package_of(".".join(path.relative_to(ROOT / "llmir").with_suffix("").parts))
@@ -221,7 +221,7 @@ def test_packages_hold_a_docstring_and_no_imports() -> None:
 
 def test_the_methods_of_a_builder_are_those_of_the_ops() -> None:
     written = runpy.run_path(str(ROOT / "scripts" / "opmethods.py"))["text"]()
-    assert (ROOT / WRITTEN).read_text("utf-8") == written, "run `python scripts/opmethods.py`"
+    assert (ROOT / GENERATED).read_text("utf-8") == written, "run `python scripts/opmethods.py`"
 
 
 def test_no_file_names_one_machine_or_leaves_something_to_do() -> None:
@@ -241,8 +241,8 @@ def last(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def asked(node: ast.AST, known: set[str], opcodes: set[str]) -> int:
-    """How many ops a piece of code asks about; a dictionary by opcode or class, about each of its keys."""
+def count_class_tests(node: ast.AST, known: set[str], opcodes: set[str]) -> int:
+    """How many classes of ops a node tests for; a dictionary by opcode or class counts each of its keys."""
     match node:
         case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[what, of]):
             return bool(names(of) & known) or last(what) == "op"
@@ -262,7 +262,7 @@ def asked(node: ast.AST, known: set[str], opcodes: set[str]) -> int:
 
 
 def class_tests(tree: ast.AST, classes: set[str], opcodes: set[str]) -> Iterator[tuple[int, int]]:
-    """Lines where code asks what op it has before it, by class or by name, and how many it asks about."""
+    """Lines that test the class or name of an op, and the number of ops that each tests for."""
     known: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and "ops" in (node.module or "").split("."):
@@ -271,7 +271,7 @@ def class_tests(tree: ast.AST, classes: set[str], opcodes: set[str]) -> Iterator
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.BinOp):
             known |= {last(t) for t in node.targets if names(node.value) & known}
     for node in ast.walk(tree):
-        if count := asked(node, known, opcodes):
+        if count := count_class_tests(node, known, opcodes):
             yield getattr(node, "lineno", 0), count
 
 
@@ -279,8 +279,8 @@ MOST_CLASS_TESTS = 31
 
 
 @pytest.mark.slow
-def test_ops_are_asked_for_traits_and_not_for_their_class() -> None:
-    """Outside of `llmir/ir/ops`, few places know an op by its class or name: they ask its traits."""
+def test_code_outside_ops_reads_traits_and_not_classes() -> None:
+    """Outside of `llmir/ir/ops`, code reads the traits of ops; few places test their class or name."""
     from llmir.ir.core.op import OPS
 
     ours = {opcode: op for opcode, op in OPS.items() if op.__module__.startswith("llmir.ir.ops.")}
@@ -288,7 +288,7 @@ def test_ops_are_asked_for_traits_and_not_for_their_class() -> None:
     found = {
         f"{name(path)}:{line}": count
         for path in SOURCES
-        if not name(path).startswith("llmir/ir/ops/") and name(path) != WRITTEN
+        if not name(path).startswith("llmir/ir/ops/") and name(path) != GENERATED
         for line, count in class_tests(ast.parse(path.read_text("utf-8")), classes, set(ours))
     }
     assert sum(found.values()) <= MOST_CLASS_TESTS, found
@@ -319,7 +319,7 @@ def words_of(identifier: str) -> list[str]:
 
 
 def denied(identifier: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    """What `scripts/names.tsv` has against the name of a module or class: the name, or a part of it."""
+    """The terms that `scripts/names.tsv` gives instead of a name, or instead of a part of it."""
     words = words_of(identifier)
     whole = "_".join(words)
     return [use for name, kind, use in rows if (name == whole if kind == "whole" else name in words)]

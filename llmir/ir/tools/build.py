@@ -23,12 +23,12 @@ from llmir.ir.ops import make
 
 from .op_methods import OpMethods
 
-# What stands for a value in a copy of a graph: a value, or a function that builds it when it is first taken.
+# The replacement of a value in a copy of a graph: a value, or a function that builds it on first use.
 Replacement: TypeAlias = Value | Callable[[], Value]
 
 
 class Operands(Sequence[Value]):
-    """Values of a graph as a copy of it has them; each is built when it is first taken."""
+    """The operands of a node in a copy of its graph; a deferred replacement is built on first use."""
 
     def __init__(self, old: Sequence[Value], copies: dict[Value, Replacement]) -> None:
         self._old, self._copies = old, copies
@@ -51,18 +51,18 @@ class Operands(Sequence[Value]):
         return map(self.copy_of, self._old)
 
     def copy_of(self, value: Value) -> Value:
-        """What stands for any value of the graph that comes earlier."""
-        found = self._copies.get(value, value)
-        if not isinstance(found, Value):
-            self._copies[value] = found = found()
-        return found
+        """The replacement of an earlier value of the graph; the value itself if it has none."""
+        copy = self._copies.get(value, value)
+        if not isinstance(copy, Value):
+            self._copies[value] = copy = copy()
+        return copy
 
 
 class Builder(OpMethods):
     """Adds ops in schedule order; `builder.rms_norm(x, w, eps=1e-5, name="norm")` and so on for each op.
 
-    Sources come first in the finished graph, wherever they were added. A builder of a piece of a graph
-    is given the `known` values around it.
+    Sources come first in the finished graph, in any order of addition. `known` are the types of values from
+    outside, for a builder of a part of a graph.
     """
 
     def __init__(self, name: str = "main", known: Mapping[Value, Tensor] | None = None) -> None:
@@ -74,7 +74,7 @@ class Builder(OpMethods):
         self._nodes: list[Node] = []
         self._made: dict[str, Node] = {}
         self._types: dict[Value, Tensor] = dict(known or {})
-        self._numbers: dict[str, int] = {}  # by name, the last that was given to another of that name
+        self._numbers: dict[str, int] = {}  # the last suffix used, by name
         self._outputs: tuple[Value, ...] = ()
         self._block = ""
 
@@ -90,7 +90,7 @@ class Builder(OpMethods):
     def _op(
         self, opcode: str, operands: tuple[Value, ...], name: str, block: str | None, **attributes: Any
     ) -> Any:
-        """What a method of an op does: its result, or all of them where there are several."""
+        """Add an op by opcode; returns its result, or a tuple of several results."""
         attributes["block"] = self._block if block is None else block
         values = self.apply(make(opcode, **attributes), *operands, name=name)
         return values[0] if len(values) == 1 else values
@@ -111,15 +111,15 @@ class Builder(OpMethods):
     def weight(
         self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "", turns: int = 0
     ) -> Value:
-        """A parameter, called `param` in an HF checkpoint; a benchmark's, one of `turns` used in turn."""
+        """A parameter, called `param` in an HF checkpoint; a benchmark uses `turns` copies in rotation."""
         return self._source("weight", type, name, axes=axes, param=param, turns=turns)
 
     def buffer(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = (), param: str = "") -> Value:
-        """What a checkpoint holds beside parameters, under the name `param`."""
+        """A tensor of a checkpoint that is no parameter, under the name `param`."""
         return self._source("buffer", type, name, axes=axes, param=param)
 
     def cache(self, type: Tensor | str, *, name: str, axes: tuple[str, ...] = ()) -> Value:
-        """What earlier steps left behind."""
+        """A tensor that earlier steps wrote, such as keys and values."""
         return self._source("cache", type, name, axes=axes)
 
     def _source(self, opcode: str, type: Tensor | str, name: str, **attributes: Any) -> Value:
@@ -129,7 +129,7 @@ class Builder(OpMethods):
         return self.apply(make(opcode, type=stated, block=self._block, **attributes), name=name)[0]
 
     def apply(self, op: Op, *operands: Value, name: str = "") -> tuple[Value, ...]:
-        """Any op, such as one of a class of your own; its results."""
+        """Add an op of any class, with inferred types; returns its results."""
         if not isinstance(op, Op):
             refuse("op", op, "an op", VerifyError)
         name = self._unique(check_name(op.opcode if isinstance(name, str) and not name else name))
@@ -153,12 +153,15 @@ class Builder(OpMethods):
 
         Args:
             graph: Its nodes are copied in schedule order. The body of a `repeat` is another graph.
-            visit: Called with the builder of the copy, each node of `graph`, and the operands of that node
-                in the copy. It builds what stands in place of the node and returns a value for each result,
-                or a function that builds the value when it is first taken. None keeps the node.
-            outputs: Called with the builder and the outputs in the copy, returns the outputs of the copy;
-                by default the same ones.
-            into: The builder of the copy, which may have another name; by default a new one.
+            visit: Called for each node with the builder of the copy, the node, and its operands in the copy.
+                It builds the replacement and returns a value for each result of the node, or a function that
+                builds the value on first use. None keeps the node.
+            outputs: Called with the builder and the copies of the graph's outputs; returns the outputs of the
+                new graph, by default these copies.
+            into: The builder of the new graph, by default one with the name of `graph`.
+
+        Returns:
+            The new graph.
 
         >>> b = Builder()
         >>> b.output(b.silu(b.input("bf16[B, T, 8]", name="x")))
@@ -175,14 +178,16 @@ class Builder(OpMethods):
         return b.graph()
 
     def copy_nodes(self, nodes: Iterable[Node], visit: Visit, copies: dict[Value, Replacement]) -> None:
-        """Add nodes in order, as `rebuild` does; `copies` has what stands for values, and takes in theirs."""
+        """Add nodes in order, as `rebuild` does, and their replacements to `copies`."""
         for node in nodes:
             operands = Operands(node.operands, copies)
-            made = visit(self, node, operands)
-            copies.update(zip(node.values, self.keep(node, *operands) if made is None else made, strict=True))
+            replacements = visit(self, node, operands)
+            if replacements is None:
+                replacements = self.keep(node, *operands)
+            copies.update(zip(node.values, replacements, strict=True))
 
     def keep(self, node: Node, *operands: Value) -> tuple[Value, ...]:
-        """A node of another graph with these operands, under its name; its types are inferred."""
+        """Add a node of another graph with these operands, under its name if that is free, and infer its types."""
         if node.op.source:
             return self.insert(node)
         if node.name in self._made:
@@ -192,7 +197,7 @@ class Builder(OpMethods):
         return self.insert(node if same else Node(node.name, node.op, operands, results))
 
     def insert(self, node: Node) -> tuple[Value, ...]:
-        """A node as it is, under the name it has."""
+        """Add a node unchanged."""
         if not isinstance(node, Node):
             refuse("node", node, "a node", VerifyError)
         (self._sources if node.op.source else self._nodes).append(node)
@@ -202,7 +207,7 @@ class Builder(OpMethods):
         return values
 
     def node(self, name: str) -> Node:
-        """What was added under a name."""
+        """The node of a name."""
         if not isinstance(name, str) or name not in self._made:
             raise VerifyError(f"%{show_value(name)} was not added to graph @{self.name}")
         return self._made[name]
@@ -211,19 +216,19 @@ class Builder(OpMethods):
         """The type of a value built so far."""
         if not isinstance(value, Value):
             refuse(f"graph @{self.name}", value, "a value that its builder gave", VerifyError)
-        if not (known := self._types.get(value)):
+        if not (type := self._types.get(value)):
             raise VerifyError(f"{value} is not a value of graph @{self.name}")
-        return known
+        return type
 
     def output(self, *values: Value) -> None:
-        """What the graph returns."""
+        """Set the outputs of the graph."""
         for value in values:
             self.type(value)
         self._outputs = values
 
     @property
     def nodes(self) -> list[Node]:
-        """What was added, sources first."""
+        """The nodes so far, sources first."""
         return [*self._sources, *self._nodes]
 
     def graph(self) -> Graph:
