@@ -88,7 +88,7 @@ class _Walk(ABC):
         return _Layer(combine, dispatch, sent) if sent else None
 
     def run(self) -> Graph:
-        """The graph; as it was where no rows are exchanged."""
+        """The rewritten graph; the same graph if it exchanges no rows."""
         if not self.layers:
             return self.old
         ordered = Graph(self.old.name, self._ordered(), self.old.outputs)
@@ -98,19 +98,19 @@ class _Walk(ABC):
         return next((each for each in self.layers if node in (each.combine, each.dispatch)), None)
 
     def _ordered(self) -> list[Node]:
-        """The nodes, of which those come before a dispatch that give the weights of its rows."""
-        found: dict[str, Node] = {}
+        """The nodes in an order in which the weights of its rows come before each dispatch."""
+        ordered: dict[str, Node] = {}
 
         def add(node: Node) -> None:
-            if node.name not in found:
+            if node.name not in ordered:
                 layer = self._layer_of(node)
                 for value in (*node.operands, *(layer.combine.operands[1:] if layer else ())):
                     add(self.old[value.node])
-                found[node.name] = node
+                ordered[node.name] = node
 
         for node in self.old.nodes:
             add(node)
-        return [*found.values()]
+        return [*ordered.values()]
 
     def _visit(self, _: Builder, node: Node, operands: Operands) -> tuple[Value, ...] | None:
         if node.name in self.skipped:
@@ -120,37 +120,37 @@ class _Walk(ABC):
         return self._begin(layer, operands) if node == layer.dispatch else self._end(layer, operands)
 
     def _begin(self, layer: _Layer, operands: Operands) -> tuple[Value, ...]:
-        """Rows of the tokens that came."""
+        """Send tokens and weights to the ranks of their experts, and copy a row for each expert."""
         node, weights = layer.dispatch, operands.copy_of(layer.combine.operands[1])
         beside = tuple(dict.fromkeys((*operands, weights)))
         there = dict(zip(beside, self.go(layer, beside), strict=True))
         self.weights[layer.combine.name] = there[weights]
-        return self.b.apply(self.kept(layer, node), *(there[v] for v in operands), name=node.name)
+        return self.b.apply(self._local_op(layer, node), *(there[v] for v in operands), name=node.name)
 
     def _end(self, layer: _Layer, operands: Operands) -> tuple[Value, ...]:
-        """Their sums, which go back."""
+        """Sum the rows of each token, and return the sums."""
         node, (rows, weights) = layer.combine, operands
-        (sums,) = self.b.apply(self.kept(layer, node), rows, self.weights[node.name], name=node.name)
+        (sums,) = self.b.apply(self._local_op(layer, node), rows, self.weights[node.name], name=node.name)
         return (self.back(layer, sums, weights),)
 
-    def kept(self, layer: _Layer, node: Node) -> Op:
-        """What copies or sums rows, where tokens are."""
+    def _local_op(self, layer: _Layer, node: Node) -> Op:
+        """The dispatch or combine op for tokens on the ranks of their experts."""
         return node.op
 
     @abstractmethod
     def go(self, layer: _Layer, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Tokens, and what stands beside them, on the ranks of their experts."""
+        """Send tokens and their other values to the ranks of their experts."""
 
     @abstractmethod
     def back(self, layer: _Layer, sums: Value, weights: Value) -> Value:
-        """Their sums where they were."""
+        """Return the sums to the ranks of the tokens."""
 
     def _named(self, opcode: str, node: Node) -> dict[str, Any]:
         return {"name": f"{opcode}_{node.name}", "block": node.op.block}
 
 
 class _Ranks(_Walk):
-    """A token goes once to each rank."""
+    """Send each token once to each rank."""
 
     def go(self, layer: _Layer, values: tuple[Value, ...]) -> tuple[Value, ...]:
         sent, (x, *beside) = layer.exchange, values
@@ -166,9 +166,9 @@ class _Ranks(_Walk):
 
 
 class _Gather(_Walk):
-    """All tokens are on all ranks, of which each keeps the rows of its experts."""
+    """Gather all tokens on all ranks; each rank keeps the rows of its experts."""
 
-    def kept(self, layer: _Layer, node: Node) -> Op:
+    def _local_op(self, layer: _Layer, node: Node) -> Op:
         over = layer.exchange.over
         if node == layer.dispatch:
             copies = node.op_as(Dispatch)

@@ -88,11 +88,11 @@ def _adds(graph: Graph, node: Node) -> bool:
 
 
 class _DeferredGraph:
-    """A graph whose layers hand on partial sums, added up by ranks where they are needed."""
+    """A graph whose layers pass on partial sums; ranks add them up where the sum is needed."""
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
         self.graph, self.sums = graph, sums
-        self.end = sums.get(graph.name)  # the sum that its last layer ends with, if that is put off
+        self.end = sums.get(graph.name)  # the sum that ends its last layer, if it is deferred
         self.partial: dict[Value, Value] = {}
 
     def off(self) -> Graph:
@@ -104,12 +104,12 @@ class _DeferredGraph:
         if self.end and node == self.graph.inputs[ADDED]:
             type = node.results[0]
             op = node.op.typed(type.laid(type.placements, self.end.op.joins, type.tokens))
-            return [self._put_off(b, node.values[0], b.apply(op, name=node.name)[0], self.end)]
+            return [self._defer(b, node.values[0], b.apply(op, name=node.name)[0], self.end)]
         if self.end and node.values[0] == self.graph.outputs[ADDED]:
-            return [self._put_off(b, node.values[0], operands[0], self.end)]
-        return (
-            self._repeat(b, node, self.sums[loop.body], operands) if loop and loop.body in self.sums else None
-        )
+            return [self._defer(b, node.values[0], operands[0], self.end)]
+        if loop and loop.body in self.sums:
+            return self._repeat(b, node, self.sums[loop.body], operands)
+        return None
 
     def _outputs(self, _: Builder, values: Operands) -> Sequence[Value]:
         if not self.end:
@@ -122,10 +122,10 @@ class _DeferredGraph:
         else:  # zeros: before the first layer nothing is added
             pair = self._begin(b, node, last, operands)
         first, added, *others = b.apply(node.op, *pair, *operands[ADDED + 1 :], name=node.name)
-        return [first, self._put_off(b, node.values[ADDED], added, last), *others]
+        return [first, self._defer(b, node.values[ADDED], added, last), *others]
 
     def _begin(self, b: Builder, node: Node, last: Node, operands: Operands) -> tuple[Value, Value]:
-        """A residual, and zeros to add up; or zeros, and what ranks would add up for these layers alone."""
+        """A residual and partial zeros; or zeros and the partial sum before, if only these layers use it."""
         first, over = node.operands[0], last.op.joins
         before = self.graph[first.node]
         alone = all(first not in n.operands or n == node or n.op.zero for n in self.graph.nodes)
@@ -134,8 +134,8 @@ class _DeferredGraph:
             return b.zeros(partial, block=last.op.block), partial
         return operands[0], b.zeros(operands[0], over=over, block=last.op.block)
 
-    def _put_off(self, b: Builder, value: Value, partial: Value, last: Node) -> Replacement:
-        """What stands for a value: a partial sum, which ranks add up where the sum is needed."""
+    def _defer(self, b: Builder, value: Value, partial: Value, last: Node) -> Replacement:
+        """Replace a value by a partial sum that ranks add up on first use."""
         self.partial[value] = partial
         return lambda: b.apply(last.op, partial, name=last.name)[0]
 

@@ -83,7 +83,7 @@ class _RotatedGraph:
 
     def __init__(self, graph: Graph, sums: dict[str, Node]) -> None:
         self.graph, self.sums = graph, sums
-        self.end = sums.get(graph.name)  # the sum that its last layer ends with, if it is a body to rotate
+        self.end = sums.get(graph.name)  # the sum that ends its last layer, if it is a body to rotate
         self.pairs: dict[Value, tuple[Value, Value]] = {}
 
     def done(self) -> Graph:
@@ -107,7 +107,7 @@ class _RotatedGraph:
         return [*self.pairs[self.graph.outputs[0]], *values[1:]] if self.end else values
 
     def _repeat(self, b: Builder, node: Node, loop: Loop, operands: Operands) -> Sequence[Replacement]:
-        """Layers that are given a pair and hand one on."""
+        """Layers that take and return a pair: the residual, and the value to add to it."""
         last = self.sums[loop.body]
         if (pair := self.pairs.get(node.operands[0])) is None:
             pair = operands[0], b.zeros(operands[0], block=last.op.block)
@@ -116,6 +116,6 @@ class _RotatedGraph:
         return [self._pair(b, node, (residual, added), last), *others]
 
     def _pair(self, b: Builder, node: Node, pair: tuple[Value, Value], last: Node) -> Replacement:
-        """What stands for the first result of a node: a pair, which is added up where a sum is needed."""
+        """Replace the first result of a node by a pair that is added on first use of the sum."""
         self.pairs[node.values[0]] = pair
         return lambda: b.apply(last.op, *pair, name=last.name)[0]

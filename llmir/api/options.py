@@ -32,8 +32,6 @@ else:
         return lambda record: record
 
 
-__all__ = ["Drafts", "Estimation", "Memory", "Parallel", "Precision", "Servers", "Traffic"]
-
 Plan = Mapping[str, Mapping[str, str]]  # element types by module and role, as in a file of `--precision`
 Kind = TypeVar("Kind", bound="Record")
 

@@ -187,7 +187,7 @@ class Builder(OpMethods):
             copies.update(zip(node.values, replacements, strict=True))
 
     def keep(self, node: Node, *operands: Value) -> tuple[Value, ...]:
-        """Add a node of another graph with these operands, under its name if that is free, and infer its types."""
+        """Add a node of another graph with these operands, under its name if it is free; infer its types."""
         if node.op.source:
             return self.insert(node)
         if node.name in self._made:
