@@ -96,7 +96,9 @@ def _printer(
         for name in names:
             if name in runs:
                 continue
-            known = f"passes that run are {', '.join(runs) or 'none'}"
+            known = (
+                f"passes that run are {', '.join(runs)}" if runs else "no pass runs; set some with --pipeline"
+            )
             if name in PASSES:
                 raise InputError(f"--print-after {name}: the pass does not run; {known}")
             near = suggest(name, (*runs, *PASSES))
