@@ -34,3 +34,4 @@ if ! command -v dot >/dev/null; then
     command -v dot >/dev/null ||
         echo "setup: pictures need Graphviz's dot: apt-get install graphviz, brew install graphviz, or graphviz.org/download"
 fi
+echo "setup: done; \`. $venv/bin/activate\` puts llmir on the path"

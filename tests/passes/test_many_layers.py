@@ -52,6 +52,7 @@ def test_twice_the_layers_are_twice_the_work(what: str) -> None:
     before, work = WORK[what]
     work(flat(10, before))  # fills caches, as each of the programs does for half of the next
     programs = [flat(layers, before) for layers in (20, 40, 80)]
+    pipeline._known_after.cache_clear()  # else a pass that ran in another test has no work here
     first, second, third = (calls(lambda p=p: work(p)) for p in programs)  # type: ignore[misc]
     assert third - second <= 2.1 * (second - first)
 

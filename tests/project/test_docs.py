@@ -29,6 +29,18 @@ def table(page: str, header: str) -> dict[str, list[str]]:
     return {name: cells for cells in rows for name in re.findall(r"`([^`]+)`", cells[0])}
 
 
+def test_links_inside_the_project_lead_to_files() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("backends/*.md")]
+    links = {
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\(([\w./-]+)[)#]", page.read_text("utf-8"))
+        if "://" not in link
+    }
+    assert len(links) > 50
+    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
 def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
     ops = {name: op for name, op in OPS.items() if op.__module__.startswith("llmir.ir.ops.")}
     rows = table("costs.md", "<!-- ops:")

@@ -175,8 +175,6 @@ class Op:
     proposes: ClassVar[bool] = False
     # its result is nothing but zeros
     zero: ClassVar[bool] = False
-    # it is a function of each element, and may multiply by another one
-    activates: ClassVar[bool] = False
     # operands that it reads in narrow types, and widens itself
     widens: ClassVar[frozenset[int]] = frozenset()
     # operand -> another one, whose element type it must have

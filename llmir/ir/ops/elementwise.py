@@ -107,7 +107,6 @@ class Activation(Op, ABC):
 
     kind = "elementwise"
     rule = "* -> *"
-    activates = True
 
     @staticmethod
     @abstractmethod
@@ -228,7 +227,6 @@ class Xielu(Op):
     kind = "elementwise"
     rule = "*, a!, a! -> *"
     takes = ("x", "positive", "negative")
-    activates = True
     vector_flops = 6
 
     def evaluate(
@@ -246,7 +244,6 @@ class GatedActivation(Op):
     kind = "elementwise"
     rule = "*, * -> *"
     takes = ("gate", "up")
-    activates = True
     of: ClassVar[type[Activation]]
 
     def evaluate(
@@ -294,7 +291,6 @@ class ClampedGlu(Op):
     kind = "elementwise"
     rule = "*, * -> *"
     takes = ("gate", "up")
-    activates = True
     vector_flops = 11
 
     limit: float

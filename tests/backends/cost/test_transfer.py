@@ -42,8 +42,8 @@ def test_rates_of_one_die_and_of_two_lie_apart() -> None:
         if one.isa == other.isa and one.memory_kind[:3] == other.memory_kind[:3]:
             slow, fast = sorted(d.matrix_peak("bf16")[0] / (d.multiprocessors or 1) for d in (one, other))
             ratios.append(fast / slow)
-    assert max(r for r in ratios if r <= DIE) < 1.14
-    assert min(r for r in ratios if r > DIE) > 1.22
+    near = [r for r in ratios if 0.99 * DIE <= r <= 1.06 * DIE]
+    assert not near, f"near the limit DIE = {DIE}: do these GPUs have one die? Move it accordingly"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ def _plan() -> Any:
 def _rates() -> Any:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
     asked = {"prompt": 500, "generate": 50, "requests": 100, "max_ttft_s": 0.1, "max_tpot_s": 0.02}
-    return simulate_rates(program, "h100-sxm", [4, 30, 90], None, **records(simulate_rates, **asked))
+    options = records(simulate_rates, **asked)
+    return simulate_rates(program, "h100-sxm", rates=[4, 30, 90], times=None, **options)
 
 
 SWEPT = {"hw": "h100-sxm,h200", "tp": "1,2,3", "batch": "1:256:x4", "context": 2000}
