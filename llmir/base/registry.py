@@ -4,6 +4,9 @@ A definition registers itself in its own file. An unknown name is looked for in 
 first in the module called like the name or its first word, and then in installed plugins. Modules that nobody
 asks for are not imported. A plugin is a module, or a file, that registers such definitions.
 
+Lookups are safe in many threads. A definition registers itself before its module is complete, so a lookup
+waits for the thread that imports the module. Only the import system holds locks meanwhile.
+
 >>> from llmir.ir.tools.pipeline import PASSES
 >>> PASSES["dce"].__name__, "inline" in PASSES
 ('DeadCode', False)
@@ -15,6 +18,7 @@ import importlib
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import ModuleType
@@ -42,7 +46,8 @@ class Kind(MutableMapping[str, T]):
         self.what, self.homes, self.index = what, homes, index
         self._things: dict[str, T] = {}
         self._makers: dict[str, tuple[str, str]] = {}  # name -> module and function or class
-        self._read = False
+        self._complete: set[str] = set()  # names whose modules are imported
+        self._read = False  # whether all homes are imported
         KINDS[what] = self
 
     def add(self, name: str, thing: T, maker: Any) -> None:
@@ -67,11 +72,10 @@ class Kind(MutableMapping[str, T]):
 
     def matching(self, fits: Callable[[T], bool]) -> list[T]:
         """All of llmir's own, and of what is loaded, that fit; if none do, those of installed plugins."""
-        self._read_homes()
-        found = [thing for thing in self._things.values() if fits(thing)]
-        return found or (
-            [thing for thing in self._things.values() if fits(thing)] if installed_plugins() else []
-        )
+        found = [thing for thing in self.own().values() if fits(thing)]
+        if not found and installed_plugins():
+            found = [thing for thing in self.own().values() if fits(thing)]
+        return found
 
     def _places(self, name: str = "") -> Iterator[None]:
         """Come back after each place that may have more: what is there, the homes, installed plugins."""
@@ -94,21 +98,34 @@ class Kind(MutableMapping[str, T]):
     def own(self) -> Mapping[str, T]:
         """All of llmir's own, and of plugins that are loaded; installed plugins are not looked for."""
         self._read_homes()
-        return self._things
+        return dict(self._things)
 
     def _read_homes(self) -> None:
         if not self._read:
-            self._read = True
             for home in self.homes:
                 import_all(home)
+            self._read = True
+
+    def _defined(self, name: str) -> bool:
+        """Whether a name is registered; wait until the module that defines it is imported."""
+        if name in self._complete:
+            return True
+        if name not in self._things:
+            return False
+        maker, _ = self._makers.get(name, ("", ""))
+        if _is_importing(maker):
+            importlib.import_module(maker)  # returns at once in the thread that imports the module
+        if not _is_importing(maker):
+            self._complete.add(name)
+        return True
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):
             return False
-        return name in self._things or any(name in self._things for _ in self._places(name))
+        return name in self._complete or any(self._defined(name) for _ in self._places(name))
 
     def __getitem__(self, name: str) -> T:
-        if name in self._things or name in self:
+        if name in self:
             return self._things[name]
         raise KeyError(name)
 
@@ -116,6 +133,7 @@ class Kind(MutableMapping[str, T]):
         self._things[name] = thing
 
     def __delitem__(self, name: str) -> None:
+        self._complete.discard(name)
         del self._things[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -125,6 +143,11 @@ class Kind(MutableMapping[str, T]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+
+def _is_importing(module: str) -> bool:
+    """Whether a thread has begun to import a module and has not finished."""
+    return getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False)
 
 
 def _import_if_there(name: str) -> None:
@@ -215,7 +238,8 @@ def _import_file(path: str) -> ModuleType:
     return module
 
 
-_installed: dict[str, str] = {}  # name and version -> what is wrong with it, if anything
+_installed: dict[str, str] | None = None  # name and version -> error; None before the first search
+_searching = threading.local()  # `active` while this thread imports installed plugins
 
 
 def installed_plugins() -> dict[str, str]:
@@ -223,20 +247,26 @@ def installed_plugins() -> dict[str, str]:
 
     A broken one is a `PluginWarning`, once; all else works.
     """
-    if not _installed:
+    global _installed  # noqa: PLW0603  (one search for a process)
+    if _installed is None and not getattr(_searching, "active", False):
         from importlib.metadata import entry_points
 
-        _installed[""] = ""  # looked for, if none is found
-        for point in entry_points(group=GROUP):
-            version = point.dist.version if point.dist else ""
-            said = ""
-            try:
-                _load_module(point.name, point.module)
-            except PluginError as error:
-                said = str(error)
-                warnings.warn(said, PluginWarning, stacklevel=2)
-            _installed[f"{point.name} {version}".strip()] = said
-    return {name: said for name, said in _installed.items() if name}
+        found = {}
+        _searching.active = True
+        try:
+            for point in entry_points(group=GROUP):
+                version = point.dist.version if point.dist else ""
+                message = ""
+                try:
+                    _load_module(point.name, point.module)
+                except PluginError as error:
+                    message = str(error)
+                    warnings.warn(message, PluginWarning, stacklevel=2)
+                found[f"{point.name} {version}".strip()] = message
+        finally:
+            _searching.active = False
+        _installed = found
+    return _installed or {}
 
 
 def blame(error: BaseException) -> str | None:

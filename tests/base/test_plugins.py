@@ -166,7 +166,7 @@ def test_an_installed_plugin_is_found_when_a_name_is_unknown(
     )
     installed(tmp_path, "broken", "import nowhere_at_all\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "_installed", {})
+    monkeypatch.setattr(registry, "_installed", None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert llmir.run(program(), "dce").name == "small"
