@@ -108,7 +108,10 @@ def load_yaml(data: bytes, budget: Budget = BUDGET) -> Any:
     try:
         return _Document(budget).read(yaml.parse(decode_text(data, budget), Loader=parser))
     except yaml.MarkedYAMLError as error:
-        raise _broken(error.problem_mark or error.context_mark, error.problem or error.context) from None
+        problem = error.problem or error.context
+        if "maximum nesting depth" in str(problem):  # libyaml 0.2.6 stops at 1,000 levels that it looks ahead
+            problem = f"nested more than {budget.depth} deep"
+        raise _broken(error.problem_mark or error.context_mark, problem) from None
     except yaml.YAMLError as error:
         raise UnreadableError(f"broken YAML: {plain(' '.join(str(error).split()), 120)}") from None
 
