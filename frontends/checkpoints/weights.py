@@ -27,14 +27,23 @@ from llmir.ir.sizes.binding import Binding
 from .packing import packing
 from .tensors import Checkpoint, TensorHeader
 
-# What checkpoints carry along and nobody learned: tables of old ones, and the constants of xIELU.
-IGNORED = ("rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps")
+# Constants in checkpoints: rotary tables, causal masks (GPT-NeoX's `_keys_to_ignore_on_load_unexpected` in
+# transformers), and the constants of xIELU.
+IGNORED = (
+    ".inv_freq",
+    *(f".{part}.{mask}" for part in ("attention", "attn") for mask in ("bias", "masked_bias")),
+    *("act_fn.beta", "act_fn.eps"),
+)
 
 # How checkpoints of multimodal models call the language model: `model.language_model.layers`, or, as their
 # first releases did, `language_model.model.layers` (transformers' `_checkpoint_conversion_mapping`).
 _INNER = re.compile(r"^(?:(model\.)language_model\.|language_model\.(?=model\.|lm_head))")
 # Top modules that are no part of a language model.
-_OTHER = re.compile(r"^(?:model\.)?\w*(?:vision|visual|image|audio|projector|connector|merger|aligner)\w*\.")
+_OTHER = re.compile(
+    r"^(?:model\.)?\w*(?:vision|visual|image|audio|projector|connector|merger|aligner)\w*(?:\.|$)"
+)
+
+_IGNORED = "constants, vision and audio parts, input scales"
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,7 @@ class Comparison(Figures, Pairs):
     wrong_shape: Sequence[Difference] = ()
     wrong_dtype: Sequence[Difference] = ()
     wrong_total: Sequence[Difference] = ()
+    ignored_tensors: int = 0  # constants, and the parts of a multimodal checkpoint that are not modelled
 
     @property
     def agrees(self) -> bool:
@@ -83,6 +93,7 @@ class Comparison(Figures, Pairs):
             ("checkpoint", self.checkpoint),
             ("expected", f"{self.tensors:,} tensors, {size}"),
             ("found", f"{self.found_tensors:,} tensors"),
+            *([("ignored", f"{self.ignored_tensors:,} tensors: {_IGNORED}")] if self.ignored_tensors else ()),
             ("compared", known if self.shapes_known else "names (an index does not know shapes)"),
             ("verdict", "all agree" if self.agrees else "DIFFERENT"),
         ]
@@ -247,14 +258,13 @@ def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
     text = _text(program, checkpoint)
     packed = any(tensor.dtype.low for tensor in tensors.values())
     ignored = (*IGNORED, *(packing(program.facts.get(METHOD)).beside if packed else ()))
-    found = {name: t for name, t in text.items() if not name.endswith(ignored)}
+    found = {name: t for name, t in text.items() if name in wanted or not name.endswith(ignored)}
     tied = _tied(program, wanted)
     copies = {name: tensor for name, tensor in tied.items() if name in found}
     pairs = [(name, ours, theirs) for name, ours in (wanted | copies).items() if (theirs := found.get(name))]
-    # An index may count a tied copy or not; what else lies in the files, it counts too.
-    whole = len(found) == len(checkpoint.tensors)
+    ignored_tensors = len(checkpoint.tensors) - len(found)
     totals = (
-        ("bytes", checkpoint.total_bytes if whole or not packed else None, _bytes),
+        ("bytes", checkpoint.total_bytes, _bytes),
         ("parameters", None if packed else checkpoint.total_parameters, _parameters),
     )
     return Comparison(
@@ -270,11 +280,21 @@ def compare(program: Program, checkpoint: Checkpoint) -> Comparison:
         [Difference(n, str(list(a.shape)), str(list(b.shape))) for n, a, b in pairs if a.shape != b.shape],
         [Difference(n, a.dtype, b.dtype) for n, a, b in pairs if a.dtype != b.dtype],
         [
-            Difference(what, f"{count(wanted):,}", f"{stated:,}")
+            Difference(what, f"{'at least ' if ignored_tensors else ''}{count(wanted):,}", f"{stated:,}")
             for what, stated, count in totals
-            if stated not in (None, count(wanted), count(wanted | copies))
+            if stated is not None
+            and not _fits(stated, (count(wanted), count(wanted | copies)), lower_bound=ignored_tensors > 0)
         ],
+        ignored_tensors,
     )
+
+
+def _fits(stated: int, expected: tuple[int, int], *, lower_bound: bool) -> bool:
+    """Whether an index's total is one of those expected: without and with the copies of tied weights.
+
+    An index also counts ignored tensors, without their sizes. Then a total is at least the expected.
+    """
+    return stated >= min(expected) if lower_bound else stated in expected
 
 
 def _parameters(tensors: Mapping[str, TensorHeader]) -> int:

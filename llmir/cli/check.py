@@ -33,7 +33,7 @@ def check(**given: Any) -> int:
 
     Only headers are read. An index knows names and totals; a .safetensors header knows shapes too. Exit 0
     if all agree, 1 if not. A tied lm_head may be stored or not; rotary tables are ignored, and so are the
-    vision and audio parts of a multimodal checkpoint.
+    vision and audio parts of a multimodal checkpoint. With ignored tensors, a total is a lower bound.
 
     With --tp and its like instead: whether all ranks together hold and compute what one device does. Each
     weight, cache and product that is replicated is named with how often; pieces that are uneven (sizes do

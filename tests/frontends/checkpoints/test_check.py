@@ -200,9 +200,38 @@ def test_a_tied_head_may_be_stored_or_not(tmp_path: Path) -> None:
     assert [d.name for d in wrong.wrong_shape] == ["lm_head.weight"]
 
 
-def test_rotary_tables_are_ignored(tmp_path: Path) -> None:
-    shapes = {**stored("llama"), "model.layers.0.self_attn.rotary_emb.inv_freq": (2,)}
+# As old releases have them: Llama 2's files in the form of Hugging Face, Pythia's, and ChatGLM's.
+CONSTANTS = (
+    "model.layers.0.self_attn.rotary_emb.inv_freq",
+    "gpt_neox.layers.0.attention.bias",
+    "gpt_neox.layers.0.attention.masked_bias",
+    "transformer.rotary_pos_emb.inv_freq",
+)
+
+
+@pytest.mark.parametrize("constant", CONSTANTS)
+def test_an_index_may_count_constants(constant: str, tmp_path: Path) -> None:
+    shapes, path = stored("llama"), tmp_path / "i.json"
+    elements = sum(map(math.prod, shapes.values()))
+    shapes[constant] = (2,)
     assert compare("llama", safetensors(tmp_path / "m.safetensors", header(shapes))).agrees
+    for tables in (0, 8):  # some indexes were written before the tables were dropped
+        found = compare("llama", index(path, shapes, total_size=2 * elements + tables))
+        assert found.agrees, str(found)
+    assert (found.found_tensors, found.ignored_tensors) == (len(shapes) - 1, 1)
+    less = compare("llama", index(path, shapes, total_size=2 * elements - 2, total_parameters=elements - 1))
+    assert less.wrong_total == (
+        weights.Difference("bytes", f"at least {2 * elements:,}", f"{2 * elements - 2:,}"),
+        weights.Difference("parameters", f"at least {elements:,}", f"{elements - 1:,}"),
+    )
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_total_without_ignored_tensors_is_exact(kind: str, tmp_path: Path) -> None:
+    shapes = stored(kind)
+    total = 2 * sum(map(math.prod, shapes.values()))
+    for more in (-2, 2):
+        assert compare(kind, index(tmp_path / "i.json", shapes, total_size=total + more)).wrong_total
 
 
 def raw(length: int, text: bytes) -> bytes:

@@ -186,7 +186,7 @@ SPELLINGS = {
     "first": (
         "language_model.model.",
         "language_model.lm_head.",
-        ("vision_tower.a", "multi_modal_projector.b"),
+        ("vision_tower.a", "multi_modal_projector.b", "image_newline"),
     ),
     "old": ("model.", "lm_head.", ("visual.blocks.0.attn.qkv.weight",)),
     "new": ("model.language_model.", "lm_head.", ("model.visual.a", "model.multi_modal_projector.b")),
@@ -209,7 +209,12 @@ def test_of_a_multimodal_checkpoint_the_language_model_is_compared(spelling: str
     whole = header({**renamed, **dict.fromkeys(others, (3,))})
     found = llmir.check(program, safetensors(tmp_path / "m.safetensors", whole))
     assert found.agrees, str(found)
-    assert found.found_tensors == len(shapes)
+    assert (found.found_tensors, found.ignored_tensors) == (len(shapes), len(others))
+    total = sum(t.bytes for t in weights.expected(program).values())
+    for tower, agrees in ((6 * len(others), True), (-1, False)):
+        names = {**renamed, **dict.fromkeys(others, (3,))}
+        path = index(tmp_path / "i.json", names, total_size=total + tower)
+        assert llmir.check(program, path).agrees == agrees
     del whole[next(name for name in renamed if "k_proj" in name)]
     broken = llmir.check(program, safetensors(tmp_path / "m.safetensors", whole))
     assert broken.missing == ("model.layers.0.self_attn.k_proj.weight",)
