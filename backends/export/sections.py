@@ -6,7 +6,7 @@ HTML follow from it. `Rows` is a list of equal rows with JSON, CSV and Markdown,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmir.base.dataclass import dataclass
@@ -85,6 +85,14 @@ class Rows(Figures, Displayable):
     rows: Sequence[Mapping[str, Any]]
     table: RenderableType
     data: Any = None
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """The rows in order."""
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.rows)
 
 
 @table.table_of(of=Rows)

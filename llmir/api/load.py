@@ -42,7 +42,7 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False, dra
 def models(name: str = "") -> Rows:
     """The bundled models, or those that have `name` in theirs; of one model that `load` knows, its weights.
 
-    >>> [row["name"] for row in models("llama-3.2").rows]
+    >>> [row["name"] for row in models("llama-3.2")]
     ['Llama-3.2-1B', 'Llama-3.2-3B']
     """
     from llmir.backends.export import catalog
@@ -60,8 +60,10 @@ def models(name: str = "") -> Rows:
 def devices(name: Any = None) -> Rows:
     """The bundled devices and clusters; of one, by name or YAML file, each number and its source.
 
-    >>> {row["field"]: row["value"] for row in devices("h100-sxm").rows}["memory_Bps"]
+    >>> {row["field"]: row["value"] for row in devices("h100-sxm")}["memory_Bps"]
     3350000000000.0
+    >>> [device["name"] for device in devices() if device["memory_kind"] == "GDDR6X"][:2]
+    ['rtx3090', 'rtx4090']
     """
     from llmir.backends.export import catalog
     from llmir.hw.library import load

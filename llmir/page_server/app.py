@@ -118,7 +118,7 @@ def _presets() -> list[dict[str, Any]]:
 
 
 async def _hardware(request: Request) -> Response:
-    found = await anyio.to_thread.run_sync(lambda: list(devices().rows))
+    found = await anyio.to_thread.run_sync(lambda: list(devices()))
     names = {"names": library.names(), "clusters": library.clusters(), "engines": library.engines()}
     return JSONResponse({"devices": found, **names})
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmir
+import llmir.hw
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.formats import EXPORTERS, Displayable, Result, export, formats
 from llmir.cli.main import cli
@@ -109,6 +110,14 @@ def test_what_is_not_bundled_is_one_line() -> None:
     with pytest.raises(LlmirError, match="did you mean h100"):
         llmir.devices("h100-xsm")
     assert {row["kind"] for row in llmir.devices().rows} == {"device", "cluster"}
+
+
+def test_the_bundled_devices_are_iterable() -> None:
+    folders = (llmir.hw.__path__[0] + f"/{kind}" for kind in ("devices", "clusters"))
+    files = {file.stem for folder in folders for file in Path(folder).glob("*.yaml")}
+    assert {device["name"] for device in llmir.devices()} == files
+    assert len(llmir.devices()) == len(files)
+    assert [row["name"] for row in llmir.models("llama-3.2")] == ["Llama-3.2-1B", "Llama-3.2-3B"]
 
 
 def test_a_long_program_is_cut_in_notebooks_only() -> None:
