@@ -339,6 +339,7 @@ class _Grouping:
                         self.members[-1][one].add(op)
         self.anchor()
         for side in (0, 1):
+            self.absorb(side)
             self.place(side)
 
     def lone(self, side: int) -> list[OpKey]:
@@ -388,6 +389,26 @@ class _Grouping:
         """What feeds the two ops of a pair."""
         [left], [right] = self.members[group]
         return self.sides[0].feeds[left], self.sides[1].feeds[right]
+
+    def absorb(self, side: int) -> None:
+        """Join each op without weights with its users where the other graph hands its operand to these users.
+
+        The sum that ends a layer is an example: the norm of the next layer and the last norm each add it.
+        """
+        flow = self.sides[side]
+        for op in self.lone(side):
+            if flow.held[op]:
+                continue
+            users = {self.group[side, user] for user in flow.users.get(op, ())}
+            for fed in flow.fed_by(op):
+                group = self.group[side, fed]
+                inside = self.members[group][side]
+                others = (flow.users.get(x, set()) for x in inside if x != fed)
+                alone = flow.users[fed] == {op} and all(users <= inside for users in others)
+                if alone and len(self.members[group][1 - side]) == 1:
+                    for user in users.intersection(self.neighbours(group, 1 - side, up=False)):
+                        if self.may_hold(user, 1 - side):
+                            self.join(self.group[side, op], user)
 
     def place(self, side: int) -> None:
         """Put each op that has no counterpart yet, users first, where the other graph has room for it."""

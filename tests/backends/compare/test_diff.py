@@ -194,6 +194,25 @@ def test_a_collective_is_new_and_changes_no_group(pipeline: str) -> None:
     assert groups(found) == {**expected, (): ("exchange",)}
 
 
+@pytest.mark.parametrize("name", ["llama3.2-1b", "qwen3-30b-a3b", "gemma3-1b", "a.x-k1"])
+@pytest.mark.parametrize("before", ["", "fuse-attention,fuse"])
+def test_a_fused_sum_replaces_a_sum_and_a_norm(name: str, before: str) -> None:
+    """Each fused kernel stands beside one add; only the first layer adds zeros to the embedding."""
+    model = llmir.load(name)
+    found = diff(passed(model, before), passed(model, "rotate,fuse-attention,fuse"))
+    for change in found.changes:
+        parts = change.before, change.after
+        assert change.what not in ("gone", "new"), str(parts)
+        sums, norms = (
+            [sum(p.repeat for p in side if word in p.opcode) for side in parts] for word in ("add", "norm")
+        )
+        assert sums[1] - sums[0] in (0, 1), str(parts)
+        assert norms[0] == norms[1]
+        if sums[1] > 1:
+            assert change.figure("read_bytes").delta < 0
+            assert change.figure("time_s").delta < 0
+
+
 def test_what_dce_drops_is_gone() -> None:
     b = llmir.Builder()
     x = b.input("bf16[B, T, 64]", name="x")
