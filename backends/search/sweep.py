@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from decimal import Decimal
 from functools import cached_property, lru_cache, reduce
 from hashlib import sha256
 from itertools import repeat
@@ -62,7 +63,8 @@ COUNTS = ("tp", "pp", "micro_batches", "dp", "ep", "sp", "redundant_experts")
 
 MOST = 1_000_000  # values of an axis
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
-_RANGE = re.compile(r"(\d+)([kM]?):(\d+)([kM]?)(?::(?:x(\d+)|(\d+)([kM]?)))?", re.ASCII)
+_NUMBER = r"(\d+(?:\.\d+)?)([kM]?)"
+_RANGE = re.compile(rf"{_NUMBER}:{_NUMBER}(?::(?:x(\d+)|{_NUMBER}))?", re.ASCII)
 _COUNT = re.compile(r"(\d+)([kM]?)", re.ASCII)
 
 
@@ -113,40 +115,55 @@ def _counts(name: str, value: object, least: int) -> Iterable[int]:
     if not isinstance(value, str):
         return [arguments.integer(name, value, least)]
     if found := _COUNT.fullmatch(value):
-        return [arguments.integer(name, _sized(found[1], found[2]), least)]
-    found = _RANGE.fullmatch(value)
+        return [arguments.integer(name, int(_sized(found[1], found[2])), least)]
+    return range_values(name, value, lambda number: arguments.integer(name, number, least))
+
+
+def range_values(name: str, text: str, check: Callable[[object], Number]) -> Sequence[Any]:
+    """The numbers of a range such as `1:8`, `0:100:25`, `0.5:2:0.5` or `1:1024:x2`, both ends included.
+
+    `check` returns an end of the range as a number, or raises `InputError`.
+
+    >>> range_values("--rates", "0.1:0.5:0.1", float), range_values("--rates", "0.5:9:x2", float)
+    ([0.1, 0.2, 0.3, 0.4, 0.5], [0.5, 1.0, 2.0, 4.0, 8.0])
+    """
+    found = _RANGE.fullmatch(text)
     if not found:
         expected = "expected a number, or a range such as 1:8, 0:100:25 or 1:1024:x2"
-        raise InputError(f"{name}: {expected}; got {value[:40]!r}")
+        raise InputError(f"{name}: {expected}; got {text[:40]!r}")
     first, last = _sized(found[1], found[2]), _sized(found[3], found[4])
     if last < first:
-        raise InputError(f"{name}: {value} is reversed, {first:,} is above {last:,}")
-    arguments.integer(name, first, least)
-    arguments.integer(name, last, least)
-    return _times(name, value, first, last, int(found[5])) if found[5] else _steps(name, value, found)
+        raise InputError(f"{name}: {text} is reversed, {first:,} is above {last:,}")
+    for end in (first, last):
+        check(_number(end))
+    if found[5]:
+        return [check(_number(number)) for number in _times(name, text, first, last, int(found[5]))]
+    step = _sized(found[6], found[7]) if found[6] else Decimal(1)
+    if not step:
+        raise InputError(f"{name}: {text} never ends; a step is above 0")
+    if (last - first) // step >= MOST:
+        raise InputError(f"{name}: {text} has more than {MOST:,} values")
+    ints = all(number == int(number) for number in (first, step))
+    if ints and type(check(int(first))) is int:
+        return range(int(first), int(last) + 1, int(step))
+    return [check(_number(first + n * step)) for n in range(int((last - first) // step) + 1)]
 
 
-def _times(name: str, said: str, first: int, last: int, factor: int) -> list[int]:
+def _times(name: str, text: str, first: Decimal, last: Decimal, factor: int) -> list[Decimal]:
     if factor < 2 or not first:
-        raise InputError(f"{name}: {said} never ends; a factor is from 2 up, and starts above 0")
+        raise InputError(f"{name}: {text} never ends; a factor is from 2 up, and starts above 0")
     values = [first]
     while values[-1] * factor <= last:
         values.append(values[-1] * factor)
     return values
 
 
-def _steps(name: str, said: str, found: re.Match[str]) -> Iterable[int]:
-    first, last = _sized(found[1], found[2]), _sized(found[3], found[4])
-    step = _sized(found[6], found[7]) if found[6] else 1
-    if not step:
-        raise InputError(f"{name}: {said} never ends; a step is from 1 up")
-    if (last - first) // step >= MOST:
-        raise InputError(f"{name}: {said} has more than {MOST:,} values")
-    return range(first, last + 1, step)
+def _number(number: Decimal) -> int | float:
+    return int(number) if number == int(number) else float(number)
 
 
-def _sized(digits: str, unit: str) -> int:
-    return int(digits[:30]) * _UNITS[unit.lower()]
+def _sized(digits: str, unit: str) -> Decimal:
+    return Decimal(digits[:30]) * _UNITS[unit.lower()]
 
 
 # Figures of a step as code

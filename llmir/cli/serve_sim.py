@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -21,22 +22,34 @@ from .options import Declared, Integer, Milliseconds, parse_value
 ALONE = ("rate", "closed", "trace", "requests_out", "steps_out", "trace_out", "price")
 
 
+MOST_RATES = 1000
+
+
 class Rates(Declared):
-    """Requests a second, several of them."""
+    """Several request rates: numbers, and ranges as `llmir sweep` takes them."""
 
     def __init__(self) -> None:
         super().__init__(option(Traffic, "rate"))
-        self.name = "N,N,…"
+        self.name = "RANGE"
 
     def read(self, name: str, text: str) -> Any:
-        """What stands between the commas."""
-        return [parse_value(part) for part in text.split(",")]
+        """The numbers between the commas, and those of each range."""
+        from llmir.backends.search.sweep import range_values
+
+        rates: list[Any] = []
+        for part in text.split(","):
+            if ":" in part:
+                rates += range_values(name, part.strip(), partial(super().check, name))
+            else:
+                rates.append(parse_value(part))
+        return rates
 
     def check(self, name: str, value: Any) -> Any:
-        """Two rates or more, in order, no one twice."""
+        """Two rates or more, in order, each once."""
         rates = sorted({super(Rates, self).check(name, each) for each in value})
-        if len(rates) < 2:
-            raise InputError(f"{name}: expected rates from two up, such as 2,6,10; got {len(rates)}")
+        if not 2 <= len(rates) <= MOST_RATES:
+            expected = f"rates from two up to {MOST_RATES:,}, such as 2,6,10 or 2:18:4"
+            raise InputError(f"{name}: expected {expected}; got {len(rates):,}")
         return rates
 
 
@@ -58,7 +71,8 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 @click.option(
     "--rates",
     type=Rates(),
-    help="Instead: several rates, each simulated: latencies against the rate (-o late.html, late.png).",
+    help="Instead: several rates, such as 2,6,10 or 2:18:4, each simulated: latencies against the rate "
+    "(-o late.html, late.png).",
 )
 @options.take(Traffic, *("burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "seed"))
 @click.option(
@@ -114,7 +128,7 @@ def serve_sim(**given: Any) -> None:
     llmir serve-sim llama3.1-8b --rate 60 --replicas 4 --router least-loaded
     llmir serve-sim llama3.1-8b --rate 30 --prefill-replicas 2 --link 50GBps
     llmir serve-sim llama3.1-8b --rate 10 --draft-tokens 4 --acceptance 0.7
-    llmir serve-sim llama3.1-8b --rates 2,6,10,14,18 -o latencies.html
+    llmir serve-sim llama3.1-8b --rates 2:18:4 -o latencies.html
     """
     from llmir.api.save import trace
     from llmir.api.serve import replicate, simulate, simulate_rates

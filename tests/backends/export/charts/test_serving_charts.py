@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import llmir
+from llmir.api.sweep import axis
 from llmir.base.errors import InputError
+from llmir.cli.serve_sim import Rates
 from tests.commands import Run
 from tests.flat import records
 
@@ -209,6 +214,42 @@ def test_rates_are_a_picture(run: Run, tmp_path: Path) -> None:
     assert run(*asked, "--rates", "5,20", "--replications", "2", "-o", "late.png").code == 0
     assert run(*asked, "--rate", "5", "-o", "over.png").code == 0
     assert {f.suffix for f in tmp_path.iterdir()} == {".json", ".svg", ".png"}
+
+
+def rates(text: str) -> list[float]:
+    found: list[float] = Rates().convert(text, None, None)
+    return found
+
+
+@given(st.integers(1, 50), st.integers(1, 200), st.integers(1, 30), st.booleans())
+def test_rates_take_the_ranges_of_a_sweep(first: int, more: int, step: int, powers: bool) -> None:
+    text = f"{first}:{first + more}:{'x' if powers else ''}{step + powers}"
+    values = axis("batch", f"7,{text}")
+    assume(len(values) > 1)
+    assert rates(f"7,{text}") == sorted(values)
+
+
+@given(st.integers(1, 99), st.integers(1, 60), st.integers(1, 40), st.sampled_from([10, 100]))
+def test_a_range_of_rates_may_have_fractions(first: int, more: int, step: int, unit: int) -> None:
+    assume(more >= step)
+    text = ":".join(str(Decimal(n) / unit) for n in (first, first + more, step))
+    assert rates(text) == [n / unit for n in range(first, first + more + 1, step)]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("0:3", "expected a number from 0.000001 to 1,000,000,000, got 0"),
+        ("8:2", "8:2 is reversed"),
+        ("1:3:0", "a step is above 0"),
+        ("1:9:x1", "a factor is from 2 up"),
+        ("1:2000", "expected rates from two up to 1,000, such as 2,6,10 or 2:18:4; got 2,000"),
+        ("2:", "a range such as 1:8"),
+    ],
+)
+def test_a_range_of_rates_that_is_none_is_refused(text: str, part: str) -> None:
+    with pytest.raises(InputError, match=part):
+        rates(text)
 
 
 TRAFFIC = ("serve-sim", "tiny.json", "--prompt", "8", "--generate", "4")
