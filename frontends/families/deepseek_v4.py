@@ -41,6 +41,7 @@ def deepseek_v4(config: Config) -> Decoder:
 def _experts(config: Config) -> Moe:
     """Those that tokens choose by scores; the shared one is as wide as each."""
     config.unmodelled("scoring_func", (None, *_SCORES), "another score of the router")
+    config.unmodelled("topk_method", (None, "noaux_tc"), "another choice of experts")
     routing = Routing(
         score=_SCORES.get(config.text("scoring_func", "sqrtsoftplus"), "sigmoid"),
         normalize=True,

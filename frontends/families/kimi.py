@@ -10,7 +10,7 @@ from llmir.frontends.layers.attention_config import latent
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.layer import Sublayer
 from llmir.frontends.layers.mlp import Mlp, expert_tensor_names
-from llmir.frontends.layers.parts import decoder, has_experts, kinds, layer_pairs, layers
+from llmir.frontends.layers.parts import decoder, has_experts, kinds, layer_pairs, layers, untied
 from llmir.frontends.layers.state_config import kimi_delta
 
 from .deepseek import by_groups, experts
@@ -46,7 +46,7 @@ def kimi_linear(config: Config) -> Decoder:
     first = config.integer("first_k_dense_replace", 1, minimum=0)
     found = (mixers[kind] for kind in kinds(config, _usual(config, linear), *_KINDS))
     stack = layer_pairs(found, (sparse if routed else dense for routed in has_experts(config, first)))
-    return decoder(config, "KimiLinearForCausalLM", stack, eps_default=1e-5)
+    return untied(config, decoder(config, "KimiLinearForCausalLM", stack, eps_default=1e-5))
 
 
 def _usual(config: Config, linear: Config) -> Iterator[str]:

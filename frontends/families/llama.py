@@ -9,11 +9,14 @@ from llmir.frontends.layers.layer import Layer
 from llmir.frontends.layers.parts import attention, decoder, layers, mlp
 
 
-@family("LlamaForCausalLM", "llama")
+# transformers builds the class of Llama for configs of the last two types, and saves its name.
+@family("LlamaForCausalLM", "llama", "internlm3", "iquestcoder")
 @family("LLaMAForCausalLM", "llama")
 @family("Fairseq2LlamaForCausalLM", "llama")
+@family("IQuestCoderForCausalLM", "iquestcoder")
 def llama(config: Config) -> Decoder:
     """LlamaForCausalLM. `attention_bias` is on all four projections."""
+    config.unmodelled("clip_qkv", (None,), "clipped q, k and v")
     bias = config.flag("attention_bias", False)
     mixer = attention(config, bias=bias)
     layer = Layer(mixer, mlp(config, bias=config.flag("mlp_bias", False)))

@@ -17,7 +17,7 @@ _NAMES = CheckpointNames("backbone.embeddings", "backbone.layers.{layer}", "back
 @family("MambaForCausalLM", "mamba")
 def mamba_1(config: Config) -> Decoder:
     """MambaForCausalLM."""
-    return _stack(config, "MambaForCausalLM", mamba(_wide(config)), tied=True)
+    return _stack(config, "MambaForCausalLM", mamba(config, _inner(config)), tied=True)
 
 
 @family("FalconMambaForCausalLM", "falcon_mamba")
@@ -25,7 +25,7 @@ def falcon_mamba(config: Config) -> Decoder:
     """FalconMambaForCausalLM: what a scan takes is normalized by norms that learn nothing."""
     config.ignore("use_falcon_mambapy")
     norm = Norm(config.number("mixer_rms_eps", 1e-6), learns=())
-    return _stack(config, "FalconMambaForCausalLM", mamba(_wide(config), norm=norm), tied=True)
+    return _stack(config, "FalconMambaForCausalLM", mamba(config, _inner(config), norm=norm), tied=True)
 
 
 @family("Mamba2ForCausalLM", "mamba2")
@@ -37,12 +37,9 @@ def mamba_2(config: Config) -> Decoder:
     return _stack(config, "Mamba2ForCausalLM", mixer, tied=False)
 
 
-def _wide(config: Config) -> Config:
-    """The config, in which `intermediate_size` may say again how many channels there are."""
-    due = channels(config.spelled(**STANDALONE))
-    if config.integer("intermediate_size", due) != due:
-        raise config.error("intermediate_size", f"expected expand · hidden_size, {due}")
-    return config
+def _inner(config: Config) -> int:
+    """The channels of a scan; transformers takes `intermediate_size` where a config states `expand` too."""
+    return config.integer("intermediate_size", channels(config.spelled(**STANDALONE)))
 
 
 def _stack(config: Config, architecture: str, mixer: Mamba | Mamba2, *, tied: bool) -> Decoder:

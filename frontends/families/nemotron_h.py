@@ -11,7 +11,7 @@ from llmir.frontends.layers.decoder import CheckpointNames, Decoder
 from llmir.frontends.layers.layer import Layer, Norms, kinds_by_letter
 from llmir.frontends.layers.mamba import Mamba2
 from llmir.frontends.layers.mlp import Mlp, Moe, expert_tensor_names
-from llmir.frontends.layers.parts import activation, attention, decoder, drafts
+from llmir.frontends.layers.parts import activation, attention, decoder, drafts, untied
 from llmir.frontends.layers.state_config import PLAIN, mamba2
 
 from .deepseek import by_groups, experts
@@ -25,6 +25,18 @@ _SCAN = {
     "mamba_d_state": "ssm_state_size",
 }
 _MATRICES = ("up_proj", "down_proj")
+_OF_EXPERTS = (
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_latent_size",
+    "n_group",
+    "topk_group",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+)
 
 
 @family("NemotronHForCausalLM", "nemotron_h")
@@ -38,7 +50,11 @@ def nemotron_h(config: Config) -> Decoder:
     dense = Mlp(config.integer("intermediate_size", 21504), module="mixer", **how)
     keeps, found = _scan(config), kinds_by_letter(config)
     attends = attention(config, kv_default=8, head_dim_default=128, rope=None, module="mixer")
-    sparse = _experts(config, how) if "moe" in found else None
+    if "moe" in found:
+        sparse = _experts(config, how)
+    else:  # transformers saves the fields of experts for models without experts too
+        sparse = None
+        config.ignore(*_OF_EXPERTS)
     drafts(config)
     config.ignore("expand", "mtp_layers_block_type", "mtp_hybrid_override_pattern", "mamba_ssm_cache_dtype")
     config.ignore("moe_shared_expert_overlap", "attention_head_dim", "num_hidden_layers")
@@ -46,7 +62,7 @@ def nemotron_h(config: Config) -> Decoder:
     own = {"linear_attention": Layer(keeps, None, before), "full_attention": Layer(attends, None, before)}
     own |= {"mlp": Layer(None, dense, before), "moe": Layer(None, sparse, before)}
     norm, stack = Norm(config.number("layer_norm_epsilon", 1e-5)), tuple(own[kind] for kind in found)
-    return decoder(config, "NemotronHForCausalLM", stack, norm=norm, names=_NAMES)
+    return untied(config, decoder(config, "NemotronHForCausalLM", stack, norm=norm, names=_NAMES))
 
 
 def _scan(config: Config) -> Mamba2:
@@ -59,10 +75,10 @@ def _scan(config: Config) -> Mamba2:
 def _experts(config: Config, how: dict[str, Any]) -> Moe:
     """DeepSeek's, without gates; all tokens go through the shared one, whose width is its own."""
     config.unmodelled("n_shared_experts", (None, 1), "shared experts of another number")
-    config.unmodelled("moe_latent_size", (None,), "experts of a latent state")
     if how["bias"]:
         raise config.error("mlp_bias", "experts have none")
     width = config.integer("moe_shared_expert_intermediate_size", 7688)
     always = Mlp(width, module="mixer.shared_experts", block="shared_experts", prefix="shared_", **how)
     own = {"matrices": expert_tensor_names(*_MATRICES), "activation": how["activation"], "shared": always}
+    own |= {"latent": config.optional_integer("moe_latent_size")}
     return experts(config, by_groups(config, 1, 1, 1.0, "mixer"), (8, 2, 7688, 0), module="mixer", **own)

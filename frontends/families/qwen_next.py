@@ -34,6 +34,7 @@ def qwen3_next(config: Config) -> Decoder:
 
 
 @family("Qwen3_5ForCausalLM", "qwen3_5_text")
+@family("Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text")
 def qwen3_5(config: Config) -> Decoder:
     """Qwen3_5ForCausalLM: q, k and v of a delta net lie in one tensor, its gates in one each."""
     mlps = [mlp(config)] * layers(config)
@@ -41,6 +42,7 @@ def qwen3_5(config: Config) -> Decoder:
 
 
 @family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text")
+@family("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text")
 def qwen3_5_moe(config: Config) -> Decoder:
     """Qwen3_5MoeForCausalLM: the same with experts in every layer, whose weights add up to one."""
     config.unmodelled("norm_topk_prob", (None, True), "weights of experts that do not add up to one")

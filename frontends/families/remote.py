@@ -76,7 +76,11 @@ def internlm2(config: Config) -> Decoder:
 
 @family("InternLM3ForCausalLM", "internlm3")
 def internlm3(config: Config) -> Decoder:
-    """InternLM 3: biases on q, k and v, and on all that follows (modeling_internlm3.py)."""
+    """InternLM 3: biases on q, k and v, and on all that follows (modeling_internlm3.py).
+
+    transformers saves the two as `attention_bias` and `mlp_bias`.
+    """
+    config.spelled(qkv_bias="attention_bias", bias="mlp_bias")
     qkv, rest = config.flag("qkv_bias", False), config.flag("bias", False)
     layer = Layer(attention(config, qkv_bias=qkv, out_bias=rest), mlp(config, bias=rest))
     return decoder(config, "InternLM3ForCausalLM", (layer,) * layers(config))

@@ -139,7 +139,8 @@ class Moe:
     of `clamped_glu`: limit, slope, offset; with `scaled_inputs` weights scale what goes to experts, not what
     they give. All tokens go through the `shared` one, whose output is scaled by a gate if checkpoints have
     one, called `shared_gate`. Experts may see hidden states by a `norm` of theirs, and the router by a scaled
-    one, of the weight `router_scale`.
+    one, of the weight `router_scale`. With a `latent` size, one product takes hidden states into the experts'
+    space and another takes the experts' sum back (LatentMoE): the modules `latent_projections`.
     """
 
     block: ClassVar[str] = "routed_experts"
@@ -161,6 +162,8 @@ class Moe:
     shared_gate: str = ""
     norm: str = ""
     router_scale: str = ""
+    latent: int | None = None
+    latent_projections: tuple[str, str] = ("fc1_latent_proj", "fc2_latent_proj")
 
     @property
     def kind(self) -> str:
@@ -181,7 +184,7 @@ class Moe:
             return b.add(always, routed, name="shared_add")
 
     def _routed(self, blocks: Blocks, x: Value) -> Value:
-        b, at = blocks.b, blocks.sized(e=self.count, x=self.count, f=self.intermediate)
+        b, at = blocks.b, blocks.sized(e=self.count, x=self.count, f=self.intermediate, l=self.latent or 1)
         with b.block("router"):
             name = self._named(self.router)
             how: dict[str, Any] = {"bias": self.router_bias, "dtype": self.router_dtype}
@@ -189,13 +192,19 @@ class Moe:
             logits = at.linear(seen, "b t h", "h x", "b t x", "gate", name, **how)
             weights, chosen = self.routing.build(at, logits, self.chosen)
         x = at.norm(x, "experts_norm", self.norm) if self.norm else x
+        into, back = map(self._named, self.latent_projections)
         with b.block(self.block):
+            if self.latent:
+                x = at.linear(x, "b t h", "h l", "b t l", "latent_in_proj", into)
             if self.scaled_inputs:
                 rows, chosen = b.scaled_dispatch(x, chosen, weights, experts=self.count)
             else:
                 rows, chosen = b.dispatch(x, chosen, experts=self.count)
             down = self._project(at, self._gated(at, rows, chosen), chosen, 2)
-            return (b.sum_experts if self.scaled_inputs else b.combine)(down, weights)
+            total: Value = (b.sum_experts if self.scaled_inputs else b.combine)(down, weights)
+            if self.latent:
+                total = at.linear(total, "b t l", "l h", "b t h", "latent_out_proj", back)
+            return total
 
     def _named(self, part: str) -> str:
         """What checkpoints call a part of it."""
@@ -223,7 +232,8 @@ class Moe:
 
     def _project(self, at: Blocks, rows: Value, chosen: Value, which: int) -> Value:
         """Rows times the gate, up or down of their experts."""
-        name, ins, outs = (("gate_proj", "h", "f"), ("up_proj", "h", "f"), ("down_proj", "f", "h"))[which]
+        h = "l" if self.latent else "h"
+        name, ins, outs = (("gate_proj", h, "f"), ("up_proj", h, "f"), ("down_proj", "f", h))[which]
         param = self._named(self.matrices[which - 3])
         operands = [rows, at.weight(f"e {ins} {outs}", f"{name}.weight", param), chosen]
         terms = [f"s {ins}", f"[e] {ins} {outs}", "s"]

@@ -272,3 +272,13 @@ def decoder(
         layers=layers,
         **differences,
     )
+
+
+def untied(config: Config, found: Decoder) -> Decoder:
+    """The decoder with a head of its own, whatever `tie_word_embeddings` says.
+
+    For classes with an empty `_tied_weights_keys` in transformers.
+    """
+    if found.tied:
+        config.note("tie_word_embeddings is true, but the class has a head of its own")
+    return replace(found, tied=False)

@@ -124,10 +124,10 @@ def channels(config: Config) -> int:
     return config.integer("mamba_expand", 2) * config.integer("hidden_size")
 
 
-def mamba(config: Config, **differences: Any) -> Mamba:
-    """Steps have a rank of a sixteenth of the hidden size, unless stated."""
+def mamba(config: Config, inner: int = 0, **differences: Any) -> Mamba:
+    """A scan of `inner` channels; steps have a rank of a sixteenth of the hidden size, unless stated."""
     return Mamba(
-        channels(config),
+        inner or channels(config),
         config.integer("mamba_d_state", 16),
         config.stated("mamba_dt_rank") or -(-config.integer("hidden_size") // 16),
         config.integer("mamba_d_conv", 4),

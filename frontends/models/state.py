@@ -211,6 +211,17 @@ _QWEN3_5_MOE = _config(
     shared_expert_intermediate_size=512,
     **_QWEN3_5,
 )
+_QWEN3_5_LARGE = _config(
+    "Qwen3_5Moe",
+    "qwen3_5_moe_text",
+    (4096, 60, 248320, 32, 2),
+    num_experts=512,
+    num_experts_per_tok=10,
+    moe_intermediate_size=1024,
+    shared_expert_intermediate_size=1024,
+    linear_num_value_heads=64,
+    **_QWEN3_5,
+)
 _QWEN3_5_DENSE = {  # hidden, layers, query heads, MLP, value heads of delta nets, parameters
     "9B": (4096, 32, 16, 12288, 32, 8_953_803_264),
     "27B": (5120, 64, 24, 17408, 48, 26_895_998_464),
@@ -228,6 +239,7 @@ _OTHERS = (  # name, id, config, parameters, other ids
     ("MiniMax-M1", "MiniMaxAI/MiniMax-M1-80k", _MINIMAX, 456_089_655_296, _MINIMAX_TOO),
     ("Kimi-Linear-48B-A3B", "moonshotai/Kimi-Linear-48B-A3B-Instruct", _KIMI, 49_122_675_072, ()),
     ("Qwen3.5-35B-A3B", "Qwen/Qwen3.5-35B-A3B", _QWEN3_5_MOE, 34_660_610_688, ()),
+    ("Qwen3.5-397B-A17B", "Qwen/Qwen3.5-397B-A17B", _QWEN3_5_LARGE, 396_346_350_336, ("Qwen3.5-397B",)),
 )
 
 

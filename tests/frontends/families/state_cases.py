@@ -234,6 +234,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "qwen3.5-moe": _QWEN3_5_MOE,
     "kimi-linear": _KIMI,
+    "kimi-linear, a head that is not tied": {**_KIMI, "tie_word_embeddings": True},
     "kimi-linear, groups, biases, layers by type": {
         **{key: value for key, value in _KIMI.items() if key != "linear_attn_config"},
         "linear_num_heads": 4,
@@ -301,6 +302,12 @@ CASES: dict[str, dict[str, Any]] = {
         "position_embedding_type": "rope",
     },
     "nemotron-h": _NEMOTRON_H,
+    # The classes of Nemotron-H and Kimi-Linear have a head of their own, whatever the config says.
+    "nemotron-h, experts of a latent state": {
+        **_NEMOTRON_H,
+        "moe_latent_size": 10,
+        "tie_word_embeddings": True,
+    },
     "nemotron-h, biases, groups of experts": {
         **{key: value for key, value in _NEMOTRON_H.items() if key != "hybrid_override_pattern"},
         "layers_block_type": ["linear_attention", "moe", "full_attention"],

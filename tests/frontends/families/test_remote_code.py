@@ -123,6 +123,14 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
         _model("InternLM3ForCausalLM", **_SIZES, rms_norm_eps=1e-5, bias=True, qkv_bias=True),
         {**LLAMA, "attention_bias": True, "mlp_bias": True},
     ),
+    # As transformers saves them, whose class for both is Llama's; and by their own classes.
+    (_model("LlamaForCausalLM", **_SIZES, rms_norm_eps=1e-5, model_type="internlm3"), LLAMA),
+    (_model("LlamaForCausalLM", **_SIZES, rms_norm_eps=1e-5, model_type="iquestcoder"), LLAMA),
+    (_model("IQuestCoderForCausalLM", **_SIZES, rms_norm_eps=1e-5, clip_qkv=None), LLAMA),
+    (
+        _model("InternLM3ForCausalLM", **_SIZES, rms_norm_eps=1e-5, attention_bias=True, mlp_bias=True),
+        {**LLAMA, "attention_bias": True, "mlp_bias": True},
+    ),
     (EXAONE, LLAMA),
     (
         QWEN,

@@ -265,6 +265,14 @@ def test_the_language_model_of_minimax_m3_is_read_from_the_whole() -> None:
     assert program.notes[0].startswith("the language model alone is modelled")
 
 
+def test_deepseek_v4_may_state_how_experts_are_chosen() -> None:
+    """DeepSeek-V4-Pro's config states `topk_method`, as V3's does; the class has no other choice."""
+    config = {**CASES[DEEPSEEK], "topk_method": "noaux_tc"}
+    assert llmir.load(config).graphs == llmir.load(CASES[DEEPSEEK]).graphs
+    with pytest.raises(ConfigError, match="topk_method"):
+        llmir.load({**config, "topk_method": "greedy"})
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_rolled_and_unrolled_cost_the_same_whether_entries_end_or_not(case: str) -> None:
     rolled = llmir.run(llmir.load({**CASES[case], "torch_dtype": "bfloat16"}), llmir.DEFAULT_PIPELINE)
