@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from llmir.frontends.config.family import family
 from llmir.frontends.config.reader import Config
@@ -27,6 +29,7 @@ def deepseek_v4(config: Config) -> Decoder:
     config.fixed("another activation", hidden_act="silu")
     config.fixed("the class has one", n_shared_experts=1)
     drafts(config)
+    _expert_dtype(config)
     by_score = _experts(config)
     rows = config.integer("vocab_size")
     table = replace(by_score.routing, correction="", table="ffn.gate.tid2eid", rows=rows)
@@ -36,6 +39,17 @@ def deepseek_v4(config: Config) -> Decoder:
     norms, mixers = Norms("attn_norm", None, "ffn_norm", None), compressed_attention(config)
     stack = layer_pairs(mixers, (mlps[kind] for kind in routed), norms, streams=streams(config))
     return decoder(config, "DeepseekV4ForCausalLM", stack, names=_CALLED)
+
+
+def _expert_dtype(config: Config) -> None:
+    """Move `expert_dtype` into the `quantization_config`, as transformers does with configs of V4."""
+    stated, scheme = config.fields.get("expert_dtype"), config.fields.get("quantization_config")
+    if isinstance(scheme, Mapping):
+        moved = {**scheme, "expert_dtype": scheme.get("expert_dtype", stated)}
+        config.fields = MappingProxyType({**config.fields, "quantization_config": moved})
+        config.ignore("expert_dtype")
+    else:
+        config.unmodelled("expert_dtype", (None,), "a type without a quantization_config")
 
 
 def _experts(config: Config) -> Moe:
