@@ -15,11 +15,11 @@ from llmir.base.errors import InputError, LlmirError, UnsupportedError
 from llmir.base.names import plain, suggest
 from llmir.frontends.config.family import FAMILIES, Family, Model
 from llmir.frontends.config.quantization import KEY
-from llmir.frontends.config.reader import INERT, NEUTRAL, TOWERS, Config, read
+from llmir.frontends.config.reader import INERT, NEUTRAL, Config, read
 from llmir.frontends.layers.decoder import Decoder
 from llmir.frontends.layers.draft import ModelWithDraft
 from llmir.frontends.layers.rope import multimodal_axes
-from llmir.ir.core.program import Program
+from llmir.ir.core.program import LEFT_OUT, Program
 
 from .config import quantization
 
@@ -46,7 +46,7 @@ def load(model: object, *, logits: str = "last", lenient: bool = False, draft: b
     if isinstance(remote, Mapping) and any(str(auto).startswith("AutoModel") for auto in remote):
         config.note("config names code of its own in auto_map, which is not run; its class is modelled")
     program, how = quantization.scheme(config, lambda apart: family.program(logits, apart))
-    facts = {**program.facts, **how, **({TOWERS: without} if without else {})}
+    facts = {**program.facts, **how, **({LEFT_OUT: without} if without else {})}
     own = {"facts": facts, "notes": tuple(config.notes)}
     phases = {name: phase.replace(**own) for name, phase in program.phases.items()}
     return program.replace(**own, phases=phases)

@@ -63,6 +63,7 @@ class Sensitivity(Figures, Result):
     more: float
     time_s: Mapping[str, float]
     gains: tuple[Gain, ...]
+    title: str = ""  # the model as people read it
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -99,8 +100,8 @@ def sensitivity(job: Workload, more: float = 0.1) -> Sensitivity:
             gains.append(gain)
     gains.sort(key=lambda gain: -max(gain.saved_s[name] / float(now[name].time_s) for name in now))
     times = {name: float(step.time_s) for name, step in now.items()}
-    first = job.prefill
-    return Sensitivity(job.program.name, job.device.name, first.cost_model, more, times, tuple(gains))
+    program, cost = job.program, job.prefill.cost_model
+    return Sensitivity(program.name, job.device.name, cost, more, times, tuple(gains), program.title)
 
 
 def _with(job: Workload, model: DeviceCostModel) -> Workload:

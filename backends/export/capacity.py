@@ -108,12 +108,12 @@ def rows(answer: CapacityAnswer) -> list[tuple[str, ...]]:
 
 def head(largest: LargestLoad) -> list[tuple[str, str]]:
     """What was asked, of what."""
-    kept = ("model", "precision", "device", "links", "cost model")
     job = largest.job
     limits = (("TTFT", largest.max_ttft_s), ("TPOT", largest.max_tpot_s))
     said = [f"{what} within {units.time(limit)}" for what, limit in limits if limit is not None]
     asked = [f"prompt {job.prompt:,}", f"generate {job.generate:,}", *said]
-    return [*(pair for pair in wording.head_lines(job) if pair[0] in kept), ("asked", ", ".join(asked))]
+    lines = [pair for pair in wording.head_lines(job) if pair[0] in wording.SERVER_LINES]
+    return [*lines, ("asked", ", ".join(asked))]
 
 
 @sectioned(of=LargestLoad)

@@ -222,7 +222,8 @@ def render_sensitivity(of: Sensitivity) -> RenderableType:
 
     what = f"what {100 * of.more:g}% more of each resource saves"
     time = ", ".join(f"{name} {units.time(seconds)}" for name, seconds in of.time_s.items())
-    title = Text(wording.plain(f"{of.model} on {of.device}, {of.cost_model}: {what}"), style="bold")
+    of_model = f"{of.title or of.model} on {of.device}, {of.cost_model}"
+    title = Text(wording.plain(f"{of_model}: {what}"), style="bold")
     numeric, where = ["now", *of.time_s], "most of it in"
     rows = table.columns(["resource", *numeric, where], numeric, [where])
     for gain in of.gains:

@@ -199,7 +199,12 @@ def _laid(candidate: Candidate) -> str:
 
 
 def basis(plans: Plans) -> str:
-    """How the engine is to be started, and what it costs; or why cost does not decide."""
+    """How to start the engine, what it costs or why cost does not decide, and what no figure counts."""
+    left_out = wording.left_out_line(*(s.program for s in plans.structures))
+    return "; ".join([_started(plans), *(f"{label}: {words}" for label, words in left_out)])
+
+
+def _started(plans: Plans) -> str:
     best = plans.best
     sizes = ""
     if best:

@@ -220,7 +220,6 @@ def latencies(found: Simulation) -> list[tuple[str, ...]]:
 
 def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
     """What served which requests."""
-    kept = ("model", "precision", "device", "links", "cost model")
     load, room = found.load, found.capacity
     lengths = (
         f"{what} {units.digits(float(n.mean()))}"
@@ -231,7 +230,7 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
     states = f", {room.state:,} of which hold the states of each sequence" if room.state else ""
     limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
     return [
-        *(pair for pair in wording.head_lines(found.job) if pair[0] in kept),
+        *(pair for pair in wording.head_lines(found.job) if pair[0] in wording.SERVER_LINES),
         ("requests", f"{len(load):,}{arrival_text(found)}, {', '.join(lengths)} tokens on average"),
         ("load", _state(found)),
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
@@ -502,7 +501,7 @@ def pooled(found: PoolSimulation) -> list[Section]:
 # Series of rates
 
 _SHOWN = ("ttft", "tpot")
-_PAIRS = ("model", "precision", "device", "links", "cost model", "policy", "cache")
+_PAIRS = (*wording.SERVER_LINES, "policy", "cache")
 
 
 def first_run(run: Simulation | Replications) -> Simulation:

@@ -184,6 +184,7 @@ def head_lines(workload: Workload) -> list[tuple[str, str]]:
     rates = f"{memory} at {units.bytes(device.memory_Bps)}/s{_peaks(workload.prefill)}"
     return [
         ("model", plain(program.name) + of_model),
+        *left_out_line(program),
         ("parameters", parameters),
         ("precision", ", ".join(precision_text(program)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
@@ -191,6 +192,17 @@ def head_lines(workload: Workload) -> list[tuple[str, str]]:
         ("workload", _request_lines(workload)),
         *basis_lines(*(report for _, report in phases(workload))),
     ]
+
+
+def left_out_line(*programs: Program) -> list[tuple[str, str]]:
+    """The line of a header that states which parts of multimodal models no figure counts; none for others."""
+    parts = dict.fromkeys(part for p in programs for part in p.left_out.split(", ") if part)
+    words = f"weights, memory and time of the {plain(' and the '.join(parts))}"
+    return [("not counted", words)] if parts else []
+
+
+# The lines of `head_lines` that stand above the results of a server too.
+SERVER_LINES = ("model", "not counted", "precision", "device", "links", "cost model")
 
 
 def _request_lines(w: Workload) -> str:
@@ -243,7 +255,7 @@ def error_band(error: Number | None) -> str:
 
 def model_on_devices(priced: Report | Workload) -> str:
     """`Llama-3.1-405B on 16 × H100-SXM in 2 × DGX-H100`."""
-    return f"{plain(priced.program.name)} on {devices(priced.program, priced.device)}"
+    return f"{plain(priced.program.title)} on {devices(priced.program, priced.device)}"
 
 
 def devices(program: Program, device: Device) -> str:

@@ -425,7 +425,7 @@ def pool_breakdown(pool: KvPool, engine: str) -> MemoryBreakdown:
     """What an engine makes of a program on a device."""
     room, rule = pool.rooms()[pool.tightest], pool.rule
     return MemoryBreakdown(
-        model=pool.program.name,
+        model=pool.program.title,
         device=pool.device.name,
         engine=engine,
         rule=rule.rule,
@@ -466,7 +466,7 @@ def step_breakdown(
     tightest = tokens.index(min(tokens))
     weights, activations = stages[tightest]
     return MemoryBreakdown(
-        model=program.name,
+        model=program.title,
         device=device.name,
         engine=None,
         rule=None,

@@ -17,11 +17,11 @@ from llmir.base.errors import VerifyError
 from llmir.base.formats import Pairs
 from llmir.base.names import CheckpointPlace, checkpoint_place, is_layered, layer_name
 from llmir.base.values import Figures
-from llmir.frontends.config.reader import METHOD, TOWERS
+from llmir.frontends.config.reader import METHOD
 from llmir.ir.core.dtype import DType
 from llmir.ir.core.equation import Equation
 from llmir.ir.core.op import Op
-from llmir.ir.core.program import Instance, Program
+from llmir.ir.core.program import LEFT_OUT, Instance, Program
 from llmir.ir.sizes.binding import Binding
 
 from .packing import packing
@@ -245,7 +245,7 @@ def _text(program: Program, checkpoint: Checkpoint) -> Mapping[str, TensorHeader
 
     Of a multimodal checkpoint those of the other parts are left out.
     """
-    if TOWERS not in program.facts:
+    if LEFT_OUT not in program.facts:
         return checkpoint.tensors
     inner = {_INNER.sub(r"\1", name): tensor for name, tensor in checkpoint.tensors.items()}
     return {name: tensor for name, tensor in inner.items() if not _OTHER.match(name)}

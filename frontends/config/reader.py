@@ -301,8 +301,8 @@ def read(model: object, *, lenient: bool = False) -> Config:
 
 # --- Fields without effect ---
 
-# Facts of a program: how its checkpoint is quantized, and which parts of a multimodal model it leaves out.
-METHOD, TOWERS = "quant_method", "without"
+# The fact of a program that states how its checkpoint is quantized.
+METHOD = "quant_method"
 
 # What these say does not reach the logits of a forward pass over tokens and a cache.
 _INERT = {

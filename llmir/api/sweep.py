@@ -77,7 +77,7 @@ def sweep(
     found: dict[int, list[SweepPart]] = {}
     for index, part in asked.parts(LARGE):
         found[index] = [part] if part.alone else [*found.get(index, ()), part]
-    return Sweep(asked.axes, [part for parts in found.values() for part in parts], asked.program.name)
+    return Sweep(asked.axes, [part for parts in found.values() for part in parts], asked.program.title)
 
 
 def sweep_to(

@@ -26,6 +26,7 @@ from .tensor import Tensor
 PHASES = ("encode", "prefill", "decode", "draft")
 """Steps of images, of prompts, of one new token of each sequence, of the layer that predicts further ones."""
 APART = ("encode", "draft")  # with weights of their own
+LEFT_OUT = "without"  # the fact that names fields of a multimodal config, such as vision_config
 
 
 class Instance(NamedTuple):
@@ -212,6 +213,16 @@ class Program(Record, Displayable):
     def devices(self) -> int:
         """How many devices a step runs on: those of the mesh, for each stage."""
         return self.mesh.devices * len(self.entries)
+
+    @property
+    def left_out(self) -> str:
+        """The parts of a multimodal model that the program leaves out: `vision tower, audio tower`; or ""."""
+        return str(self.facts.get(LEFT_OUT, "")).replace("_config", " tower")
+
+    @property
+    def title(self) -> str:
+        """The name, and what of the model is left out: `my-vlm without vision tower`."""
+        return f"{self.name} without {self.left_out}" if self.left_out else self.name
 
     def held(self) -> Iterator[Instance]:
         """Each weight that a stage holds: under a name without `{layer}` one, of the first layer with it."""
