@@ -124,9 +124,9 @@ class Simulation(Figures, Result, PageExport):
 
     Arrays by request, times in seconds: `arrival_s`, `start_s` when it is first read, `first_s` when it has
     its first token, `end_s`; `preemptions`; `made`, the tokens that it got; and `cached`, the tokens of its
-    prompt that were in the cache when it was admitted. Of a request that was given up, a time that never was
-    is infinite. In no order of requests: `joined_s`, when prompts were read that have more tokens to decode,
-    and `resumed_s`, seconds between two tokens around a preemption.
+    prompt that were in the cache when it was first admitted. Of a request that was given up, a time that
+    never was is infinite. In no order of requests: `joined_s`, when prompts were read that have more tokens
+    to decode, and `resumed_s`, seconds between two tokens around a preemption.
 
     `log` has the columns `LOG`; `most_blocks` is the most that were in use at once. `refused` requests were
     longer than `max_model_len` and are in no array. The first `warm_up` requests do not count in latencies
@@ -156,7 +156,7 @@ class Simulation(Figures, Result, PageExport):
     def of(cls, profile: SimulatedServer, server: Server, load: Load, **counted: Any) -> Simulation:
         """The result when a server has served a load; `counted` is what `counts` gives."""
         columns = {name: np.array(getattr(server.course, name)) for name in TIMELINE_COLUMNS}
-        arrays: dict[str, Any] = {**columns, "cached": np.array(server.cached), "log": server.events}
+        arrays: dict[str, Any] = {**columns, "cached": np.array(server.prefix_tokens), "log": server.events}
         return cls(profile, server.capacity, load, most_blocks=server.most_held, **arrays, **counted)
 
     @property
@@ -302,7 +302,7 @@ class Simulation(Figures, Result, PageExport):
 
     @property
     def prefix_hits(self) -> float:
-        """The share of the tokens of all prompts that was cached when they were admitted."""
+        """The share of the tokens of all prompts that was cached when they were first admitted."""
         return float(self.cached.sum() / max(self.load.prompt.sum(), 1))
 
     @property

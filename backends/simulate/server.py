@@ -256,7 +256,7 @@ class Server:
         *("prices", "policy", "capacity", "load", "course", "answered", "stays_s", "since_s", "log"),
         *("prompt", "generate", "written", "cached", "cancelled", "final", "to_read", "last_s"),
         *("blocks", "sharing", "batch", "waiting", "late", "reading", "running", "ends", "deadlines"),
-        *("chunks", "on_ranks", "lanes"),
+        *("chunks", "on_ranks", "lanes", "prefix_tokens"),
         *("step", "decoding", "kept", "demand", "preempted", "hold_until", "now", "decoded_s", "until"),
     )
 
@@ -269,6 +269,8 @@ class Server:
         course.made = list(self.generate)
         self.written: list[int] = load.written.tolist()
         self.cached: list[int] = load.cached.tolist()
+        # Of each prompt, the tokens in the cache at the first admission; `cached` counts answers later.
+        self.prefix_tokens = [0] * len(load.prompt) if load.shares else list(self.cached)
         self.cancelled: list[int] = (load.reserved - load.written).tolist()
         self.stays_s: list[float] | None = None if load.stays_s is None else load.stays_s.tolist()
         self.since_s = course.arrival_s
@@ -407,6 +409,7 @@ class Server:
         self.demand += self.final[request]
         if self.course.start_s[request] == FOREVER:
             self.course.start_s[request] = self.now
+            self.prefix_tokens[request] = cached
         self.schedule_chunk(request, cached, new)
 
     def schedule_chunk(self, request: int, done: int, new: int) -> None:

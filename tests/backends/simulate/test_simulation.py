@@ -65,6 +65,31 @@ def test_it_is_the_plain_simulator(case: Case, window: int) -> None:
     assert seconds @ counts == pytest.approx(sum(times[-1] - times[0] for times in made), rel=1e-9, abs=0)
 
 
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_prefix_statistics_count_tokens_of_prompts_only(case: Case) -> None:
+    """Not the answers that a preempted request finds in the cache when it is admitted again."""
+    policy, given_load, capacity = case
+    server = serve(StepTimes(Toy()), policy, capacity, given_load)
+    tokens, started = np.array(server.prefix_tokens), np.isfinite(server.course.start_s)
+    assert (tokens >= 0).all()
+    assert (tokens < given_load.prompt).all()  # the last token is always read
+    if not given_load.shares:
+        assert tokens.tolist() == given_load.cached.tolist()
+    else:
+        assert not tokens[~started].any()
+    if given_load.sessions is not None:  # nothing precedes the first turn of a session
+        assert not tokens[given_load.after < 0].any()
+
+
+def test_a_preempted_request_without_a_shared_prefix_has_no_prefix_hits() -> None:
+    traffic = llmir.Traffic(rate=3, turns=1, prompt=20, generate="uniform:200,600", requests=60, seed=1)
+    memory = llmir.Memory(reserve_bytes=18_061_721_600)
+    found = llmir.simulate("llama3.2-1b", "l4", traffic, memory=memory)
+    assert found.preemptions.sum() > 100
+    assert found.prefix_hits == 0
+
+
 @settings(max_examples=50, deadline=None)
 @given(cases().filter(lambda case: case[0].mixes))
 def test_the_log_says_how_many_requests_are_there(case: Case) -> None:
@@ -359,6 +384,7 @@ def test_turns_come_after_answers_and_find_what_was_said(
     whole = np.where(first, 0, written[after] // size * size)
     again = np.array(found.preemptions) > 0  # which may find their own tokens
     assert (again | (np.array(server.cached) <= whole)).all()
+    assert (np.array(server.prefix_tokens) <= whole).all()  # of the prompt alone
     roomy = serve(StepTimes(Toy()), Vllm(), Capacity(100_000, size, 64, 8), given_load)
     assert roomy.cached == whole.tolist()
     assert (given_load.prompt[~first] > (given_load.prompt + given_load.generate)[after][~first]).all()
