@@ -155,6 +155,7 @@ class Engine(Record):
     `family` is that of its host. `versions` are the first and the last that were measured, none of a file of
     the user's own; `release` is the one that was asked for, if any. `kernels` names whose kernels it runs,
     where that is known; `elsewhere` is the mean error of the host on runs of other versions.
+    `title` is the name as its makers write it, such as vLLM.
     """
 
     name: str
@@ -165,6 +166,7 @@ class Engine(Record):
     elsewhere: float = 0.0
     release: str = ""
     family: str = "host"
+    title: str = ""
 
     @property
     def asked(self) -> str:
@@ -271,13 +273,14 @@ def _engine(doc: Mapping[Any, Any], name: str, where: str, kernels: str) -> Engi
     others = of_host.pop(_OTHERS, None)
     elsewhere = 0.0 if others is None else schema.number(others, f"{where}: {family}.{_OTHERS}", 0.01)
     host = schema.kernel_parameters(of_host, f"{where}: {family}")
+    title = schema.label(said.pop("title", name), f"{where}: title", 1)
     for key in said:
         if key not in SECTIONS:
-            may = ("versions", "extend", *ENGINE_CPU_FAMILIES, *SECTIONS)
+            may = ("versions", "extend", "title", *ENGINE_CPU_FAMILIES, *SECTIONS)
             near = suggest(str(key), may) or f", known are {', '.join(may)}"
             raise HardwareError(f"{where}: unknown key {schema.show(key)}{near}")
     sections = {key: SECTIONS[key](value, f"{where}: {key}") for key, value in said.items()}
-    return Engine(name, versions, host, sections, kernels, elsewhere=elsewhere, family=family)
+    return Engine(name, versions, host, sections, kernels, elsewhere=elsewhere, family=family, title=title)
 
 
 def _versions(value: object, where: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The sections of an engine's file: memory, dispatch, graphs, passes and scheduler.
+"""The sections of an engine's file: memory, dispatch, graphs, passes, precision and scheduler.
 
 Each section registers a reader for its key and returns a frozen record. Most sections are keyed by the first
 release that behaves so.
@@ -6,9 +6,10 @@ release that behaves so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmir.base.array_namespace import Namespace, Number
 from llmir.base.dataclass import dataclass
@@ -18,7 +19,7 @@ from llmir.ir.core.dispatch_modes import FORMS
 
 from . import engine, schema
 from .device import Device
-from .engine import ByDevice, Releases, first_match, options, records, releases, section
+from .engine import ByDevice, Engine, Releases, first_match, options, records, releases, section
 from .schema import Key, show
 
 # --- Memory ---
@@ -275,6 +276,91 @@ passes = engine.section("passes")(
         Passes,
         {
             "pipeline": Key("pipeline", schema.text, required=True),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)
+
+
+# --- Precision ---
+
+
+@dataclass(frozen=True, eq=False)
+class Fp8Weights(Record):
+    """What an engine runs for fp8 weights, by the first ISA of each family of GPUs that runs it.
+
+    From `multiplies` on, matrix products take 8-bit activations. From `dequantizes` on, the weight-only
+    `kernel` converts weights inside 16-bit products. The engine refuses fp8 weights on other GPUs.
+    """
+
+    multiplies: tuple[str, ...] = ()
+    dequantizes: tuple[str, ...] = ()
+    kernel: str = ""
+    source: str = ""
+
+
+class Fp8Support(NamedTuple):
+    """How fp8 weights run on a device: with 8-bit `activations`, else by a weight-only `kernel`."""
+
+    activations: bool
+    kernel: str = ""
+
+
+def fp8_support(runs: Engine | None, device: Device) -> Fp8Support:
+    """How an engine runs fp8 weights on a device. Without an engine, the matrix units of the device decide.
+
+    Raises:
+        HardwareError: The engine has no kernel for fp8 weights on the device.
+
+    >>> from llmir.hw import library
+    >>> vllm = library.engine("vllm")
+    >>> [fp8_support(vllm, library.load(name)) for name in ("l40s", "a100")]
+    [Fp8Support(activations=True, kernel=''), Fp8Support(activations=False, kernel='Marlin')]
+    """
+    native = device.matrix_unit("fp8_e4m3") == "fp8"
+    rule = runs.section(Fp8Weights) if runs else None
+    if rule is None:
+        return Fp8Support(native)
+    if _supports(rule.multiplies, device.isa, unknown=native):
+        return Fp8Support(activations=True)
+    if _supports(rule.dequantizes, device.isa, unknown=bool(rule.dequantizes)):
+        return Fp8Support(activations=False, kernel=rule.kernel)
+    first = {_generation(isa)[0]: isa for isa in (*rule.multiplies, *rule.dequantizes)}
+    family, _ = _generation(device.isa)
+    known = [first[family]] if family in first else [*first.values()]
+    newer = f"; {', '.join(known)} and newer ones have one" if known else ""
+    raise HardwareError(f"weights fp8: {runs} has no kernel for them on {device.isa or device.name}{newer}")
+
+
+def _supports(first: tuple[str, ...], isa: str, *, unknown: bool) -> bool:
+    """Whether an ISA is in the family of one of these and not older; `unknown` without an ISA."""
+    family, number = _generation(isa)
+    known = map(_generation, first)
+    return any(family == of and number >= least for of, least in known) if isa else bool(first) and unknown
+
+
+def _generation(isa: str) -> tuple[str, int]:
+    """The family of an ISA and its number in the family: (`gfx9`, 0x42) of gfx942, (`sm_`, 90) of sm_90."""
+    if isa.startswith("gfx"):
+        return isa[:-2], int(isa[-2:], 16)
+    family, _, number = isa.rpartition("_")
+    return f"{family}_", int(number) if number.isdigit() else -1
+
+
+def _isas(value: object, where: str, unit: float) -> tuple[str, ...]:
+    found = schema.spellings(value, where, unit) if value != [] else ()
+    if wrong := next((isa for isa in found if not re.fullmatch(r"sm_\d{2,3}|gfx\d+[0-9a-f]{2}", isa)), ""):
+        raise HardwareError(f"{where} must be a list of ISAs such as sm_89 or gfx942, got {show(wrong)}")
+    return found
+
+
+fp8_weights = engine.section("fp8_weights")(
+    records(
+        Fp8Weights,
+        {
+            "multiplies": Key("multiplies", _isas),
+            "dequantizes": Key("dequantizes", _isas),
+            "kernel": Key("kernel", schema.text),
             "source": Key("source", schema.text, required=True),
         },
     )
