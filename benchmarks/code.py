@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--pipeline", default="")
     parser.add_argument("--device", default="h100-sxm")
     asked = parser.parse_args()
-    program = llmir.run(llmir.load(asked.model), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(asked.model), llmir.pipeline_of())
     program = llmir.run(program, asked.pipeline) if asked.pipeline else program
     random = np.random.default_rng(0)
     ranges = {"B": (1, 1001), "T": (2, 4096), "C": (0, 131_072)}

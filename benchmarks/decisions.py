@@ -29,7 +29,7 @@ def sweep(rows: int) -> str:
     """Steps of batches up to 1,000 at as many contexts."""
     import llmir
 
-    program = llmir.run(llmir.load("Llama-3.1-405B"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("Llama-3.1-405B"), llmir.pipeline_of())
     axes = {"hw": "h100-sxm", "batch": "1:1000", "context": f"64:{rows // 1000 * 64}:64"}
     found = llmir.sweep(program, axes, pipeline="")
     return f"{len(found.columns['time_s']):,} rows"

@@ -89,7 +89,7 @@ def grids(only: str) -> Iterator[Ratio]:
             continue
         times = []
         for config in (preset.config, {**preset.config, **without}):
-            program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
+            program = llmir.run(llmir.load(config), llmir.pipeline_of())
 
             def grid(program: llmir.Program = program) -> object:
                 step = llmir.analyze(program, "h100-sxm", batch=batch, new=1, context=context)

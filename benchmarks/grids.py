@@ -40,7 +40,7 @@ def grown(kind: str, rows: int) -> None:
     """Prints MiB beyond those of a small grid, and CPU seconds."""
     import llmir
 
-    program = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(MODEL), llmir.pipeline_of())
 
     def price(at: dict[str, Any]) -> object:
         step = llmir.analyze(program, DEVICE, **at)

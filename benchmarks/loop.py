@@ -30,7 +30,7 @@ def main(device: str) -> None:
     for size in SIZES:
         sizes = {**size, "vocab_size": VOCABULARY, "num_key_value_heads": KV_HEADS}
         config = engine_cpu.config(**sizes)
-        program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
+        program = llmir.run(llmir.load(config), llmir.pipeline_of())
         model = engine_cpu.load(machine, config)
         if model is None:
             sys.exit("transformers is needed to run what was predicted")

@@ -97,7 +97,7 @@ def filed(driver: Any, path: Path, name: str) -> None:
 
 def moved(driver: Any, path: Path) -> None:
     """A timeline of pipeline stages, of which a layer is enlarged, and then all of a stage."""
-    program = llmir.run(llmir.load("llama3.1-405b"), f"{STAGES},{llmir.DEFAULT_PIPELINE}")
+    program = llmir.run(llmir.load("llama3.1-405b"), f"{STAGES},{llmir.pipeline_of()}")
     llmir.trace(llmir.workload(program, "h100-sxm", batch=8, prompt=2000, generate=100), path)
     browser.opened(driver, path)
     for name, draw in (("timeline of 405B, a layer", MOVE), ("timeline of 405B, a stage", WHOLE)):

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=64)
     parser.add_argument("--generate", type=int, default=256)
     asked = parser.parse_args()
-    program = llmir.run(llmir.load(asked.model), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(asked.model), llmir.pipeline_of())
     experts = any("expert" in n.op.axes for graph in program.graphs.values() for n in graph.sources)
 
     def lowered() -> list[tuple[Any, int]]:

@@ -108,14 +108,14 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
     config = find_config(MODEL)
 
     def report(cost: Cost) -> object:
-        program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
+        program = llmir.run(llmir.load(config), llmir.pipeline_of())
         return llmir.workload(
             program, DEVICE, batch=8, prompt=2048, generate=256, estimation=llmir.Estimation(cost=cost)
         ).to_dict()
 
     yield "config to full report, 405B", 5e-3, report
 
-    program = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(MODEL), llmir.pipeline_of())
     context = iter(range(1, 1 << 30))
 
     def whole(cost: Cost) -> object:
@@ -132,14 +132,14 @@ def inside() -> Iterator[tuple[str, float, Callable[[Cost], object]]]:
 
     yield "a built program at its next context", 1e-5, point
 
-    small = llmir.run(llmir.load(SMALL), llmir.DEFAULT_PIPELINE)
-    experts = llmir.run(llmir.load(EXPERTS), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8, ep=8}}")
+    small = llmir.run(llmir.load(SMALL), llmir.pipeline_of())
+    experts = llmir.run(llmir.load(EXPERTS), f"{llmir.pipeline_of()},shard{{tp=8, ep=8}}")
     yield "a new point, 8B", 25e-6, Anew(small)
     yield "the same with all rows", 1e-4, Anew(small, rows=True)
     yield "a new point, 235B, tp 8 ep 8", 40e-6, Anew(experts)
 
     layers = {**find_config(SMALL), "num_hidden_layers": 800}
-    flat = llmir.run(llmir.load(layers), f"{llmir.DEFAULT_PIPELINE},unroll")
+    flat = llmir.run(llmir.load(layers), f"{llmir.pipeline_of()},unroll")
     yield "rows of 800 unrolled layers", 60e-3, Anew(flat, rows=True)
 
     batches, contexts = np.arange(1, 1001)[:, None], np.arange(1, 1001)[None, :] * 128
@@ -264,7 +264,7 @@ class Fresh:
         self.programs += 1
         config = find_config(self.model)
         config["hidden_size"] += 128 * self.programs
-        self.program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
+        self.program = llmir.run(llmir.load(config), llmir.pipeline_of())
 
     def __call__(self, cost: Cost) -> object:
         return self.run(self.program, self.how, cost)
@@ -273,7 +273,7 @@ class Fresh:
 OVER = ", over the libraries"
 FIRST = f"""
 import llmir
-program = llmir.run(llmir.load({SMALL!r}), llmir.DEFAULT_PIPELINE)
+program = llmir.run(llmir.load({SMALL!r}), llmir.pipeline_of())
 print(llmir.analyze(program, {DEVICE!r}, batch=8, context=1024).time_s)
 """
 ANALYZE = (
@@ -301,7 +301,7 @@ PROCESSES = (  # name, target, arguments of Python
 def drawing(folder: Path) -> Callable[[], object]:
     import llmir
 
-    program = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(MODEL), llmir.pipeline_of())
     job = llmir.workload(program, DEVICE, batch=8, prompt=2048, generate=256)
     return lambda: llmir.draw(job, str(folder / "full.svg"), level="full")
 

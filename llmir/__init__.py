@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from llmir.api.capacity import kv, largest
     from llmir.api.compare import check, diff, equivalent, explain, interpret, sensitivity
     from llmir.api.compile import compile, emit, surface
-    from llmir.api.deployment import DEFAULT_PIPELINE, pipeline_of
+    from llmir.api.deployment import pipeline_of
     from llmir.api.draw import (
         plot_batch,
         plot_context,
@@ -98,7 +98,6 @@ _LAZY = {
     "LlmirError": "base.errors",
     "Graph": "ir.core.graph",
     "Program": "ir.core.program",
-    "DEFAULT_PIPELINE": "api.deployment",
     "Pass": "ir.tools.pipeline",
     "load_plugin": "base.registry",
     "parse_program": "ir.tools.text",
@@ -107,7 +106,6 @@ _LAZY = {
 }
 
 __all__ = [
-    "DEFAULT_PIPELINE",
     "Builder",
     "CostModel",
     "Drafts",

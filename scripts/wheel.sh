@@ -19,7 +19,7 @@ from pathlib import Path
 import llmir
 from llmir.hw import library
 
-program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
 assert llmir.analyze(program, "h100-sxm", batch=1, new=1, context=2048).time_s > 0
 assert len(library.names()) >= 24, library.names()
 assert (Path(llmir.__file__).parent / "py.typed").exists()

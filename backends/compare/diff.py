@@ -182,20 +182,28 @@ def common_basis(
     By default they are calibrated, with the kernels of one engine, if all ops of all sides have measured
     kernels; else the roofline. HardwareError if kernels are asked for and a device has none.
     """
-    devices = [device for _, device in sides]
+    models, why = side_models([device for _, device in sides], cost, engine, efficiency, engine_after)
+    if why or cost is not None or engine or efficiency or engine_after:
+        return CommonBasis(models, why)
+    lacks = (_lack(program, model) for (program, _), model in zip(sides, models, strict=True))
+    if why := next(filter(None, lacks), ""):
+        return CommonBasis(tuple(model(device, "ideal") for _, device in sides), why)
+    return CommonBasis(models)
+
+
+def side_models(
+    devices: Sequence[Device],
+    cost: str | CostModel | None = None,
+    engine: str | None = None,
+    efficiency: Mapping[str, float] | None = None,
+    engine_after: str | None = None,
+) -> tuple[tuple[DeviceCostModel, ...], str]:
+    """The cost model of each side, and why it is the roofline if no engine was measured on all devices."""
     if cost is not None or engine or efficiency or engine_after:
         names = [engine] * (len(devices) - 1) + [engine_after or engine]
-        pairs = zip(devices, names, strict=True)
-        return CommonBasis(tuple(model(device, cost, name, efficiency) for device, name in pairs))
-    engine, why = _engine(devices)
-    if not why:
-        models = tuple(model(device, "calibrated", engine) for device in devices)
-        why = next(
-            (lack for (program, _), m in zip(sides, models, strict=True) if (lack := _lack(program, m))), ""
-        )
-    return (
-        CommonBasis(tuple(model(device, "ideal") for device in devices), why) if why else CommonBasis(models)
-    )
+        return tuple(model(d, cost, name, efficiency) for d, name in zip(devices, names, strict=True)), ""
+    shared, why = _engine(devices)
+    return tuple(model(d, "ideal") if why else model(d, "calibrated", shared) for d in devices), why
 
 
 def _engine(devices: Sequence[Device]) -> tuple[str | None, str]:

@@ -9,7 +9,7 @@ measured, else `ideal`. `custom_model` wraps a user's `CostModel`, any object wi
 ...         moved = row.read + row.write
 ...         return lambda at: 5e-6 + at(moved) / 2e12
 >>> import llmir
->>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+>>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
 >>> flat = llmir.Estimation(cost=Flat())
 >>> step = llmir.analyze(model, "h100-sxm", batch=8, new=1, context=2048, estimation=flat)
 >>> step.cost_model, f"{step.time_s * 1e3:.1f} ms", f"{step.ideal_time_s * 1e3:.1f} ms"

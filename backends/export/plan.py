@@ -24,7 +24,7 @@ from llmir.backends.search.structures import Structure
 from llmir.backends.search.traffic import DEFAULT_STATISTIC, LatencyLimit
 from llmir.backends.search.trial import UNIT
 from llmir.backends.simulate.router import ROUTERS
-from llmir.backends.step.facts import precision
+from llmir.backends.step.facts import precision, precision_text
 from llmir.base.errors import InputError
 from llmir.base.formats import exporter
 
@@ -164,8 +164,9 @@ def headings(plans: Plans) -> tuple[str, ...]:
 
 
 def weights(structure: Structure) -> str:
-    """The type of most weights."""
-    return structure.weights or precision(structure.program)["weights"] or ""
+    """The type of most weights, and other types that were chosen: `bf16`, `fp8 kv fp8`."""
+    types = structure.types
+    return str(types._replace(weights=types.weights or precision(structure.program)["weights"] or ""))
 
 
 def name(plans: Plans, candidate: Candidate) -> str:
@@ -185,7 +186,9 @@ def answer(plans: Plans) -> str:
         few = "one GPU" if most == 1 else f"{most or 0:,} GPUs or fewer"
         return "no plan meets the limits" + ("" if most is None else f" with {few}")
     s, decided = best.structure, "least cost" if plans.priced else "fewest GPUs"
-    return f"{decided}: {best.devices:,} × {s.device.name} as {_laid(best)}, weights {weights(s)}"
+    types = precision_text(s.program, s.model)
+    stated = ", ".join(types) if len(types) > 1 else f"weights {weights(s)}"
+    return f"{decided}: {best.devices:,} × {s.device.name} as {_laid(best)}, {stated}"
 
 
 def _laid(candidate: Candidate) -> str:
@@ -287,8 +290,10 @@ def assumptions(plans: Plans) -> list[str]:
     lines = [f"{limited}; {simulated}, with its share of them ({traffic.router} router){none}"]
     if plans.structures:
         stated = dict.fromkeys(weights(s) for s in plans.structures)
-        own = dict.fromkeys(s.weights for s in plans.structures if s.weights)
-        given = f"allowed by --weights: {', '.join(own)}" if own else "the checkpoint's own"
+        roles = [role for role in ("weights", "kv") if any(getattr(s.types, role) for s in plans.structures)]
+        chosen = (dict.fromkeys(getattr(s.types, role) for s in plans.structures) for role in roles)
+        allowed = [f"--{r}: {', '.join(filter(None, of))}" for r, of in zip(roles, chosen, strict=True)]
+        given = f"allowed by {'; '.join(allowed)}" if allowed else "the checkpoint's own"
         lines.append(f"precision: {', '.join(stated)}, {given}")
     if best and plans.drafts and best.draft_share is not None:
         share = units.percent(best.draft_share)

@@ -186,7 +186,7 @@ def head_lines(workload: Workload) -> list[tuple[str, str]]:
         ("model", plain(program.name) + of_model),
         *left_out_line(program),
         ("parameters", parameters),
-        ("precision", ", ".join(precision_text(program)) or "–"),
+        ("precision", ", ".join(precision_text(program, workload.prefill.plan.model)) or "–"),
         ("device", f"{devices(program, device)}, {rates}"),
         *([("links", "; ".join(joined))] if joined else []),
         ("workload", _request_lines(workload)),

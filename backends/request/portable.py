@@ -28,6 +28,7 @@ from llmir.backends.step.evaluate import (
     place_on_nodes,
     step_evaluator,
 )
+from llmir.backends.step.facts import program_notes
 from llmir.backends.step.functions import SIZES, record_tape
 from llmir.backends.step.sizes import batch_program, check_sizes
 from llmir.backends.tape.record import Function
@@ -271,7 +272,9 @@ class PortableRequests:
     def notes(self) -> tuple[str, ...]:
         """What the user should know, as a report has it."""
         plans = (phase.plan for phase in self.phases.values())
-        return tuple(dict.fromkeys((*self.program.notes, *(note for p in plans for note in p.notes))))
+        return tuple(
+            dict.fromkeys((*program_notes(self.program), *(note for p in plans for note in p.notes)))
+        )
 
 
 # Steps, for other languages
@@ -371,7 +374,9 @@ class PortableProgram:
     def notes(self) -> tuple[str, ...]:
         """What the user should know, as a report has it."""
         plans = (of.plan for of in self.steps.values())
-        return tuple(dict.fromkeys((*self.program.notes, *(note for p in plans for note in p.notes))))
+        return tuple(
+            dict.fromkeys((*program_notes(self.program), *(note for p in plans for note in p.notes)))
+        )
 
     def _steps(self, phase: str) -> PortableSteps:
         program, _, _ = batch_program(self.program, [check_sizes(self.program.micro_batches)], phase)

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 # Candidates and plans
 
 
+def _types(structure: Structure) -> dict[str, str | None]:
+    """The element types of a structure as JSON holds them; null as the checkpoint has them."""
+    return {role: name or None for role, name in structure.types._asdict().items()}
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate(Figures):
     """A plan: `replicas` of a structure, of steps of up to `chunk` tokens, and `batch` requests at once.
@@ -142,7 +147,7 @@ class Candidate(Figures):
         split = self.structure.split
         return {
             "hardware": self.structure.device.name,
-            "weights": self.structure.weights or None,
+            **_types(self.structure),
             **split._asdict(),
             "replicas": self.replicas,
             "devices": self.devices,
@@ -327,7 +332,7 @@ class Plans(Figures, Result, PageExport):
             "front": [
                 {
                     "hardware": (of := self.structures[int(self.points.structure[i])]).device.name,
-                    "weights": of.weights or None,
+                    **_types(of),
                     **of.split._asdict(),
                     "chunk": int(self.points.chunk[i]),
                     "batch": int(self.points.batch[i]),

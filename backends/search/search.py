@@ -104,7 +104,7 @@ class Search:
         groups: dict[object, list[int]] = {}
         for i, number in enumerate(kept.structure.tolist()):
             s = self.structures[number]
-            groups.setdefault((s.device.name, s.weights, s.split.devices), []).append(i)
+            groups.setdefault((s.device.name, s.types, s.split.devices), []).append(i)
         for rows in groups.values():
             of = kept.only(np.array(rows))
             best = of.only(front(1 / of.tpot_s, of.rate))
@@ -450,7 +450,7 @@ class PoolSearch:
             least = ceil(rate / (one.rate * self._largest_busy_share(one)))
             for two in decodes:
                 first, second = (self.search.structures[side.number] for side in (one, two))
-                if first.model is second.model and first.weights == second.weights:
+                if first.model is second.model and first.types == second.types:
                     yield PoolPlan(one, two, (least, ceil(rate / two.rate)))
 
     def sides(self) -> tuple[list[PoolSide], list[PoolSide]]:

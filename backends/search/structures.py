@@ -86,22 +86,43 @@ def splits(most: int, tensor: Sequence[int], stages: int, *, experts: bool) -> I
 # Structures and their capacity
 
 
-def structure_name(device: Device, weights: str, split: Split) -> str:
+class ElementTypes(NamedTuple):
+    """The element types of a structure as its engine runs them; "" as the checkpoint has them.
+
+    `activations` are fp8 where the engine multiplies fp8 weights so, whether they were asked for or not.
+    """
+
+    weights: str = ""
+    activations: str = ""
+    kv: str = ""
+
+    def __str__(self) -> str:
+        """`fp8 kv fp8`; activations of the type of the weights are left out."""
+        own = f"activations {self.activations}" if self.activations not in ("", self.weights) else ""
+        return " ".join(filter(None, (self.weights, own, self.kv and f"kv {self.kv}")))
+
+
+def structure_name(device: Device, types: ElementTypes, split: Split) -> str:
     """`H100-SXM fp8 tp 2`: of a structure, whether it can be or not."""
-    return " ".join((device.name, *([weights] if weights else []), str(split)))
+    return " ".join(filter(None, (device.name, str(types), str(split))))
 
 
 class Structure(NamedTuple):
-    """One replica of a program; `weights` is what they were quantized to, "" as the checkpoint has them.
+    """One replica of a program, in the element types of `types`.
 
     A step of what decodes verifies `drafts`, if there are any.
     """
 
     program: Program
     model: DeviceCostModel
-    weights: str
+    types: ElementTypes
     split: Split
     drafts: Drafts | None = None
+
+    @property
+    def weights(self) -> str:
+        """What weights were quantized to; "" as the checkpoint has them."""
+        return self.types.weights
 
     @property
     def device(self) -> Device:
@@ -111,7 +132,7 @@ class Structure(NamedTuple):
     @property
     def name(self) -> str:
         """What tells it from others of the same model."""
-        return structure_name(self.device, self.weights, self.split)
+        return structure_name(self.device, self.types, self.split)
 
     def job(
         self, prompt: int, generate: int, longest: int | None, chunk: int | None, batch: int | None

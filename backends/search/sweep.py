@@ -550,16 +550,22 @@ class Sweep(Immutable, Result, PageExport):
     tokens have room by the engine's rule, each `…_share` the part of the step that a bound accounts for,
     `cost_usd_per_mtok` what a million tokens of such steps cost, where the device has a price, and
     `energy_j_per_token` their energy with all boards at the limit of their power, where that is known.
+    `notes` are those of the model.
     """
 
     axes: Mapping[str, tuple[Value, ...]]
     parts: tuple[SweepPart, ...]
     model: str
+    notes: tuple[str, ...]
 
     def __init__(
-        self, axes: Mapping[str, tuple[Value, ...]], parts: Sequence[SweepPart], model: str = ""
+        self,
+        axes: Mapping[str, tuple[Value, ...]],
+        parts: Sequence[SweepPart],
+        model: str = "",
+        notes: tuple[str, ...] = (),
     ) -> None:
-        vars(self).update(axes=dict(axes), parts=tuple(parts), model=model)
+        vars(self).update(axes=dict(axes), parts=tuple(parts), model=model, notes=notes)
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -612,6 +618,7 @@ class Sweep(Immutable, Result, PageExport):
             "model": self.model,
             "basis": list(self.basis),
             "axes": {name: list(values) for name, values in self.axes.items()},
+            "notes": list(self.notes),
             "rows": list(self.rows()),
         }
 

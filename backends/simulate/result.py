@@ -15,6 +15,7 @@ import numpy as np
 
 from llmir.backends.cost.channel import Channel
 from llmir.backends.request.workload import Workload
+from llmir.backends.step.facts import program_notes
 from llmir.base.dataclass import dataclass
 from llmir.base.formats import PageExport, Result
 from llmir.base.values import Figures, figure
@@ -335,7 +336,7 @@ class Simulation(Figures, Result, PageExport):
         drafts = self.profile.drafts
         verified = (drafts.note(self.job.program),) if drafts else ()
         # Not of a report's one batch, which would leave ranks idle.
-        given = *self.job.program.notes, *self.job.prefill.plan.notes
+        given = *program_notes(self.job.program), *self.job.prefill.plan.notes
         return (*given, *verified, *(long if self.refused else ()), *self._windowed)
 
     @property

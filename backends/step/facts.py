@@ -1,16 +1,21 @@
 """Facts of a program: its weights by block and kind, and its precision.
 
 `weights` lists parameters and bytes by kind, per layer and in all; `precision` names the element types of
-weights, activations, caches and collectives as the pass `quantize` takes them.
+weights, activations, caches and collectives as the pass `quantize` takes them. `program_notes` are the notes
+of an estimate.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.base.dataclass import dataclass
+from llmir.base.errors import HardwareError
+from llmir.hw.engine_sections import fp8_support
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.sizes.binding import Binding
 
@@ -89,6 +94,7 @@ def _place(weight: WeightSum) -> int:
 
 # Precision
 
+FP8 = "fp8"
 # Held apart: these blocks mostly keep the type that the model came in.
 _APART = ("lm_head", "router", "embedding")
 
@@ -134,9 +140,43 @@ def _most(found: Counter[tuple[bool, str]]) -> str | None:
     return max(found, key=lambda k: (k[0], found[k]))[1] if found else None
 
 
-def precision_text(program: Program) -> list[str]:
-    """The same to read: `bf16` if all are alike, else what each is."""
+def precision_text(program: Program, model: DeviceCostModel | None = None) -> list[str]:
+    """The same to read: `bf16` if all are alike, else what each is.
+
+    With fp8 weights it names the engine and GPU that decide the activations, if the engine runs these.
+    """
     found = {k: v for k, v in precision(program).items() if v}
-    if len(set(found.values())) <= 1:
+    decided = _fp8_kernel(found, model) if model and model.runs else ""
+    if len(set(found.values())) <= 1 and not decided:
         return list(found.values())[:1]
-    return [f"{'KV cache' if k == 'kv_cache' else k} {v}" for k, v in found.items()]
+    words = {k: f"{'KV cache' if k == 'kv_cache' else k} {v}" for k, v in found.items()}
+    return [f"{text}{decided if k == 'activations' else ''}" for k, text in words.items()]
+
+
+def _fp8_kernel(found: Mapping[str, str], model: DeviceCostModel) -> str:
+    """` (vLLM on sm_90)`: which engine runs fp8 weights with these activations; nothing if it does not."""
+    if not found.get("weights", "").startswith(FP8) or found["weights"] == f"{FP8}_e5m2":
+        return ""
+    assert model.runs is not None
+    try:
+        support = fp8_support(model.runs, model.device)
+    except HardwareError:
+        return ""
+    if support.activations != found.get("activations", "").startswith(FP8):
+        return ""
+    on = f"{model.runs.title} on {model.device.isa or model.device.name}"
+    return f" ({on}: weight-only, {support.kernel})" if support.kernel else f" ({on})"
+
+
+# Notes
+
+UNLOWERED = (
+    "no pass has run that fuses ops: this program is estimated as it is; "
+    "a model given by its name runs the passes of the engine"
+)
+
+
+def program_notes(program: Program) -> tuple[str, ...]:
+    """The notes of a program that is estimated: first, that no pass has run on a model as loaded."""
+    as_loaded = "architecture" in program.facts and not program.is_lowered
+    return (UNLOWERED, *program.notes) if as_loaded else program.notes

@@ -44,6 +44,7 @@ from .evaluate import (
     mixed_step_evaluator,
     step_evaluator,
 )
+from .facts import program_notes
 from .sizes import (
     WHOLE,
     Points,
@@ -216,7 +217,7 @@ class Report(Footprint, Result):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know: assumptions, ignored fields, types that the device lacks, idle ranks."""
-        return (*self.program.notes, *self.plan.notes, *idle_ranks_note(self.program, self._points))
+        return (*program_notes(self.program), *self.plan.notes, *idle_ranks_note(self.program, self._points))
 
     @figure
     def time_s(self) -> Number:

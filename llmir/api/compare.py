@@ -14,7 +14,9 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import PHASES, Program
 from llmir.ir.tools.verify import checked_program
 
+from .deployment import default_steps, lower
 from .estimate import device_of, or_default, request_lengths
+from .load import ModelSource
 from .options import Estimation, record_or_default
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from llmir.backends.request.workload import Workload
     from llmir.backends.step.report import Report
     from llmir.frontends.checkpoints.weights import Comparison
+    from llmir.hw.engine import Engine
     from llmir.ir.core.op import Array
     from llmir.ir.core.tensor import Tensor
 
@@ -47,14 +50,15 @@ def diff(
     concurrency: int | None = None,
     estimation: Estimation | None = None,
 ) -> StepDiff | WorkloadDiff:
-    """What two programs differ in, op by op: in a step (`new`, `context`), or `prompt` and `generate`.
+    """What two models differ in, op by op: in a step (`new`, `context`), or `prompt` and `generate`.
 
-    Both sides are priced alike: calibrated, by one engine's kernels, where all ops of both have some, else by
-    the roofline, as `basis` says; `estimation` is as in `analyze`. `hw_after` and `engine_after` are those of
-    the other side; `chunk`, `cached` and `concurrency` as in `workload`. Also of
-    two reports or workloads, priced already: InputError if only the times of one are measured.
+    A model given by name, path or config runs the passes of the engine that estimates its side. A program is
+    estimated as it is. Both sides are estimated alike: calibrated, by the kernels of one engine, if all ops
+    of both have some, else by the roofline, as `basis` says. `estimation` is as in `analyze`. `hw_after` and
+    `engine_after` are those of the other side; `chunk`, `cached` and `concurrency` are as in `workload`. Also
+    of two reports or workloads that are estimated already: InputError if only the times of one are measured.
     """
-    from llmir.backends.compare.diff import common_basis, compare_requests, compare_steps, diff
+    from llmir.backends.compare.diff import common_basis, compare_requests, compare_steps, diff, side_models
     from llmir.hw.library import load
 
     options = record_or_default(Estimation, estimation)
@@ -69,14 +73,22 @@ def diff(
         raise InputError("diff: new and context are of a step, prompt and generate of requests; give two")
     device = device_of(hw, options)
     devices = device, device if hw_after is None else load(hw_after)
-    programs = [checked_program(before), checked_program(after)]
     how = options.cost, options.engine, options.efficiency
+    models, _ = side_models(devices, *how, after_engine)
+    sides = zip((before, after), models, strict=True)
+    programs = [_lowered(side, model.runs) for side, model in sides]
     basis = common_basis(list(zip(programs, devices, strict=True)), *how, after_engine)
     if requests:
         tokens = [request_lengths(program, prompt, generate) for program in programs]
         return compare_requests(programs, basis, tokens, concurrency, batch=batch, chunk=chunk, cached=cached)
     at = {"batch": batch, "new": or_default(new, 1), "context": or_default(context, 0)}
     return compare_steps(programs, basis, at, chunk=chunk, cached=cached, concurrency=concurrency)
+
+
+def _lowered(side: object, engine: Engine | None) -> Program:
+    """The program of one side, after the passes of its engine unless it is a program."""
+    source = ModelSource.of(side)
+    return lower(checked_program(source.load()), default_steps(source, engine))
 
 
 def explain(priced: Report | Workload, op: str, *, phase: str | None = None) -> Explanation:

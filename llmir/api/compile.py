@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.ir.core.program import PHASES, Program
-from llmir.ir.tools.verify import checked_program
 
-from .estimate import _model
+from .estimate import deploy
 
 if TYPE_CHECKING:
     from llmir.backends.step.compile import StepCode
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def compile(
-    program: Program,
+    program: Program | object,
     hw: Any,
     *,
     phase: str | None = None,
@@ -37,16 +36,17 @@ def compile(
     some hundred; a point then takes some ten microseconds. Options are those of `analyze`; a cost model of
     yours cannot be compiled. `by` says what grids of 100,000 points and more run as: "numpy", or "numba",
     which compiles a loop first, in a second or a few, and keeps it in a folder for later processes.
+    `program` is a program, or a model as in `analyze`.
     """
     from llmir.backends.step.compile import StepCode
 
-    model = _model(hw, estimation)
+    lowered, model = deploy(program, hw, estimation)
     named = "" if phase is None else str(arguments.choice("phase", phase, PHASES))
-    return StepCode(checked_program(program), model, named, cache_policy, by)
+    return StepCode(lowered, model, named, cache_policy, by)
 
 
 def emit(
-    program: Program,
+    program: Program | object,
     hw: Any,
     *,
     to: str = "js",
@@ -58,10 +58,10 @@ def emit(
 
     It needs nothing beside itself. Its `price(batch, new, context)` gives seconds and bytes as `analyze`
     does, `ops` the rows of a report with exact FLOPs and bytes; `about` says what it is of. Options are those
-    of `analyze`; a cost model of yours cannot be emitted.
+    of `analyze`; a cost model of yours cannot be emitted. `program` is a program, or a model as in `analyze`.
 
     >>> import llmir
-    >>> model, names = llmir.run(llmir.load("gpt2"), llmir.DEFAULT_PIPELINE), {}
+    >>> model, names = llmir.run(llmir.load("gpt2"), llmir.pipeline_of()), {}
     >>> exec(emit(model, "h100-sxm", to="py"), names)
     >>> names["price"](8, 1, 500)["time_s"] == llmir.analyze(model, "h100-sxm", batch=8, context=500).time_s
     True
@@ -71,12 +71,12 @@ def emit(
     from llmir.base.version import __version__
 
     named = "" if phase is None else str(arguments.choice("phase", phase, PHASES))
-    model = _model(hw, estimation)
-    return emit_source(PortableProgram(checked_program(program), model, named, cache_policy), to, __version__)
+    lowered, model = deploy(program, hw, estimation)
+    return emit_source(PortableProgram(lowered, model, named, cache_policy), to, __version__)
 
 
 def surface(
-    program: Program,
+    program: Program | object,
     hw: Any,
     *,
     estimation: Estimation | None = None,
@@ -85,10 +85,11 @@ def surface(
 
     `step(decodes, kept, chunks)` gives seconds. `kept` has of each function in `keeps` the sum over the
     sequences that decode, such as of `C` and of `min(C, 127)`: each counts with its own context. `chunks` are
-    pairs of new and cached tokens of prompts that the same step reads. Options are those of `analyze`.
+    pairs of new and cached tokens of prompts that the same step reads. Options are those of `analyze`, and
+    `program` is a program, or a model as there.
 
     >>> import llmir
-    >>> steps = surface(llmir.run(llmir.load("gpt-oss-20b"), llmir.DEFAULT_PIPELINE), "h100-sxm")
+    >>> steps = surface(llmir.run(llmir.load("gpt-oss-20b"), llmir.pipeline_of()), "h100-sxm")
     >>> steps.keeps
     (C, min(C, 127))
     >>> steps.kept([100, 900])
@@ -99,4 +100,4 @@ def surface(
     """
     from llmir.backends.step.composition import Surface
 
-    return Surface(checked_program(program), _model(hw, estimation))
+    return Surface(*deploy(program, hw, estimation))

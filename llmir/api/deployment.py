@@ -1,24 +1,28 @@
 """Deployments: element types, the split over ranks, and the passes that an engine runs by default.
 
-`Deployment` turns the choices of an operator into passes. `pipeline_of` gives the passes of an engine, and
-`DEFAULT_PIPELINE` those that run where no engine is known.
+`Deployment` turns the choices of an operator into passes. `pipeline_of` gives the passes of an engine.
+`default_steps` says which of them an estimate runs, in Python as on the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.dataclass import dataclass
-from llmir.base.errors import HardwareError, InputError
+from llmir.base.errors import HardwareError, InputError, PassError
 from llmir.base.values import Record
 
+from .load import ModelSource, run
 from .options import Parallel, Precision, options
 
 if TYPE_CHECKING:
+    from llmir.backends.cost.op_time import DeviceCostModel
     from llmir.hw.engine import Engine
+    from llmir.ir.core.program import Program
     from llmir.ir.tools.pipeline import Pass, Step
     from llmir.passes.quantize import Quantize
 
@@ -47,34 +51,58 @@ class Deployment(Record):
         }
         return cls(Precision(**named[Precision]), Parallel(**named[Parallel]))
 
-    def around(self, *pipeline: Step, runs: Engine | None = None, prompts: Sequence[Pass] = ()) -> list[Step]:
+    def around(
+        self, *pipeline: Step, model: DeviceCostModel | None = None, prompts: Sequence[Pass] = ()
+    ) -> list[Step]:
         """A pipeline between the passes that deploy: types and stages first, ranks and what they send last.
 
-        `runs` is the engine, whose own way of bringing tokens to experts is the default, and `prompts` the
-        passes that prompts go through. InputError for `sp` without `tp`; each pass checks its own options.
+        Args:
+            pipeline: The passes between, such as those of an engine.
+            model: The cost model. Its engine decides how fp8 weights run, and brings tokens to experts by
+                its own way unless `dispatch` is set.
+            prompts: The passes that prompts go through.
+
+        Raises:
+            InputError: `sp` without `tp`. Each pass checks its own options.
+            HardwareError: The engine has no kernel for fp8 weights on the device.
         """
+        runs = model.runs if model else None
         ranks = [*self._route(), *self._shard(), *self._dispatch(runs), *self._slices()]
         return [
-            *self.types(),
+            *self.types(model),
             *prompts,
             *self._stages(),
             *pipeline,
             *ranks,
-            *self._quantize(("collectives",)),
+            *self._quantize(("collectives",), self.precision),
         ]
 
-    def types(self) -> list[Quantize]:
+    def types(self, model: DeviceCostModel | None = None) -> list[Quantize]:
         """The pass for the types of weights, activations and caches, if any are asked for."""
-        return self._quantize(_BEFORE)
+        return self._quantize(_BEFORE, self.precision if model is None else self.precision_on(model))
 
-    def _quantize(self, roles: Sequence[str]) -> list[Quantize]:
+    def precision_on(self, model: DeviceCostModel) -> Precision:
+        """The element types as the engine of a cost model runs them on its device.
+
+        Products with fp8 weights take fp8 activations where the engine multiplies them in fp8 and no other
+        type of activations is asked for.
+        """
+        if not is_fp8(self.precision.weights):
+            return self.precision
+        from llmir.hw.engine_sections import fp8_support
+
+        found = fp8_support(model.runs, model.device)
+        implied = found.activations and self.precision.activations is None
+        return replace(self.precision, activations="fp8") if implied else self.precision
+
+    def _quantize(self, roles: Sequence[str], precision: Precision) -> list[Quantize]:
         from llmir.passes.quantize import Quantize
 
-        asked = {role: str(getattr(self.precision, role)) for role in roles if getattr(self.precision, role)}
+        asked = {role: str(getattr(precision, role)) for role in roles if getattr(precision, role)}
         sent = "collectives" in roles
         said = {
             m: {r: of[r] for r in of if (r == "collectives") is sent}
-            for m, of in (self.precision.plan or {}).items()
+            for m, of in (precision.plan or {}).items()
         }
         plan = {module: of for module, of in said.items() if of}
         return [Quantize(**asked, plan=plan)] if asked or plan else []
@@ -119,19 +147,47 @@ class Deployment(Record):
         return [SliceSends()] if over.pp != 1 and over.tp > 1 and not over.sp else []
 
 
-# What an inference engine does to every model; the command line's default.
-DEFAULT_PIPELINE = "absorb-mla{phase=decode},fuse-attention,fuse,dce"
+def is_fp8(weights: str | None) -> bool:
+    """Whether weights are of the fp8 type that engines multiply, with any scales.
+
+    >>> [is_fp8(name) for name in ("fp8", "fp8_b128x128", "fp8_e5m2", "int8", None)]
+    [True, True, False, False, False]
+    """
+    from llmir.passes.formats import format_of
+
+    return bool(weights) and format_of("weights", str(weights)).plain.short == "fp8"
+
+
+def lower(program: Program, steps: Iterable[Step], *, written: bool = False) -> Program:
+    """A program after a pipeline. If the user has not `written` it, errors name the pass alone."""
+    try:
+        return run(program, list(steps))
+    except PassError as error:
+        if not written and isinstance(error.__cause__, PassError):
+            raise error.__cause__ from None
+        raise
+
+
+def default_steps(source: ModelSource, engine: Engine | None) -> tuple[str, ...]:
+    """The passes that lower a model before it is estimated: those of the engine, and none for a program."""
+    return () if source.is_program else (passes_of(engine),)
+
+
+_WITHOUT_ENGINE = "absorb-mla{phase=decode},fuse-attention,fuse,dce"
 
 
 def pipeline_of(engine: str | None = None) -> str:
-    """The passes that an engine runs by default, `vllm@0.12` at a version; `DEFAULT_PIPELINE` of none.
+    """The passes that an engine runs by default, such as `vllm@0.12`; without one, fusions of all engines.
 
-    HardwareError for an unknown engine.
+    A model given by name, path or config runs these passes. An estimate without an engine, such as by
+    `cost="ideal"`, runs `pipeline_of()`. HardwareError for an unknown engine.
 
     >>> pipeline_of("hf-transformers")
     'concat-caches,fuse-attention,split-norms,dce'
     >>> pipeline_of("vllm@0.6")
     'rotate,absorb-mla{phase=decode},fuse-attention,fuse,dce,pad-vocab'
+    >>> pipeline_of()
+    'absorb-mla{phase=decode},fuse-attention,fuse,dce'
     """
     from llmir.hw import library
 
@@ -149,11 +205,11 @@ def engines() -> dict[str, str]:
 
 
 def passes_of(engine: Engine | None) -> str:
-    """The passes that an engine runs by default; `DEFAULT_PIPELINE` of none."""
+    """The passes that an engine runs by default; those of `pipeline_of()` without an engine."""
     from llmir.hw.engine_sections import Passes
 
     passes = engine.section(Passes) if engine else None
-    return passes.pipeline if passes else DEFAULT_PIPELINE
+    return passes.pipeline if passes else _WITHOUT_ENGINE
 
 
 def dispatch_of(engine: Engine | None, dp: int, ep: int) -> list[Pass]:
@@ -163,16 +219,3 @@ def dispatch_of(engine: Engine | None, dp: int, ep: int) -> list[Pass]:
 
     said = engine.section(EngineDispatch) if engine and gcd(dp, ep) > 1 else None
     return [DispatchBy(said.by)] if said else []
-
-
-def engine_pipeline(devices: list[Any], options: Mapping[str, Any]) -> str:
-    """The passes of the engine that prices a model on these devices by `cost`, `engine` and `efficiency`.
-
-    `DEFAULT_PIPELINE` where none does, or different ones would.
-    """
-    from llmir.backends.cost.models import model
-    from llmir.hw.library import load
-
-    priced = [model(load(device), **options) for device in devices]
-    found = {passes_of(each.runs) for each in priced}
-    return found.pop() if len(found) == 1 else passes_of(None)

@@ -6,18 +6,17 @@ same points, and `stages` splits a step over pipeline stages.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
-from llmir.base.errors import InputError, PassError
+from llmir.base.errors import InputError
 from llmir.ir.core.program import PHASES, Program
 from llmir.ir.tools.loops import cut_sizes
 from llmir.ir.tools.verify import checked_program
 
-from .load import is_ir, load, run
+from .load import ModelSource
 from .options import Drafts, Estimation, Memory, Parallel, Precision, record_or_default
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:
 
     >>> import llmir
     >>> last, every = (
-    ...     llmir.run(llmir.load("llama3.1-8b", logits=of), llmir.DEFAULT_PIPELINE) for of in ("last", "all")
+    ...     llmir.run(llmir.load("llama3.1-8b", logits=of), llmir.pipeline_of()) for of in ("last", "all")
     ... )
     >>> job = llmir.workload(last, "h100-sxm", batch=4)
     >>> faster = llmir.speculate(job, llmir.Drafts(4, 0.7, verify=every))
@@ -195,7 +194,7 @@ def draft_programs(
 ) -> Drafts:
     """Drafts with their programs, lowered as the model is; unchanged for a model that is a program."""
     drafts, how = record_or_default(Drafts, drafts), (hw, estimation, parallel, precision)
-    if isinstance(model, Program) or drafts.draft_tokens is None:
+    if isinstance(ModelSource.of(model).model, Program) or drafts.draft_tokens is None:
         return drafts
     if drafts.verify is None:
         drafts = replace(drafts, verify=deploy(model, *how, logits="all")[0])
@@ -238,21 +237,15 @@ def deploy(
     The passes of the engine lower a name, config or path. A program or an `.ir` file takes only the passes of
     `parallel` and `precision`.
     """
-    from .deployment import Deployment, passes_of
+    from .deployment import Deployment, default_steps, lower
 
-    cost_model = _model(hw, estimation)
-    whole = isinstance(model, Program) or (isinstance(model, str | os.PathLike) and is_ir(model))
-    program = checked_program(model if isinstance(model, Program) else load(model, logits))
-    if whole and parallel is None and precision is None:
+    cost_model, source = _model(hw, estimation), ModelSource.of(model)
+    program = checked_program(source.load(logits))
+    if source.is_program and parallel is None and precision is None:
         return program, cost_model
     deployment = Deployment(record_or_default(Precision, precision), record_or_default(Parallel, parallel))
-    passes = () if whole else (passes_of(cost_model.runs),)
-    try:
-        return run(program, deployment.around(*passes, runs=cost_model.runs)), cost_model
-    except PassError as error:
-        if isinstance(error.__cause__, PassError):  # its message names a pipeline that no user has written
-            raise error.__cause__ from None
-        raise
+    steps = deployment.around(*default_steps(source, cost_model.runs), model=cost_model)
+    return lower(program, steps), cost_model
 
 
 def _model(hw: Any, estimation: Estimation | None = None) -> DeviceCostModel:
@@ -291,7 +284,7 @@ def beam_search(job: Workload, beams: int) -> Workload:
         InputError: The workload cannot use beam search.
 
     >>> import llmir
-    >>> program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    >>> program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     >>> ideal = llmir.Estimation(cost="ideal")
     >>> job = llmir.workload(program, "h100-sxm", batch=8, prompt=1000, generate=100, estimation=ideal)
     >>> four = beam_search(job, 4)
@@ -329,13 +322,14 @@ def candidates(
     The figures of each program equal those of `analyze`, and of `workload` with chunk="all".
 
     Args:
-        programs: Programs, or pairs of a program and its pipeline stages, as `llmir.stages` takes them.
+        programs: Programs or models as in `analyze`, or pairs of one and its pipeline stages, as
+            `llmir.stages` takes them.
         hw: The device, as in `analyze`.
         estimation: The cost model, as in `analyze`.
         cache_policy: The rule of cache allocation, as in `analyze`.
 
     >>> import llmir
-    >>> program = llmir.run(llmir.load("llama3.1-70b"), llmir.DEFAULT_PIPELINE)
+    >>> program = llmir.run(llmir.load("llama3.1-70b"), llmir.pipeline_of())
     >>> split = [(llmir.run(program, f"shard{{tp={8 // pp}}}"), pp) for pp in (1, 2, 4)]
     >>> jobs = llmir.candidates(split, "h100-sxm").requests(batch=[1, 64], prompt=2000, generate=200)
     >>> jobs.tpot_s.shape
@@ -347,7 +341,7 @@ def candidates(
     pairs = []
     for each in arguments.items("programs", programs, "programs, or pairs of one and its stages"):
         program, stages = each if isinstance(each, tuple) and len(each) == 2 else (each, 1)
-        program = checked_program(program)
+        program, _ = deploy(program, hw, estimation)
         layers = stage_layers(stages)
         pairs.append((program, (1,) if layers == 1 else cut_sizes(program, layers)))
     return Candidates(pairs, model, cache_policy)
@@ -379,10 +373,11 @@ def stages(
     lowered and estimated once. Run other passes before. The other arguments are as in `analyze`.
 
     Args:
+        program: A program, or a model as in `analyze`.
         stages: For each step, the number of pipeline stages, or the layers of each stage.
 
     >>> import llmir
-    >>> program = llmir.run(llmir.load("llama3.1-405b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8}}")
+    >>> program = llmir.run(llmir.load("llama3.1-405b"), f"{llmir.pipeline_of()},shard{{tp=8}}")
     >>> for step in llmir.stages(program, "h200", (1, 2, (30, 32, 32, 32)), batch=32, context=2048):
     ...     print(step.layers, [round(stage.peak_memory_bytes / 1e9) for stage in step.stages])
     (126,) [106]
@@ -393,7 +388,7 @@ def stages(
     from llmir.backends.step.program_batch import stage_evaluator, stage_report
     from llmir.backends.step.sizes import batch_program, check_sizes
 
-    program, model = checked_program(program), _model(hw, estimation)
+    program, model = deploy(program, hw, estimation)
     cuts = list(map(stage_layers, arguments.items("stages", stages, "numbers of stages, or layers of each")))
     named = "" if phase is None else arguments.choice("phase", phase, PHASES)
     runs, _, at = batch_program(program, (check_sizes(batch, new, context),), named)

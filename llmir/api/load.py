@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmir.base import arguments
 from llmir.base.errors import InputError
+from llmir.base.formats import Displayable
 from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import Pass, Step, parse_pipeline, run_passes, steps_of
 
@@ -37,6 +38,42 @@ def load(model: object, logits: str | None = None, *, lenient: bool = False, dra
     program = read(model, logits="last" if logits is None else logits, lenient=lenient, draft=draft)
     stored = program.facts.get("quantization")
     return run(program, stored) if isinstance(stored, str) else program
+
+
+class ModelSource(NamedTuple):
+    """A model as an argument: a name, path or config with the options of `load`, or a program."""
+
+    model: object
+    lenient: bool = False
+    draft: bool = False
+
+    @classmethod
+    def of(cls, model: object) -> ModelSource:
+        """The source of an argument that may already be one."""
+        return model if isinstance(model, ModelSource) else cls(model)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program or an `.ir` file, which an estimate takes as it is."""
+        return isinstance(self.model, Program) or (
+            isinstance(self.model, str | os.PathLike) and is_ir(self.model)
+        )
+
+    def load(self, logits: str | None = None) -> Program:
+        """The program before any pass of an engine."""
+        if isinstance(self.model, Program):
+            return self.model
+        if isinstance(self.model, Displayable):  # a result has `to_dict`, as a config has
+            arguments.refuse("model", self.model, "a Program, or a model as llmir.load takes it")
+        return load(self.model, logits, lenient=self.lenient, draft=self.draft)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of an estimate of the model, whatever passes its engine runs."""
+        from llmir.backends.step.facts import program_notes
+
+        program = self.load()
+        return program_notes(program) if self.is_program else program.notes
 
 
 def models(name: str = "") -> Rows:

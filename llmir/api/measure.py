@@ -281,9 +281,9 @@ def _eager_cpus(
 
 def _fused(config: Mapping[str, Any]) -> Program:
     """A program as eager transformers runs it, so far as its kernels are fused at all."""
-    from .deployment import DEFAULT_PIPELINE
+    from .deployment import pipeline_of
 
-    return run(load(dict(config)), DEFAULT_PIPELINE)
+    return run(load(dict(config)), pipeline_of())
 
 
 def _built(layout: ModelSetup) -> Program:

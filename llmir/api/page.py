@@ -13,7 +13,7 @@ from llmir.base.formats import Page
 from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
-from .load import load, run
+from .load import ModelSource, run
 from .options import Estimation, option
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def page(
 ) -> Page:
     """A page of HTML that computes what `workload` says of a model, in each combination of some axes.
 
-    `model` is what `load` takes, or a program; `axes` are those of a structure as `sweep` has them, such as
-    `{"hw": "h100-sxm,h200", "tp": (1, 2)}`. `batch`, `prompt` and `generate` are where its sliders stand, and
-    `pipeline` are the passes between types and ranks, by default the engine's. The page is one file, which
-    opens from disk and asks no server, and what a notebook shows. It has `max_size` bytes at most, by
-    default 5 MB.
+    `model` is what `load` takes, or a program, which is estimated as it is. `axes` are those of a structure
+    as `sweep` has them, such as `{"hw": "h100-sxm,h200", "tp": (1, 2)}`. `batch`, `prompt` and `generate`
+    are where its sliders stand, and `pipeline` are the passes between types and ranks, by default the
+    engine's. The page is one file, which opens from disk and asks no server, and what a notebook shows. It
+    has `max_size` bytes at most, by default 5 MB.
 
     InputError for axes that mean nothing, for more than 64 combinations or a larger page, and for models that
     read images or see prompts in part.
@@ -82,8 +82,9 @@ def setups(
     check_unique(
         [load_device(str(hw)) for hw in values["hw"]]
     )  # a name that means nothing is no set-up that cannot be
-    program = model if isinstance(model, Program) else load(model)
-    passes = None if pipeline is None else steps_of(pipeline)
+    source = ModelSource.of(model)
+    program = source.load()
+    passes = steps_of(pipeline) if pipeline is not None else () if source.is_program else None
     return [
         setup(program, passes, dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())
     ]
@@ -101,7 +102,7 @@ def setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mappin
         priced = model(load_device(structure["hw"]), structure.get("cost"), structure.get("engine"), None)
         deployed = Deployment.of(structure)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline
-        steps = deployed.around(*passes, runs=priced.runs)
+        steps = deployed.around(*passes, model=priced)
         said = ",".join(filter(None, map(str, steps)))
         return Setup(structure, run(program, steps), priced, passes=said)
     except LlmirError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
@@ -12,18 +13,21 @@ from llmir.base.gc_pause import pause_gc
 from llmir.ir.core.program import Program
 
 from .capacity import length_error
+from .deployment import Deployment, default_steps, lower
 from .estimate import _model, draft_values
-from .load import load, run
+from .load import ModelSource, load
 from .options import Drafts, Estimation, Parallel, Precision, Requests, Traffic, option, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.search.plan import Plans
     from llmir.backends.search.search import Progress
-    from llmir.backends.search.structures import Rejection, Split, Structure
+    from llmir.backends.search.structures import ElementTypes, Rejection, Structure
     from llmir.backends.simulate.drafts import Drafts as DraftSteps
+    from llmir.ir.tools.pipeline import Step
 
 DEVICES = 1 << 16  # the largest `gpus`
 TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # options of `Traffic` for a plan
+ROLES = ("weights", "activations", "kv")  # options of `Precision` for a plan
 ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
 REPLICA = 64  # the most devices of a replica
 
@@ -36,7 +40,7 @@ def plan(
     max_ttft: float | str | None = None,
     max_tpot: float | str | None = None,
     gpus: int | None = None,
-    weights: str | Iterable[str] = "",
+    precision: Precision | None = None,
     chunk: int | str | Iterable[int] | None = None,
     batch: int | str | Iterable[int] | None = None,
     emit: str | None = None,
@@ -48,6 +52,7 @@ def plan(
 ) -> Plans:
     """Find plans that serve the requests of `traffic` within limits, the cheapest first.
 
+    A model given by name, path or config runs the passes of the engine. A program is estimated as it is.
     Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic
     with five seeds, and the simulation decides. Cost ranks the plans if all devices have a price, else the
     number of devices.
@@ -59,7 +64,8 @@ def plan(
         max_ttft, max_tpot: Limits in seconds, or texts such as `30ms`. They apply to the 99th percentile of
             requests, or to another statistic such as `mean:30ms` or `p50:30ms`.
         gpus: The largest number of devices; by default any number.
-        weights: Element types that the weights of the checkpoint may be quantized to.
+        precision: Element types to compare: each of `weights`, `activations` and `kv` may list several, such
+            as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
         chunk: Prompt tokens of a step; by default every size that the engine supports.
         batch: Requests of a step, likewise.
         emit: An engine (vllm, sglang, trtllm); plans are then limited to those that its command can start.
@@ -67,8 +73,7 @@ def plan(
             includes plans of separate prefill and decode servers.
         router: How requests are distributed to servers of a kind: round-robin (the default), random or
             least-loaded.
-        drafts: Speculative decoding, as in `server`. Its programs are before any pass, and are split as the
-            model is.
+        drafts: Speculative decoding, as in `server`. Its programs are split as the model is.
         progress: Called before each simulated run with its number and its plan.
         estimation: A plan takes `engine`, and `price` in dollars per hour of a device by name.
 
@@ -109,7 +114,8 @@ def plan(
     deals = FIRST if router is None else arguments.choice("router", router, ROUTERS)
     most = None if gpus is None else arguments.integer("gpus", gpus, 1, DEVICES)
     chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
-    program = model if isinstance(model, Program) else load(model)
+    source = ModelSource.of(model)
+    program = source.load()
     positions = program.facts.get("positions")
     longest = positions if isinstance(positions, int) else None
     served = Load(*rate_and_limits, longest, requests.prefix_hits, deals, requests.seed)
@@ -117,10 +123,10 @@ def plan(
         raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
     if served.positions and served.read + served.answer > served.positions:
         raise InputError(length_error(served.read, served.answer, served.positions, program.name))
-    types = _names("weights", weights) or ("",)
-    steps = draft_values(_draft_programs(model, drafts))
+    types = _precisions(record_or_default(Precision, precision))
+    steps = draft_values(_draft_programs(source, drafts))
     structures, refused = _structures(
-        program, _devices(hw, options.price), types, options.engine, emit, most, steps
+        source, program, _devices(hw, options.price), types, options.engine, emit, most, steps
     )
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
@@ -128,7 +134,8 @@ def plan(
         if link is not None:
             server_channel(structure.model, link)
         engine_policy(structure.job(1, 1, None, None, None))  # raises for an engine without a scheduler
-    return search(structures, served, most, chunks, batches, refused, link, progress)
+    plans = search(structures, served, most, chunks, batches, refused, link, progress)
+    return replace(plans, notes=(*source.notes, *plans.notes))
 
 
 def _requests(traffic: Traffic | None) -> Any:
@@ -147,19 +154,29 @@ def _requests(traffic: Traffic | None) -> Any:
     return record
 
 
-def _draft_programs(model: object, drafts: Drafts | None) -> Drafts:
+def _draft_programs(source: ModelSource, drafts: Drafts | None) -> Drafts:
     """Drafts with their programs before any pass."""
     drafts = record_or_default(Drafts, drafts)
-    if drafts.draft_tokens is None or isinstance(model, Program):
+    if drafts.draft_tokens is None or isinstance(source.model, Program):
         return drafts
     draft, verify = drafts.draft_model, drafts.verify
     draft = load(draft) if draft is not None and not isinstance(draft, Program) else draft
-    return replace(drafts, verify=load(model, "all") if verify is None else verify, draft_model=draft)
+    return replace(drafts, verify=source.load("all") if verify is None else verify, draft_model=draft)
 
 
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else arguments.items(name, value, "names")
-    return tuple(dict.fromkeys(arguments.text(name, part).strip() for part in parts))
+def _precisions(precision: Precision) -> list[Precision]:
+    """Every combination of the element types that a plan may have."""
+    if name := next((name for name in precision.given if name not in ROLES), None):
+        raise InputError(f"{name}: cannot act in a plan; a plan takes {', '.join(ROLES)}")
+    lists = [(getattr(precision, role) or "").split(",") for role in ROLES]
+    chosen = product(*(dict.fromkeys(name.strip() or None for name in of) for of in lists))
+    return [Precision(weights, activations, kv) for weights, activations, kv in chosen]
+
+
+def _element_types(precision: Precision) -> ElementTypes:
+    from llmir.backends.search.structures import ElementTypes
+
+    return ElementTypes(*(getattr(precision, role) or "" for role in ROLES))
 
 
 def _sizes(name: str, value: Any) -> tuple[int, ...] | None:
@@ -183,9 +200,10 @@ def _devices(hw: Any, price: Mapping[str, float] | None) -> list[Any]:
 
 @pause_gc()
 def _structures(
+    source: ModelSource,
     program: Program,
     devices: Sequence[Any],
-    types: Sequence[str],
+    types: Sequence[Precision],
     engine: str | None,
     emit: str | None,
     most: int | None,
@@ -205,35 +223,36 @@ def _structures(
     drafter = draft_kind(program, drafts[-1]) if drafts else ""
     for device in devices:
         model = _model(device, Estimation(engine=engine))
-        for kind in types:
+        between = default_steps(source, model.runs)
+        for precision in types:
+            asked = _element_types(precision)
             if emit is not None:
-                check_launch(emit, model.runs, kind, None, drafter)
+                check_launch(emit, model.runs, asked.weights, None, drafter)
+            try:
+                run = _element_types(Deployment(precision).precision_on(model))
+            except LlmirError as error:
+                refused[f"{device.name} {asked}"] = Rejection(str(error))
+                continue
             for split in splits(limit, tensor, stages, experts=experts):
+                deployment = Deployment(precision, Parallel(**split._asdict()))
                 try:
                     if emit is not None:
-                        check_launch(emit, model.runs, kind, split, drafter)
-                    deployed = _deploy(program, kind, split, model.runs)
-                    steps = drafts and _draft_steps(deployed, kind, split, model.runs, *drafts)
-                    structures.append(Structure(deployed, model, kind, split, steps))
+                        check_launch(emit, model.runs, run.weights, split, drafter)
+                    steps = deployment.around(*between, model=model)
+                    deployed = lower(program, steps)
+                    drafting = drafts and _draft_steps(deployed, steps, model.runs, *drafts)
+                    structures.append(Structure(deployed, model, run, split, drafting))
                 except LlmirError as error:
-                    refused[structure_name(device, kind, split)] = Rejection(str(error.__cause__ or error))
+                    refused[structure_name(device, run, split)] = Rejection(str(error))
     return structures, refused
 
 
 def _draft_steps(
-    deployed: Program, kind: str, split: Split, runs: Any, count: int, share: float, *programs: Program | None
+    deployed: Program, steps: Sequence[Step], runs: Any, count: int, share: float, *programs: Program | None
 ) -> DraftSteps:
-    """Draft and verification steps on the ranks of a split; InputError if they cannot be simulated."""
+    """Draft and verification steps after the same passes; InputError if they cannot be simulated."""
     from llmir.backends.simulate.drafts import Drafts as DraftSteps
 
-    verify, small = (each and _deploy(each, kind, split, runs) for each in programs)
+    verify, small = (each and lower(each, steps) for each in programs)
     assert verify is not None
     return DraftSteps.of(deployed, count, share, verify, small, runs.name if runs else "")
-
-
-def _deploy(program: Program, weights: str, split: Split, runs: Any) -> Program:
-    """The program on the ranks of a split."""
-    from .deployment import Deployment, passes_of
-
-    deployment = Deployment(Precision(weights=weights or None), Parallel(**split._asdict()))
-    return run(program, deployment.around(passes_of(runs), runs=runs))

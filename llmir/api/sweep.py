@@ -21,7 +21,7 @@ from llmir.base.names import suggest
 from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
-from .load import load, run
+from .load import ModelSource, run
 from .options import AXES
 
 if TYPE_CHECKING:
@@ -50,9 +50,10 @@ def sweep(
 ) -> Sweep:
     """Each step of a model in all combinations of some axes, which `analyze` would say one by one.
 
-    `model` is what `load` takes, or a program. Axes of the structure are `hw`, `engine`, `cost`, the types
-    `weights`, `activations`, `kv` and `collectives`, the ranks `tp`, `pp`, `micro_batches`, `dp`, `ep`, `sp`
-    and `redundant_experts`, `dispatch` and `routing`; of points `batch`, `new` and `context`. Values are
+    `model` is what `load` takes, or a program, which is estimated as it is. Axes of the structure are `hw`,
+    `engine`, `cost`, the types `weights`, `activations`, `kv` and `collectives`, the ranks `tp`, `pp`,
+    `micro_batches`, `dp`, `ep`, `sp` and `redundant_experts`, `dispatch` and `routing`; of points `batch`,
+    `new` and `context`. Without `activations` these follow the engine, as in `analyze`. Values are
     numbers and names, or as on the command line, `"1:64:x2"`. `pipeline` are the passes between types and
     ranks, by default the engine's, and `price` what an hour of a device costs, in USD by device. An
     `executor` of `concurrent.futures` spreads structures over workers, and `progress` is told how many rows
@@ -77,7 +78,8 @@ def sweep(
     found: dict[int, list[SweepPart]] = {}
     for index, part in asked.parts(LARGE):
         found[index] = [part] if part.alone else [*found.get(index, ()), part]
-    return Sweep(asked.axes, [part for parts in found.values() for part in parts], asked.program.title)
+    parts = [part for parts in found.values() for part in parts]
+    return Sweep(asked.axes, parts, asked.program.title, asked.notes)
 
 
 def sweep_to(
@@ -177,8 +179,9 @@ class _SweepRequest:
         self.size = self.count * prod(map(len, self.points))
         if self.count > STRUCTURES:
             raise InputError(f"{self.count:,} structures; a sweep has {STRUCTURES:,} at most")
-        self.program = model if isinstance(model, Program) else load(model)
-        self.pipeline = None if pipeline is None else steps_of(pipeline)
+        source = ModelSource.of(model)
+        self.program, self.notes = source.load(), source.notes
+        self.pipeline = steps_of(pipeline) if pipeline is not None else () if source.is_program else None
         self.executor, self.progress = executor, progress
         self.devices = _with_prices(self.axes["hw"], {} if price is None else price)
         self.done = self.refused = 0
@@ -285,6 +288,6 @@ def _steps(
         priced = model(hw, structure.get("cost"), structure.get("engine"), None)
         deployed = Deployment.of(structure)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline
-        return SweepSteps(structure, run(program, deployed.around(*passes, runs=priced.runs)), priced)
+        return SweepSteps(structure, run(program, deployed.around(*passes, model=priced)), priced)
     except LlmirError as error:
         return rejected_row(structure, error.__cause__ or error if pipeline is None else error)

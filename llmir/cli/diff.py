@@ -55,12 +55,20 @@ def diff(**given: Any) -> None:
     form = output.choose(given["output_file"], given["form"], WorkloadDiff)
     found = difference(given)
     output.result(found, form, given["output_file"])
-    output.note(*found.before.notes, *found.after.notes)
+    output.note(*notes(found))
+
+
+def notes(found: StepDiff | WorkloadDiff) -> list[str]:
+    """The notes of both sides, without the one on passes, which the head names."""
+    from llmir.backends.step.facts import UNLOWERED
+
+    return [note for side in (found.before, found.after) for note in side.notes if note != UNLOWERED]
 
 
 def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
     """What the options say of two sides, priced alike."""
     from llmir.api import compare
+    from llmir.api.deployment import lower
     from llmir.backends.compare.diff import WorkloadDiff
     from llmir.ir.tools.pipeline import label
 
@@ -70,10 +78,12 @@ def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
     lenient = given["lenient"]
     read = {model: inputs.read(model, given["logits"], lenient=lenient) for model in dict.fromkeys(models)}
     later = {**given, "engine": given["engine_after"] or given["engine"]}
+    if given["hw_after"] is not None:
+        later |= {"hw": given["hw_after"], "cluster": None}
     steps = [inputs.around(g, *passes) for g, passes in zip((given, later), pipelines, strict=True)]
     written = any(given[name] is not None for name in ("before", "after", "step"))
     pairs = zip(models, steps, strict=True)
-    programs = [inputs.apply_pipeline(read[model], passes, written) for model, passes in pairs]
+    programs = [lower(read[model], passes, written=written) for model, passes in pairs]
     names = "hw_after", "engine_after", "batch", "prompt", "generate", "chunk", "cached", "concurrency"
     asked: dict[str, Any] = {name: given.get(name) for name in names}
     asked["estimation"] = inputs.estimation(given)
@@ -98,24 +108,30 @@ def _pipelines(given: dict[str, Any], models: tuple[str, str]) -> Iterable[Seque
     """The passes of either side."""
     from llmir.ir.tools.pipeline import around
 
-    engine = inputs.default_passes(given)
+    engines = _engine_passes(given)
     two = any(given[name] is not None for name in ("other", "hw_after", "engine_after"))
     before, after = given["before"], given["after"]
     if given["step"] is None:
         if two:
-            engines = [engine, _later(given) or engine]
-            both = [inputs.passes(m, "flash", None, default=e) for m, e in zip(models, engines, strict=True)]
+            sides = zip(models, engines, strict=True)
+            both = [inputs.passes(model, "flash", None, default=each) for model, each in sides]
             return [both[0] if before is None else before], [both[1] if after is None else after]
-        return [before or ""], [engine if after is None else after]
+        return [before or ""], [engines[1] if after is None else after]
     if two or before is not None or after is not None:
         raise click.UsageError(
             "--pass: says both sides already, with --before, --after, MODEL2, --hw-after or --engine-after"
         )
-    return around(given["step"], engine)
+    return around(given["step"], engines[0])
 
 
-def _later(given: dict[str, Any]) -> str:
-    """The passes of the engine on the other side, if it has one of its own."""
-    from llmir.api.deployment import pipeline_of
+def _engine_passes(given: dict[str, Any]) -> list[str]:
+    """The passes of the engine that estimates each side."""
+    from llmir.api.deployment import passes_of
+    from llmir.backends.compare.diff import side_models
+    from llmir.hw.library import load
 
-    return pipeline_of(given["engine_after"]) if given["engine_after"] else ""
+    device = load(inputs.hardware({**given, "network": None}))
+    other = device if given["hw_after"] is None else load(given["hw_after"])
+    how = {name: given[name] for name in (*inputs.COST_OPTIONS, "engine_after")}
+    models, _ = side_models((device, other), **how)
+    return [passes_of(model.runs) for model in models]

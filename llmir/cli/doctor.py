@@ -98,15 +98,12 @@ def _counts() -> Finding:
 
 def _prices() -> Finding:
     from llmir.api import estimate
-    from llmir.api.deployment import DEFAULT_PIPELINE
-    from llmir.api.load import load, run
     from llmir.api.options import Estimation
     from llmir.backends.export import units
 
-    program = run(load("Llama-3.1-8B"), DEFAULT_PIPELINE)
     seconds = float(
         estimate.analyze(
-            program, "h100-sxm", batch=1, new=1, context=2048, estimation=Estimation(cost="ideal")
+            "Llama-3.1-8B", "h100-sxm", batch=1, new=1, context=2048, estimation=Estimation(cost="ideal")
         ).time_s
     )
     # A token reads all but the embedding once: 7.5 billion bf16 weights at 3.35 TB/s take 4.5 ms.

@@ -10,7 +10,7 @@ import click
 
 from . import inputs, options, output
 from .command import command, echo
-from .diff import difference
+from .diff import difference, notes
 
 
 @command("draw", "An annotated diagram of the model, as SVG, PNG, PDF or DOT.")
@@ -74,7 +74,7 @@ def _analyzed(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
 def _compared(given: dict[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
     """The difference of two sides, the first one's name, and what to note."""
     found = difference(given)
-    return found, f"{found.before.program.name}-diff", (*found.before.notes, *found.after.notes)
+    return found, f"{found.before.program.name}-diff", tuple(notes(found))
 
 
 def _refused(given: dict[str, Any]) -> None:

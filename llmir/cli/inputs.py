@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmir.api.options import Drafts, Estimation, Memory, Record, options
-from llmir.base.errors import InputError, ParseError, PassError
+from llmir.base.errors import InputError, ParseError
 
 if TYPE_CHECKING:
     from llmir.api.deployment import Deployment
+    from llmir.api.load import ModelSource
+    from llmir.backends.cost.op_time import DeviceCostModel
     from llmir.backends.request.workload import Workload
     from llmir.hw.device import Device
-    from llmir.hw.engine import Engine
     from llmir.ir.core.program import Program
     from llmir.ir.tools.pipeline import Pass, Step
 
@@ -44,17 +45,34 @@ def _stdin() -> Program:
         raise ParseError(f"stdin: {getattr(error, 'strerror', None) or error}") from None
 
 
-def default_passes(given: Mapping[str, Any]) -> str:
-    """The default pipeline: that of the engine whose times are estimated, on both devices if there are two.
+def source(given: Mapping[str, Any]) -> ModelSource:
+    """The model of a command, before any pass: its name, path or config, or the program of an `.ir` file."""
+    from llmir.api.load import ModelSource
+
+    model = given["model"]
+    return ModelSource(_stdin() if model == "-" else model, given["lenient"], given.get("draft", False))
+
+
+def cost_model(given: Mapping[str, Any]) -> DeviceCostModel | None:
+    """The cost model that a command's options name, before `--network`; None without options of a device.
 
     An unknown device, engine or cost model is an error here.
     """
-    from llmir.api.deployment import engine_pipeline, pipeline_of
+    from llmir.backends.cost.models import model
+    from llmir.hw.library import load
 
     if not {*COST_OPTIONS, "hw", "cluster"} <= given.keys():
-        return pipeline_of()
-    devices = [hardware({**given, "network": None}), given.get("hw_after")]
-    return engine_pipeline([d for d in devices if d], {name: given[name] for name in COST_OPTIONS})
+        return None
+    device = load(hardware({**given, "network": None}))
+    return model(device, *(given[name] for name in COST_OPTIONS))
+
+
+def default_passes(given: Mapping[str, Any]) -> str:
+    """The default pipeline: that of the engine whose times are estimated."""
+    from llmir.api.deployment import passes_of
+
+    model = cost_model(given)
+    return passes_of(model.runs if model else None)
 
 
 def passes(
@@ -83,22 +101,12 @@ def passes(
 
 def lower(given: Mapping[str, Any]) -> Program:
     """The program that a command's options name: quantized, after its pipeline, and laid over its ranks."""
+    from llmir.api.deployment import lower as run_steps
+
     how = {"lenient": given["lenient"], "draft": given.get("draft", False)}
     program = read(given["model"], given["logits"], **how)
     steps = _requested_pipeline(program, given)
-    return apply_pipeline(program, around(given, steps), given["pipeline"] is not None)
-
-
-def apply_pipeline(program: Program, steps: Iterable[Step], written: bool) -> Program:
-    """A program after a pipeline, which errors name if the user has `written` it; else they name the pass."""
-    from llmir.api.load import run
-
-    try:
-        return run(program, list(steps))
-    except PassError as error:
-        if not written and isinstance(error.__cause__, PassError):
-            raise error.__cause__ from None
-        raise
+    return run_steps(program, around(given, steps), written=given["pipeline"] is not None)
 
 
 def _requested_pipeline(program: Program, given: Mapping[str, Any]) -> str:
@@ -116,18 +124,20 @@ def _requested_pipeline(program: Program, given: Mapping[str, Any]) -> str:
 
 def before_and_after(given: Mapping[str, Any]) -> tuple[Program, Program]:
     """The same program before it is laid over its ranks, and after."""
+    from llmir.api.deployment import lower as run_steps
+
     program = read(given["model"], given["logits"], lenient=given["lenient"])
     steps = _requested_pipeline(program, given)
-    before = deployment(given).types()
+    before: list[Step] = [*deployment(given).types(), steps]
     written = given["pipeline"] is not None
-    return apply_pipeline(program, [*before, steps], written), apply_pipeline(
-        program, around(given, steps), written
+    return run_steps(program, before, written=written), run_steps(
+        program, around(given, steps), written=written
     )
 
 
 def around(given: Mapping[str, Any], *pipeline: Step) -> list[Step]:
     """A pipeline between what the options ask for: types and stages first, ranks and what they send last."""
-    return deployment(given).around(*pipeline, runs=_runs(given), prompts=_prompts(given))
+    return deployment(given).around(*pipeline, model=cost_model(given), prompts=_prompts(given))
 
 
 def deployment(given: Mapping[str, Any]) -> Deployment:
@@ -153,17 +163,6 @@ def _prompts(given: Mapping[str, Any]) -> list[Pass]:
     tokens, layers = given.get("image_tokens"), given.get("layer_tokens")
     images: list[Pass] = [] if tokens is None else [PlaceImages(tokens)]
     return images if layers is None else [*images, PruneTokens(layers)]
-
-
-def _runs(given: Mapping[str, Any]) -> Engine | None:
-    """The engine that prices, where it decides how tokens go to experts."""
-    from llmir.backends.cost.models import model
-    from llmir.hw.library import load
-
-    if min(given["dp"], given["ep"]) == 1 or "engine" not in given or given.get("dispatch") is not None:
-        return None
-    device = load(hardware({**given, "network": None}))
-    return model(device, given["cost"], given["engine"], given["efficiency"]).runs
 
 
 def hardware(given: Mapping[str, Any], *programs: Program) -> str | Device:

@@ -19,7 +19,7 @@ def passes(form: str | None, output_file: str | None) -> None:
     llmir passes --format json
     """
     form = output.choose(output_file, form)
-    from llmir.api.deployment import DEFAULT_PIPELINE, engines
+    from llmir.api.deployment import engines, pipeline_of
     from llmir.backends.export import catalog
 
-    output.result(catalog.passes(DEFAULT_PIPELINE, engines()), form, output_file)
+    output.result(catalog.passes(pipeline_of(), engines()), form, output_file)

@@ -14,7 +14,7 @@ from .command import bar, command, line
 from .options import Count, Integer, parse_limit
 
 REQUEST_OPTIONS = (
-    *("hw", "gpus", "max_ttft", "max_tpot", "weights", "chunk", "batch"),
+    *("hw", "gpus", "max_ttft", "max_tpot", "chunk", "batch"),
     *("emit", "link", "router"),
 )
 
@@ -70,9 +70,22 @@ class TimeLimit(Count):
 @options.take(
     Precision,
     "weights",
-    default="",
     metavar="DTYPE,…",
-    help="Types to compare.",
+    help="Types of weights to compare, such as bf16,fp8.",
+    shown="the checkpoint's",
+)
+@options.take(
+    Precision,
+    "activations",
+    metavar="DTYPE,…",
+    help="Likewise inputs of matrix products.",
+    shown="fp8 for fp8 weights where the engine multiplies so, else the checkpoint's",
+)
+@options.take(
+    Precision,
+    "kv",
+    metavar="DTYPE,…",
+    help="Likewise the KV cache.",
     shown="the checkpoint's",
 )
 @options.axis(option(Requests, "chunk"), help="Tokens of a step to compare.", shown="the engine's, 2048")
@@ -142,31 +155,29 @@ def plan(**given: Any) -> int:
     inputs.check_drafts(given)
     if given["draft"] and given["draft_tokens"] is None:
         raise InputError("--draft: is of drafts, say --draft-tokens too")
-    program = inputs.read(given["model"], lenient=given["lenient"], draft=given["draft"])
+    source = inputs.source(given)
     drafts = None
     if given["draft_tokens"] is not None:
-        drafts = Drafts(
-            given["draft_tokens"],
-            given["acceptance"],
-            given["draft_model"] and inputs.read(given["draft_model"]),
-            inputs.read(given["model"], "all", lenient=given["lenient"]),
-        )
+        drafter = given["draft_model"] and inputs.read(given["draft_model"])
+        verify = inputs.read(given["model"], "all", lenient=given["lenient"])
+        drafts = Drafts(given["draft_tokens"], given["acceptance"], drafter, verify)
     asked = {name: given[name] for name in REQUEST_OPTIONS}
     estimation = Estimation(engine=given["engine"], price=given["price"])
     asked |= {"traffic": inputs.taken(Traffic, given), "drafts": drafts, "estimation": estimation}
+    asked["precision"] = inputs.taken(Precision, given)
     with bar() as progress:
 
         def told(runs: int, plan: str) -> None:
             progress(f"simulating {plan}, run {runs:,}", runs, None)
 
-        found = find_plans(program, progress=told, **asked)
+        found = find_plans(source, progress=told, **asked)
     if emit is None or found.best is None:
         output.result(found, "table" if emit else form, None if emit else given["output_file"], **size)
     else:
         output.emit(
             launch(found.best, emit, given["model"], given["draft_model"] or ""), given["output_file"]
         )
-    output.note(*program.notes)
+    output.note(*found.notes)
     if found.best is None:
         for message in plan_text.misses(found):
             line("violated", message)

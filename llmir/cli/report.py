@@ -41,10 +41,11 @@ def report(**given: Any) -> None:
 
     if given["output_file"] not in (None, "-"):
         output.choose(given["output_file"], None, SUFFIXES)
-    program = inputs.read(given["model"], lenient=given["lenient"])
+    source = inputs.source(given)
+    program = source.load()
     said = {name: given[name] for name in AXIS_HELP if name not in _POINTS and given[name] is not None}
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     start = {name: given[name] for name in ("batch", "prompt", "generate")}
-    page = pages.page(program, values, **start, pipeline=given["pipeline"], max_size=given["max_size"])
+    page = pages.page(source, values, **start, pipeline=given["pipeline"], max_size=given["max_size"])
     output.emit(page, given["output_file"] or output.file_name(program.name, ".html"))
-    output.note(*program.notes)
+    output.note(*source.notes)

@@ -87,16 +87,16 @@ def sweep(**given: Any) -> None:
     pieces = _in_pieces(file, form)
     form = form if pieces else output.choose(file, form, Sweep)
     size = output.check_page(form or "", given["max_size"])
-    program = inputs.read(given["model"], lenient=given["lenient"])
+    source = inputs.source(given)
     said = {name: given[name] for name in AXIS_HELP if given[name] is not None}
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     with _workers(given["jobs"]) as executor, _rows() as progress:
         how = {"pipeline": given["pipeline"], "price": given["price"]}
         how |= {"executor": executor, "progress": progress}
         if pieces:
-            written = sweep_to(file, program, values, format=form, **how)
+            written = sweep_to(file, source, values, format=form, **how)
         else:
-            found = _keep_partial(lambda: sweep(program, values, **how))
+            found = _keep_partial(lambda: sweep(source, values, **how))
     if pieces:
         there = f", {written.read:,} structures were there" if written.read else ""
         refused = f", {written.refused:,} refused: {written.why}" if written.refused else ""
@@ -105,7 +105,7 @@ def sweep(**given: Any) -> None:
         raise InputError(combined_reason(len(found), found.parts[0].why))
     else:
         output.result(found, form, file, **size)
-    output.note(*program.notes)
+    output.note(*source.notes)
 
 
 def _in_pieces(file: str | None, form: str | None) -> bool:

@@ -16,7 +16,7 @@ ANSWERS = {
     "plan": (
         llmir.plan,
         {
-            **{"model": PROGRAM, "hw": "h100-sxm", "traffic": COME, "gpus": 1, **GOALS, "weights": ""},
+            **{"model": PROGRAM, "hw": "h100-sxm", "traffic": COME, "gpus": 1, **GOALS, "precision": None},
             **{"chunk": 2048, "batch": 8, "emit": None, "link": None, "router": "random"},
             **{"drafts": None, "progress": None, "estimation": None},
         },

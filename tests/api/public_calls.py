@@ -93,7 +93,7 @@ def fresh() -> list[Any]:
     ]
 
 
-PROGRAM = llmir.run(llmir.load(TINY), llmir.DEFAULT_PIPELINE)
+PROGRAM = llmir.run(llmir.load(TINY), llmir.pipeline_of())
 EXPERTS = llmir.load("qwen3-30b-a3b")
 REPORT = llmir.analyze(PROGRAM, "h100-sxm")
 NODE = PROGRAM["main"].nodes[0]

@@ -29,7 +29,7 @@ TINY = {
 
 
 def tiny() -> Program:
-    return llmir.run(llmir.load(TINY), llmir.DEFAULT_PIPELINE)
+    return llmir.run(llmir.load(TINY), llmir.pipeline_of())
 
 
 def block(build: Callable[[llmir.Builder, Value], Any]) -> Program:

@@ -61,12 +61,12 @@ IN_PLACE: dict[str, tuple[Any, ...]] = {
 
 
 def program() -> Program:
-    return llmir.run(llmir.load(MOE), f"{llmir.DEFAULT_PIPELINE},stages{{pp=2}},shard{{tp=2, ep=2}}")
+    return llmir.run(llmir.load(MOE), f"{llmir.pipeline_of()},stages{{pp=2}},shard{{tp=2, ep=2}}")
 
 
 def roots(folder: Path) -> Iterator[object]:
     built = program()
-    plain = llmir.run(llmir.load(MOE), llmir.DEFAULT_PIPELINE)
+    plain = llmir.run(llmir.load(MOE), llmir.pipeline_of())
     yield from (built, *list(built.instances())[:40])
     yield from (
         library.load("dgx-h100"),
@@ -238,7 +238,7 @@ def test_values_are_equal_by_content() -> None:
 
 def test_what_prices_depend_on_keys_their_caches() -> None:
     """A device that differs in one peak, or in one calibrated parameter, has prices of its own."""
-    model, h100 = llmir.run(llmir.load(MOE), llmir.DEFAULT_PIPELINE), library.load("h100-sxm")
+    model, h100 = llmir.run(llmir.load(MOE), llmir.pipeline_of()), library.load("h100-sxm")
     slower = replace(h100, memory_Bps=h100.memory_Bps / 2)
     measured = h100.calibration
     assert measured is not None

@@ -39,7 +39,7 @@ def test_a_grid_is_its_points(config: dict[str, object], pipeline: str, at: list
 
 
 def test_a_large_grid_is_its_points_across_block_borders() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     batch, context = np.arange(1, 301)[:, None], np.arange(300)[None, :]
     grid = llmir.analyze(program, "h100", batch=batch, new=1, context=context)
     for i, j in ((0, 0), (53, 299), (54, 0), (55, 17), (299, 299)):
@@ -53,7 +53,7 @@ def test_a_large_grid_is_its_points_across_block_borders() -> None:
 def test_fusion_keeps_what_it_must(config: dict[str, object], logits: str, point: dict[str, int]) -> None:
     """Weights, caches and matmul FLOPs outside the attention core; what the mask leaves inside it."""
     program = llmir.load(config, logits=logits)
-    fused = llmir.run(program, llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(program, llmir.pipeline_of())
     before, after = (llmir.analyze(p, "h100", **records(llmir.analyze, **point)) for p in (program, fused))
     assert fused.parameters_by_kind == program.parameters_by_kind
     assert (after.weight_bytes, after.kv_cache_bytes) == (before.weight_bytes, before.kv_cache_bytes)
@@ -94,7 +94,7 @@ def test_fusion_never_raises_the_peak_of_a_preset(name: str, new: int, context: 
         llmir.analyze(
             llmir.run(program, p), "h100", **records(llmir.analyze, batch=4, **step)
         ).activation_peak_bytes
-        for p in ("", "fuse-attention", *([llmir.DEFAULT_PIPELINE] if not scans else []))
+        for p in ("", "fuse-attention", *([llmir.pipeline_of()] if not scans else []))
     ]
     # A merged product is held until its last part is read.
     more = 1.01 if name.startswith(("DeepSeek-V4", "Gemma-3n")) else 1
@@ -153,7 +153,7 @@ def test_costs_never_fall_as_work_grows(
 @given(configs(), points())
 def test_chunks_do_the_work_of_one_piece(config: dict[str, object], point: dict[str, int]) -> None:
     """A prompt in two chunks has the matmul FLOPs of the prompt at once, but for the logits."""
-    program = llmir.run(llmir.load(config, logits="all"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(config, logits="all"), llmir.pipeline_of())
     first, second, batch = point["new"], point["context"] + 1, point["batch"]
     whole = llmir.analyze(program, "h100", batch=batch, new=first + second, context=0)
     parts = [

@@ -246,8 +246,8 @@ def test_colours_are_shown_if_asked_for_and_not_forbidden(run: Run, monkeypatch:
 
 
 def test_ir_is_printed_and_read_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = run("opt", "tiny.json", "-p", llmir.DEFAULT_PIPELINE).out
-    assert run("opt", "tiny.json", "-p", llmir.DEFAULT_PIPELINE, "-o", "tiny.ir").code == 0
+    fused = run("opt", "tiny.json", "-p", llmir.pipeline_of()).out
+    assert run("opt", "tiny.json", "-p", llmir.pipeline_of(), "-o", "tiny.ir").code == 0
     assert (tmp_path / "tiny.ir").read_text("utf-8") == fused
     assert run("opt", "tiny.ir").out == fused
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(fused.encode())))

@@ -50,8 +50,8 @@ def pipelines(data: dict[str, Any]) -> tuple[str, str]:
             ("--engine", "vllm@0.6", "--engine-after", "trtllm"),
             *map(llmir.pipeline_of, ("vllm@0.6", "trtllm")),
         ),
-        (("--hw-after", "tpu-v6e"), llmir.DEFAULT_PIPELINE, llmir.DEFAULT_PIPELINE),
-        (("--cost", "ideal"), "", llmir.DEFAULT_PIPELINE),
+        (("--hw-after", "tpu-v6e"), llmir.pipeline_of(), llmir.pipeline_of()),
+        (("--cost", "ideal"), "", llmir.pipeline_of()),
         (("tiny.json",), USUAL, USUAL),
         (("tiny.json", "--before", ""), "", USUAL),
     ],
@@ -164,12 +164,12 @@ del PASSES["cut"]  # no other test should meet it
 def test_passes_are_listed_from_their_classes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PASSES, "cut", Cut)
     data = json.loads(run("passes", "--format", "json").out)
-    assert data["default"] == llmir.DEFAULT_PIPELINE
+    assert data["default"] == llmir.pipeline_of()
     names = {engine.split()[0]: pipeline for engine, pipeline in data["engines"].items()}
     assert names == {name: llmir.pipeline_of(name) for name in library.engines()}
     said = " ".join(run("passes").out.split())
     assert all(f"{engine}" in said for engine in data["engines"])
-    assert all(pipeline.replace(",", ", ") in said for pipeline in {*names.values(), llmir.DEFAULT_PIPELINE})
+    assert all(pipeline.replace(",", ", ") in said for pipeline in {*names.values(), llmir.pipeline_of()})
     assert [p["name"] for p in data["passes"]] == list(PASSES)
     for p in data["passes"]:
         assert p["summary"] == (PASSES[p["name"]].__doc__ or "").splitlines()[0]

@@ -19,7 +19,7 @@ def test_json_and_table_say_the_precision(run: Run) -> None:
     precision = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8_e5m2", "collectives": None}
     assert report["precision"] == precision
     table = run("analyze", "tiny.json", *options).out
-    assert "weights fp8, activations fp8, KV cache fp8_e5m2" in table
+    assert "weights fp8, activations fp8 (vLLM on sm_90), KV cache fp8_e5m2" in " ".join(table.split())
     assert "layer.quantize_" in table or " quantize_" in table
     assert "precision   bf16" in run("analyze", "tiny.json", "--cost", "ideal").out
 
@@ -125,11 +125,15 @@ def test_a_plan_says_it_by_role(run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["opt", "diff"])
 def test_the_options_of_analyze_do_the_same_in_other_commands(run: Run, command: str) -> None:
-    """`opt` prints the program that `analyze` prices; both sides of `diff` are laid out."""
+    """`opt` prints the program that `analyze` prices; both sides of `diff` are laid out.
+
+    `opt` names no device, so that it changes weights alone unless it is told more.
+    """
     options = ("--tp", "2", "--weights", "fp8", "--collectives", "fp8")
     priced = json.loads(run("analyze", "tiny.json", *options, "--format", "json").out)
     if command == "opt":
-        ir = run("opt", "tiny.json", "-p", "fuse-attention,fuse,dce", *options, "-o", "tiny.ir")
+        passes = "fuse-attention,fuse,fuse-quantize,dce"
+        ir = run("opt", "tiny.json", "-p", passes, *options, "--activations", "fp8", "-o", "tiny.ir")
         assert ir.code == 0
         again = json.loads(run("analyze", "tiny.ir", "--format", "json").out)
         assert {k: v for k, v in again.items() if k != "notes"} == {
@@ -139,9 +143,9 @@ def test_the_options_of_analyze_do_the_same_in_other_commands(run: Run, command:
         found = json.loads(run("diff", "tiny.json", *options, "--format", "json").out)
         assert found["ttft_s"]["after"] == priced["ttft_s"]
         assert found["before"]["devices"] == found["after"]["devices"] == 2
-        tail = "shard{tp=2},quantize{collectives=fp8}"
-        assert found["before"]["pipeline"] == f"quantize{{weights=fp8}},{tail}"
-        assert found["after"]["pipeline"] == f"quantize{{weights=fp8}},{llmir.pipeline_of('vllm')},{tail}"
+        types, tail = "quantize{weights=fp8, activations=fp8}", "shard{tp=2},quantize{collectives=fp8}"
+        assert found["before"]["pipeline"] == f"{types},{tail}"
+        assert found["after"]["pipeline"] == f"{types},{llmir.pipeline_of('vllm')},{tail}"
 
 
 def test_explain_shows_the_narrow_bytes(run: Run) -> None:

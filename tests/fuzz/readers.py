@@ -36,7 +36,7 @@ DEVICE = b"name: X\nvector_tflops: {fp32: 1}\nmemory_GiB: 8\nmemory_GBps: 100\n"
 
 @cache
 def _tiny() -> Program:
-    return llmir.run(llmir.load(TINY), llmir.DEFAULT_PIPELINE)
+    return llmir.run(llmir.load(TINY), llmir.pipeline_of())
 
 
 def _files(folder: Path, pattern: str, most: int = 5000) -> list[bytes]:
@@ -63,7 +63,7 @@ def _leaves(group: Any) -> Iterator[dict[str, Any]]:
 def read_config(data: bytes) -> None:
     """A config.json, up to the times of a request."""
     program = llmir.load(file(data, "config.json"))
-    llmir.workload(llmir.run(program, llmir.DEFAULT_PIPELINE), "h100", batch=2, prompt=16, generate=4)
+    llmir.workload(llmir.run(program, llmir.pipeline_of()), "h100", batch=2, prompt=16, generate=4)
 
 
 @reader(".yaml", lambda: [DEVICE, *_files(HW / "devices", "*.yaml"), *_files(HW / "clusters", "*.yaml")])
@@ -130,7 +130,7 @@ def read_ir(data: bytes) -> None:
     llmir.analyze(program, "h100", batch=2, new=3, context=5).time_s  # noqa: B018 (it is computed when asked for)
 
 
-@reader(".txt", lambda: [llmir.DEFAULT_PIPELINE.encode(), *_PIPELINES])
+@reader(".txt", lambda: [llmir.pipeline_of().encode(), *_PIPELINES])
 def read_pipeline(data: bytes) -> None:
     """The passes that `-p` names."""
     llmir.run(_moe(), data.decode("utf-8", "surrogateescape"))

@@ -171,7 +171,7 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
         (tmp_path / f"{skew}.yaml").write_text(host.format(skew))
     draws = np.random.default_rng(0).exponential(size=(200_000, 8))
     for tp in (2, 4, 8):
-        program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp={tp}}}")
+        program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.pipeline_of()},shard{{tp={tp}}}")
         at = {"batch": 4, "context": 100}
         one, some = (
             llmir.analyze(program, "h100", **records(llmir.analyze, **at, engine=str(tmp_path / f"{n}.yaml")))
@@ -183,7 +183,7 @@ def test_ranks_wait_for_the_last_in_each_collective(tmp_path: Path) -> None:
         assert some.time_s - one.time_s == pytest.approx(0.9 * some.overhead["skew_s"])
     shown = llmir.explain(some, "engine_overhead").to_dict()
     assert "each is 10 µs late" in str(shown)
-    staged = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},stages{{pp=2}}")
+    staged = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.pipeline_of()},stages{{pp=2}}")
     sent = llmir.analyze(staged, "h100", **records(llmir.analyze, **at, engine=str(tmp_path / "10.yaml")))
     assert any(op.comm_bytes for op in sent.ops)
     assert sent.overhead["skew_s"] == 0  # a send waits for nobody
@@ -228,7 +228,7 @@ def test_sglang_captures_by_memory_and_ranks(version: str, device: str, tp: int,
     ("trtllm", 8, 1, True), ("trtllm", 8, 4, True), ("trtllm", 8, 64, False),
 ])  # fmt: skip
 def test_what_is_in_no_graph_hides_no_launch(engine: str, batch: int, new: int, captured: bool) -> None:
-    model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     step = llmir.analyze(
         model, "h100", batch=batch, new=new, context=64, estimation=llmir.Estimation(engine=engine)
     )
@@ -248,7 +248,7 @@ def test_a_decode_step_runs_at_the_size_that_was_captured() -> None:
     """Products of 33 sequences take the time of 40; caches are read of 33, which alone have logits."""
     assert [graphs_of("vllm").padded(n, SCALARS) for n in (3, 9, 33, 257, 513)] == [4, 16, 40, 272, 513]
     assert [graphs_of("sglang").padded(n, SCALARS) for n in (3, 9, 33, 257)] == [4, 12, 40, 272]
-    model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     at: dict[str, Any] = {"new": 1, "context": 64, "engine": "vllm"}
     for dp in (1, 4):
         some, full = (
@@ -281,7 +281,7 @@ def test_sizes_of_graphs_that_are_none_are_refused(sizes: object) -> None:
 
 
 def test_a_chunk_beside_decodes_is_no_decode_step() -> None:
-    model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     beside = [{"batch": 1, "new": 20, "context": 0}]
     for engine, captured in (("vllm", True), ("trtllm", False)):
         step = llmir.analyze(
@@ -294,7 +294,7 @@ def test_a_scheduler_counts_the_sequences_of_its_own_rank() -> None:
     model = llmir.load("qwen3-30b-a3b")
     host = {}
     for dp in (1, 4):
-        program = llmir.run(model, [llmir.DEFAULT_PIPELINE, f"shard{{tp=2,dp={dp}}}"])
+        program = llmir.run(model, [llmir.pipeline_of(), f"shard{{tp=2,dp={dp}}}"])
         host[dp] = llmir.analyze(
             program, "h100", batch=64 * dp, context=64, estimation=llmir.Estimation(engine="vllm")
         ).overhead["host_s"]

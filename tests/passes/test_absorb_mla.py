@@ -17,7 +17,7 @@ from llmir.ir.core.program import Program
 from tests.flat import records
 from tests.frontends.families.test_torch_counts import CONFIGS, ORACLE
 
-DEFAULT = llmir.DEFAULT_PIPELINE
+DEFAULT = llmir.pipeline_of()
 NAIVE = "fuse-attention,fuse,dce"
 
 

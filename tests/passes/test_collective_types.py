@@ -173,7 +173,7 @@ def test_bytes_on_the_wire_by_closed_form(
 ) -> None:
     """Two sums a layer, of which each token is sent twice, less a rank's own share."""
     how = f"shard{{tp=8, sp={sp}}},quantize{{collectives={name}}}"
-    program = llmir.run(llmir.load(model), [llmir.DEFAULT_PIPELINE, how])
+    program = llmir.run(llmir.load(model), [llmir.pipeline_of(), how])
     step = llmir.analyze(program, "h100", batch=4, new=512)
     token = hidden * bits // 8 + hidden // 128 * scale_bytes
     sent = sum(op.comm_bytes * op.repeat for op in step.ops if op.repeat > 1)
@@ -184,7 +184,7 @@ def test_bytes_on_the_wire_by_closed_form(
 
 
 def test_rows_go_to_their_experts_narrow_and_are_narrowed_once_a_token() -> None:
-    base = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
+    base = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.pipeline_of())
     program = llmir.run(base, "route{routing=even},shard{dp=8, ep=8},quantize{collectives=fp8}")
     types = {n.name: str(n.results[0]) for n in program["layer"].nodes}
     assert types["compress_add_post_norm"] == "fp8_e4m3_b1x128.mmk[B@dp0.dp1.dp2, T, 2048]"
@@ -213,7 +213,7 @@ def test_activations_are_sent_narrow_whichever_pass_comes_first(model: str) -> N
         "quantize{weights=fp8, activations=fp8}",
         "shard{dp=4, ep=4}" if "a3b" in model else "shard{tp=4}",
     ]
-    base = llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE)
+    base = llmir.run(llmir.load(model), llmir.pipeline_of())
     one, other = (llmir.analyze(llmir.run(base, s), "h200", batch=8, new=5) for s in (steps, steps[::-1]))
     assert (one.comm_bytes, one.time_s) == (other.comm_bytes, other.time_s)
 
@@ -297,7 +297,7 @@ def test_narrow_numbers_cannot_be_added(opcode: str) -> None:
 
 def test_narrow_sums_are_not_added_on_the_way() -> None:
     """Over nodes each narrow summand crosses, where a sum in steps sends one of its node's pieces."""
-    base = llmir.run(llmir.load("llama3.1-405b"), llmir.DEFAULT_PIPELINE)
+    base = llmir.run(llmir.load("llama3.1-405b"), llmir.pipeline_of())
     narrow, plain = (
         llmir.analyze(llmir.run(base, f"shard{{tp=16, sp=1}}{more}"), "dgx-h100", batch=32, new=512)
         for more in (",quantize{collectives=fp8}", "")

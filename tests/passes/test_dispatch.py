@@ -64,7 +64,7 @@ def test_each_form_is_the_plain_program(config: dict[str, object], over: str, pi
 @pytest.mark.parametrize("form", ["ranks", "gather"])
 @pytest.mark.parametrize("over", ["dp=4, ep=4", "dp=2, tp=2, ep=4, sp=1"])
 def test_the_order_of_passes_does_not_matter(over: str, form: str) -> None:
-    fused = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(llmir.load(MODEL), llmir.pipeline_of())
     shard, route, by = f"shard{{{over}}}", "route{routing=zipf:0.5}", f"dispatch{{by={form}}}"
     first = llmir.run(fused, [route, shard, by])
     assert llmir.run(fused, [shard, by, route]) == first
@@ -74,7 +74,7 @@ def test_the_order_of_passes_does_not_matter(over: str, form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_tokens_are_sent_narrow(form: str) -> None:
     """A token's values in one byte and its scales; what it chose stays as it is."""
-    fused = llmir.run(llmir.load(MODEL), llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(llmir.load(MODEL), llmir.pipeline_of())
     wide = llmir.run(fused, f"shard{{dp=8, ep=8}},dispatch{{by={form}}}")
     narrow = llmir.run(wide, "quantize{collectives=fp8}")
     of = [
@@ -177,7 +177,7 @@ def test_a_node_is_sent_a_token_once() -> None:
 @pytest.mark.parametrize("new", [1, 256])
 def test_ranks_send_less_than_rows_and_than_gather(cost: str | None, new: int) -> None:
     """Of 32 ranks in four nodes; what is sent between nodes is sent inside them too."""
-    fused = llmir.run(llmir.load("deepseek-v3"), llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(llmir.load("deepseek-v3"), llmir.pipeline_of())
     sums: dict[str, float] = {}
     for form in FORMS:
         program = llmir.run(fused, f"shard{{dp=32, ep=32}},dispatch{{by={form}}}")

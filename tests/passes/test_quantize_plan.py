@@ -137,7 +137,7 @@ def test_layers_apart_after_unroll() -> None:
     ],
 )
 def test_what_cannot_be_is_an_error(plan: dict[str, Any], says: str) -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     with pytest.raises(PassError) as error:
         llmir.run(program, Quantize("fp8", plan=plan))
     assert says in str(error.value)

@@ -204,7 +204,7 @@ def test_a_skew_changes_no_value(config: dict[str, object], data: st.DataObject)
 
 @pytest.mark.parametrize("over", ["shard{tp=4, ep=4}", "shard{dp=4, ep=4}"])
 def test_narrow_rows_are_sent_unevenly_too(over: str) -> None:
-    fused = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.pipeline_of())
     route, narrow = "route{skew=1}", "quantize{collectives=fp8}"
     first = llmir.run(fused, [route, over, narrow])
     assert llmir.run(fused, [over, narrow, route]) == first
@@ -245,7 +245,7 @@ def test_the_busiest_rank_is_priced(over: str) -> None:
 
 
 def test_few_tokens_on_one_device_read_less() -> None:
-    fused = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.pipeline_of())
     times = [
         llmir.analyze(
             llmir.run(fused, f"route{{skew={s}}}"),

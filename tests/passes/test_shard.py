@@ -114,7 +114,7 @@ def collectives(program: Program, graph: str) -> list[str]:
 
 
 @pytest.mark.parametrize("tp", [2, 4, 8, 16])
-@pytest.mark.parametrize("before", ["", llmir.DEFAULT_PIPELINE])
+@pytest.mark.parametrize("before", ["", llmir.pipeline_of()])
 def test_megatrons_pattern_is_found(tp: int, before: str) -> None:
     """Two all_reduces a layer, one for the embedding, one gather for the logits (arXiv:1909.08053)."""
     program = llmir.run(llmir.load("llama3.1-8b"), [before, f"shard{{tp={tp}}}"])
@@ -122,7 +122,7 @@ def test_megatrons_pattern_is_found(tp: int, before: str) -> None:
     assert collectives(program, "main") == ["all_reduce", "all_gather"]
 
 
-@pytest.mark.parametrize("before", ["", llmir.DEFAULT_PIPELINE])
+@pytest.mark.parametrize("before", ["", llmir.pipeline_of()])
 def test_sequence_parallelism_is_the_all_reduces_in_two_halves(before: str) -> None:
     """arXiv:2205.05198, section 4.2: a gather before each block and a scatter after, the same bytes."""
     base = llmir.run(llmir.load("llama3.1-8b"), before)
@@ -214,7 +214,7 @@ def test_one_rank_changes_nothing(config: dict[str, Any], before: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama3.1-8b", "qwen3-30b-a3b"])
 def test_twice_by_two_is_once_by_four(name: str) -> None:
-    base = llmir.run(llmir.load(name), llmir.DEFAULT_PIPELINE)
+    base = llmir.run(llmir.load(name), llmir.pipeline_of())
     for first, second, whole in (
         ("tp=2", "tp=2", "tp=4"),
         ("tp=2", "dp=2", "tp=2, dp=2"),

@@ -22,7 +22,7 @@ MOE: dict[str, Any] = TINY | {
 }
 SHARED = MOE | {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 32}
 del SHARED["head_dim"]
-BEFORE = ("", llmir.DEFAULT_PIPELINE)
+BEFORE = ("", llmir.pipeline_of())
 # Megatron-LM (arXiv:1909.08053): a sum after attention and one after the MLP; and as its sequence parallelism
 # has them, in two halves (arXiv:2205.05198).
 SUMS = ["all_reduce tp0"] * 2

@@ -40,7 +40,7 @@ def test_all_ranks_compute_what_one_does(
 @pytest.mark.parametrize(("tp", "new"), [(2, 1), (8, 1), (8, 2048)])
 def test_each_value_is_sent_once(tp: int, new: int) -> None:
     """1/tp of the payload by each rank, and (tp−1)/tp of it once more inside the next stage."""
-    whole = llmir.run(llmir.load("llama3.1-70b"), f"stages{{pp=2}},{llmir.DEFAULT_PIPELINE},shard{{tp={tp}}}")
+    whole = llmir.run(llmir.load("llama3.1-70b"), f"stages{{pp=2}},{llmir.pipeline_of()},shard{{tp={tp}}}")
     sliced = llmir.run(whole, "slice-sends")
     payload = 4 * new * 8192 * 2
     at: dict[str, Any] = {"batch": 4, "new": new}

@@ -193,7 +193,7 @@ def test_a_grid_is_its_points() -> None:
 
 
 def test_decode_is_the_latency_of_all_stages_and_throughput_that_of_the_slowest() -> None:
-    base = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    base = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     ask = {"batch": 8, "prompt": 100, "generate": 2}
     whole, staged, parts = (
         llmir.workload(llmir.run(base, how), "h100", **records(llmir.workload, **ask, cost="ideal"))
@@ -292,7 +292,7 @@ def test_stages_on_the_command_line(run: Run) -> None:
 @pytest.mark.parametrize("micro", [1, 2])
 def test_a_diff_of_stages_is_what_they_send(micro: int) -> None:
     """Ops of other stages are the same ops: staging adds sends and receives, and reads weights again."""
-    base = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    base = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     staged = llmir.run(base, f"stages{{pp=4, micro_batches={micro}}}")
     before, after = (
         llmir.analyze(p, "h100", batch=4, new=64, estimation=llmir.Estimation(cost="ideal"))

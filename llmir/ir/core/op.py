@@ -180,6 +180,9 @@ class Op:
     # operand -> another one, whose element type it must have
     alike: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
+    # no frontend writes it: a pass put it in place of other ops, as a kernel of an engine
+    lowered: ClassVar[bool] = False
+
     # its work is that of the types of one rank; it may hold more memory than these while it runs
     lone: ClassVar[bool] = True
     roomy: ClassVar[bool] = False

@@ -195,6 +195,12 @@ class Program(Record, Displayable):
         return "architecture" in self.facts and not self.patches
 
     @cached_property
+    def is_lowered(self) -> bool:
+        """Whether a pass has put an op of an engine in place of others, in some phase."""
+        parts = (self, *self.phases.values())
+        return any(n.op.lowered for part in parts for graph in part.graphs.values() for n in graph.nodes)
+
+    @cached_property
     def patches(self) -> int:
         """Of how many patches of an image a step reads pixels, for each of `B` images; 0 if of none."""
         return self._given("patch")

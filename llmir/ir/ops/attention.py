@@ -118,6 +118,7 @@ class FlashAttention(Op):
     """
 
     opcode = "flash_attention"
+    lowered = True
     kind = "attention"
     rule = "b t g r d, b c! g d, b c! g e -> b t g r e"
     takes = ("q", "k", "v", "*sinks")

@@ -244,6 +244,7 @@ class GatedActivation(Op):
     kind = "elementwise"
     rule = "*, * -> *"
     takes = ("gate", "up")
+    lowered = True
     of: ClassVar[type[Activation]]
 
     def evaluate(

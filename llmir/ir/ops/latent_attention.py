@@ -190,6 +190,7 @@ class LatentAttention(Op):
     """
 
     opcode = "latent_attention"
+    lowered = True
     kind = "attention"
     takes = ("q", "q_rope", "k", "k_rope", "*v")
     widens = frozenset({2, 3, 4})

@@ -131,6 +131,7 @@ class AddRmsNorm(Op):
     """(x + y, rms_norm(x + y)): the residual is updated in place."""
 
     opcode = "add_rms_norm"
+    lowered = True
     kind = "norm"
     rule = "* h!, * h!, h! -> * h!, * h!"
     takes = ("x", "y", "weight")
@@ -312,6 +313,7 @@ class RowMean(Op):
     """The mean of each row; 1 FLOP an element of x."""
 
     opcode = "row_mean"
+    lowered = True
     kind = "norm"
     rule = "* h! -> *"
 
@@ -437,6 +439,7 @@ class RmsNormQuantize(RmsNorm):
     """rms_norm(x) as `quantize` narrows it, into the type `to`; the FLOPs of both."""
 
     opcode = "rms_norm_quantize"
+    lowered = True
 
     to: str = ""
     static: bool = False

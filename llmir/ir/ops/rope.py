@@ -226,6 +226,7 @@ class RopeAppend(Rotary):
     """
 
     opcode = "rope_append"
+    lowered = True
     kind = "elementwise"
     rule = "b t! g r d!, b t! g d!, b t! g e, b p g d!, b p g e -> b t! g r d!, b (p+t) g d!, b (p+t) g e"
     takes = ("q", "k", "v", "k_cache", "v_cache")

@@ -249,6 +249,7 @@ class CausalConvSilu(CausalConv):
     """The same, through silu, in one kernel."""
 
     opcode = "causal_conv_silu"
+    lowered = True
     activation_flops = 4
 
     def evaluate(

@@ -101,6 +101,7 @@ class SoftmaxTopK(TopK):
     """
 
     opcode = "softmax_top_k"
+    lowered = True
     scoring = 5
 
     def dtypes(self, operands: Sequence[Tensor]) -> tuple[DType, ...]:

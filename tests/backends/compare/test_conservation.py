@@ -227,7 +227,7 @@ SCANS = ("zamba2-1.2b", "nemotron-h-8b", "qwen3.5-9b", "minimax-m1", "kimi-linea
 @pytest.mark.parametrize("model", SCANS)
 def test_a_scan_is_split_over_its_heads(model: str) -> None:
     """All but the scores of one group, whose B and C every head reads (Zamba2): on each rank."""
-    program = llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(model), llmir.pipeline_of())
     after = llmir.run(program, "shard{tp=4, dp=2}")
     held = conservation(program, after, batch=2, new=130)
     assert held.problems == ()

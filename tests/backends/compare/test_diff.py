@@ -127,10 +127,10 @@ def test_a_fused_op_is_found_with_the_ops_that_it_replaced(
     model: str, expected: dict[tuple[str, ...], tuple[str, ...]]
 ) -> None:
     eager = llmir.load(model)
-    found = diff(eager, passed(eager, llmir.DEFAULT_PIPELINE))
+    found = diff(eager, passed(eager, llmir.pipeline_of()))
     assert groups(found) == expected
     assert {c.what for c in found.changes} == {"fused"}
-    unfused = diff(passed(eager, llmir.DEFAULT_PIPELINE), eager)
+    unfused = diff(passed(eager, llmir.pipeline_of()), eager)
     assert groups(unfused) == {after: before for before, after in expected.items()}
     assert {c.what for c in unfused.changes} == {"split"}
 
@@ -146,7 +146,7 @@ def test_each_side_may_be_the_fused_one() -> None:
 @pytest.mark.parametrize(("model", "expected"), [("llama3.1-8b", DENSE), ("qwen3-30b-a3b", EXPERTS)])
 def test_names_of_ops_do_not_matter(model: str, expected: dict[tuple[str, ...], tuple[str, ...]]) -> None:
     eager = llmir.load(model)
-    fused = passed(eager, llmir.DEFAULT_PIPELINE)
+    fused = passed(eager, llmir.pipeline_of())
     called = {
         old.name: new.name
         for name, graph in renamed(fused).graphs.items()
@@ -272,7 +272,7 @@ def test_the_dict_is_json_and_holds_the_reports() -> None:
     eager = llmir.load("qwen3-0.6b")
     jobs = [
         llmir.workload(p, "l4", batch=2, prompt=32, generate=4)
-        for p in (eager, passed(eager, llmir.DEFAULT_PIPELINE))
+        for p in (eager, passed(eager, llmir.pipeline_of()))
     ]
     found = llmir.diff(*jobs)
     assert isinstance(found, WorkloadDiff)
@@ -312,7 +312,7 @@ def test_what_cannot_be_compared_is_an_error() -> None:
 def test_the_overhead_of_an_engine_is_one_more_change() -> None:
     """What launching fewer kernels saves is in no op; with it the deltas are those of the step."""
     model = llmir.load("qwen3-0.6b")  # so small that the host is longer than its kernels
-    fused = llmir.run(model, llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(model, llmir.pipeline_of())
     old, new = (
         llmir.analyze(
             p,

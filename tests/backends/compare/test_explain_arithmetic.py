@@ -20,7 +20,7 @@ from llmir.hw import library
 from tests.backends.tape.test_tape import CASES, kernels, shapes
 from tests.flat import records
 
-FUSED = llmir.DEFAULT_PIPELINE
+FUSED = llmir.pipeline_of()
 H100 = library.load("dgx-h100")
 # Products of all types, attention of all kinds, experts, scans, collectives.
 PROGRAMS = (

@@ -37,7 +37,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def program() -> llmir.Program:
-    return llmir.run(llmir.load(TINY), llmir.DEFAULT_PIPELINE)
+    return llmir.run(llmir.load(TINY), llmir.pipeline_of())
 
 
 # --- whose kernels -------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_no_default_comparison_mixes_bases(program: llmir.Program) -> None:
 
 
 @pytest.mark.mostly_slow(5)
-@pytest.mark.parametrize("passes", ["", "fuse-attention", llmir.DEFAULT_PIPELINE])
+@pytest.mark.parametrize("passes", ["", "fuse-attention", llmir.pipeline_of()])
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("device", [*library.calibrated_devices(), "h200", "mi300x", "t4"])
 def test_within_a_node_no_op_is_beside_the_kernels(name: str, passes: str, device: str) -> None:
@@ -129,7 +129,7 @@ def test_an_op_that_nothing_was_measured_of_says_what_stands_in() -> None:
     b = llmir.Builder()
     b.output(b.own_filter(b.input("bf16[B, T, 4096]", name="x")))
     own = llmir.Program("own", {"main": b.graph()})
-    staged = llmir.run(llmir.load(TINY), f"stages{{pp=2}},{llmir.DEFAULT_PIPELINE}")
+    staged = llmir.run(llmir.load(TINY), f"stages{{pp=2}},{llmir.pipeline_of()}")
     try:
         for program, kind, basis in (
             (own, "attention", "calibrated, by stream"),
@@ -148,7 +148,7 @@ def test_an_op_that_nothing_was_measured_of_says_what_stands_in() -> None:
 
 def test_a_newer_gpu_of_the_same_chip_is_as_much_faster_as_its_memory() -> None:
     """H100 and H200 differ in memory alone, 3.35 and 4.8 TB/s."""
-    model = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     h100, h200 = (llmir.workload(model, name, batch=8) for name in ("h100-sxm", "h200"))
     assert 1.0 <= h100.tpot_s / h200.tpot_s <= 4800 / 3350
     assert 1.0 <= h100.ttft_s / h200.ttft_s <= 1.1
@@ -171,8 +171,8 @@ def test_reports_of_two_kinds_do_not_compare(program: llmir.Program) -> None:
 
 
 def test_what_crosses_nodes_is_said(program: llmir.Program) -> None:
-    far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])
-    near = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=8}"])
+    far = llmir.run(llmir.load("llama3.1-70b"), [llmir.pipeline_of(), "shard{tp=16}"])
+    near = llmir.run(llmir.load("llama3.1-70b"), [llmir.pipeline_of(), "shard{tp=8}"])
     found = llmir.diff(near, far, "dgx-h100", batch=4, context=99)
     assert "by the roofline, between nodes: 0% before, " in str(found.basis)
     crossing = [op for op in found.after.ops if op.kind == "collective"]
@@ -192,7 +192,7 @@ def test_nothing_is_sent_faster_between_nodes_than_inside_one(new: int) -> None:
     whole = library.load("dgx-h100")
     assert whole.node
     for steps in ("shard{tp=8,ep=8}", "shard{tp=2,dp=4,ep=4}", "stages{pp=2},shard{tp=4}"):
-        program = llmir.run(model, f"{llmir.DEFAULT_PIPELINE},{steps}")
+        program = llmir.run(model, f"{llmir.pipeline_of()},{steps}")
         for devices in (1, 2, 4):
             cut = replace(whole, node=replace(whole.node, devices=devices))
             at: dict[str, Any] = {"batch": 8, "new": new, "context": 99}
@@ -208,7 +208,7 @@ def test_nothing_is_sent_faster_between_nodes_than_inside_one(new: int) -> None:
 @pytest.mark.parametrize("new", [1, 512])
 def test_a_sum_over_two_nodes_takes_no_less_than_in_one(new: int) -> None:
     model = llmir.load("llama3.1-70b")
-    near, far = (llmir.run(model, f"{llmir.DEFAULT_PIPELINE},shard{{tp={n}}}") for n in (8, 16))
+    near, far = (llmir.run(model, f"{llmir.pipeline_of()},shard{{tp={n}}}") for n in (8, 16))
     inside, across = (llmir.analyze(p, "dgx-h100", batch=4, new=new, context=99).ops for p in (near, far))
     for one, other in zip(inside, across, strict=True):
         assert one.kind != "collective" or other.time_s >= one.time_s, one.name

@@ -55,7 +55,7 @@ def test_more_sequences_and_more_context_take_no_less(name: str, device: str) ->
 
     Engines read a prompt of one token, after which nothing is cached, by their kernel for prompts.
     """
-    program = llmir.run(llmir.load(name), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(name), llmir.pipeline_of())
     batch, context = np.arange(1, 300)[:, None], np.arange(1, 20000, 97)
     time = llmir.analyze(
         program, device, batch=batch, new=1, context=context, estimation=llmir.Estimation(cost="calibrated")
@@ -65,7 +65,7 @@ def test_more_sequences_and_more_context_take_no_less(name: str, device: str) ->
 
 
 def test_a_grid_is_its_points() -> None:
-    program = llmir.run(llmir.load("qwen3-30b-a3b"), [llmir.DEFAULT_PIPELINE, "shard{tp=4, ep=4}"])
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), [llmir.pipeline_of(), "shard{tp=4, ep=4}"])
     batch, new, context = np.array([[[1]], [[70]]]), np.array([[1], [33]]), np.array([0, 5, 4000])
     grid = llmir.analyze(program, "h100", batch=batch, new=new, context=context)
     for i, j, k in np.ndindex(2, 2, 3):
@@ -80,7 +80,7 @@ def test_a_grid_is_its_points() -> None:
 @pytest.mark.parametrize("how", ["shard{tp=4, ep=4}", "stages{pp=2}"])
 @pytest.mark.parametrize("cost", ["calibrated", "ideal"])
 def test_many_unrelated_points_are_each_its_own(how: str, cost: str) -> None:
-    program = llmir.run(llmir.load("qwen3-30b-a3b"), [llmir.DEFAULT_PIPELINE, how])
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), [llmir.pipeline_of(), how])
     random = np.random.default_rng(0)
     at = {"batch": (1, 300), "new": (1, 4096), "context": (0, 1 << 17)}
     some = {name: random.integers(*ends, 150_000) for name, ends in at.items()}
@@ -95,7 +95,7 @@ def test_many_unrelated_points_are_each_its_own(how: str, cost: str) -> None:
 
 
 def test_each_op_says_the_basis_of_its_time() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
+    program = llmir.run(llmir.load("llama3.1-8b"), [llmir.pipeline_of(), "shard{tp=2}"])
     own, other = (
         {op.name: op for op in llmir.analyze(program, d, batch=4, new=1, context=99).ops}
         for d in ("h100", library.load("h100"))
@@ -122,7 +122,7 @@ def test_each_op_says_the_basis_of_its_time() -> None:
             device_error(library.load("mi300x"), library.load("h100"), "attention_decode"),
         )
     )
-    far = llmir.run(llmir.load("llama3.1-70b"), [llmir.DEFAULT_PIPELINE, "shard{tp=16}"])
+    far = llmir.run(llmir.load("llama3.1-70b"), [llmir.pipeline_of(), "shard{tp=16}"])
     crossing = llmir.analyze(far, "dgx-h100", batch=4, new=1, context=99).ops
     assert {str(op.basis) for op in crossing if op.kind == "collective"} == {"roofline between nodes"}
 
@@ -140,7 +140,7 @@ def test_appending_costs_no_more_over_a_longer_cache(op: str) -> None:
 
 def test_the_band_is_of_what_it_is_known_of() -> None:
     """Sums between nodes are not calibrated; they neither widen nor narrow the band."""
-    program = llmir.run(llmir.load("llama3.1-70b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=16}}")
+    program = llmir.run(llmir.load("llama3.1-70b"), f"{llmir.pipeline_of()},shard{{tp=16}}")
     step = llmir.analyze(program, "dgx-h100", batch=1, new=1, context=4096)
     known = [op.error for op in step.ops if op.error is not None]
     assert min(known) <= step.error <= max(known)
@@ -173,7 +173,7 @@ def test_calibrated_is_the_default_where_kernels_were_measured_or_can_be_borrowe
 )
 def test_each_efficiency_acts(share: str, limit: str) -> None:
     """Half the rate is twice the time of what it bounds, and nothing else."""
-    program = llmir.run(llmir.load("llama3.1-8b"), [llmir.DEFAULT_PIPELINE, "shard{tp=8}"])
+    program = llmir.run(llmir.load("llama3.1-8b"), [llmir.pipeline_of(), "shard{tp=8}"])
     at = {"batch": 8, "new": 512, "context": 0}
     whole = llmir.analyze(program, "a100", **records(llmir.analyze, **at, efficiency={share: 1}))
     half = llmir.analyze(program, "a100", **records(llmir.analyze, **at, efficiency={share: 0.5}))
@@ -247,13 +247,13 @@ def test_whole_runs_are_predicted() -> None:
 def test_heads_are_narrowed_as_the_rows_that_they_make_up() -> None:
     """A scale a token is a row a token, whether its values lie in heads or not."""
     program = llmir.run(llmir.load("llama3.1-8b"), "quantize{weights=fp8, activations=fp8}")
-    step = llmir.analyze(llmir.run(program, llmir.DEFAULT_PIPELINE), "b200", batch=4, new=2048)
+    step = llmir.analyze(llmir.run(program, llmir.pipeline_of()), "b200", batch=4, new=2048)
     times = {op.name: op.time_s for op in step.ops}
     assert times["layer.quantize_mix"] == pytest.approx(times["layer.quantize_input_norm"])
 
 
 def test_attention_is_as_uncertain_as_the_kernel_that_runs() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     calibration = library.load("h100").calibration
     assert calibration
     kernels = calibration.engines["trtllm"]
@@ -299,7 +299,7 @@ def test_an_engine_takes_its_own_kernel_of_near_arithmetic_before_anothers() -> 
 
 
 def test_an_engines_kernel_goes_with_its_relatives() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     for device in ("h100", "h200"):
         step = llmir.analyze(
             program, device, batch=8, new=1, context=99, estimation=llmir.Estimation(engine="sglang-triton")

@@ -28,7 +28,7 @@ class Flat:
 
 
 def program() -> llmir.Program:
-    return llmir.run(llmir.load(TINY), llmir.DEFAULT_PIPELINE)
+    return llmir.run(llmir.load(TINY), llmir.pipeline_of())
 
 
 def test_a_step_takes_what_the_model_says_of_its_ops() -> None:

@@ -158,7 +158,7 @@ def _loan(relation: str, off: Any) -> TransferCase:
 
 
 def test_an_engine_that_lends_a_kernel_widens_its_band() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     own, other = (
         {
             op.name: op
@@ -173,7 +173,7 @@ def test_an_engine_that_lends_a_kernel_widens_its_band() -> None:
 
 def test_rows_without_their_device_borrow_its_relatives_kernels() -> None:
     plain, alone, other = (cost_model_choice("calibrated", without) for without in (None, "device", "engine"))
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     steps = [by.step(program, H100, "vllm", 8, 1, 512) for by in (plain, alone, other)]
     products = [{op.name: op for op in step.ops}["layer.qkv_proj"] for step in steps]
     said = ["calibrated", "borrowed from A100-80-SXM", "calibrated for sglang"]

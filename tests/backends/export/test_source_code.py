@@ -33,7 +33,7 @@ node = pytest.mark.skipif(not emit_cases.available(), reason="needs node")
 
 @pytest.fixture(scope="module")
 def program() -> llmir.Program:
-    return llmir.run(llmir.load("llama3.2-1b"), llmir.DEFAULT_PIPELINE)
+    return llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of())
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_bad_sizes_are_refused_where_they_are_asked(program: llmir.Program, tmp_
 
 
 def test_each_kernel_is_printed_once() -> None:
-    source = llmir.emit(llmir.run(llmir.load("llama3.1-405b"), llmir.DEFAULT_PIPELINE), "h100-sxm")
+    source = llmir.emit(llmir.run(llmir.load("llama3.1-405b"), llmir.pipeline_of()), "h100-sxm")
     heads = [line for line in source.splitlines() if line.startswith("function k")]
     assert 0 < len(heads) == len(set(heads)) < 12
     assert len(source) < 60_000

@@ -27,7 +27,7 @@ from tests.commands import TINY
 def results() -> dict[str, Displayable]:
     """One of each kind."""
     eager = llmir.load(TINY)
-    fused = llmir.run(eager, llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(eager, llmir.pipeline_of())
     job = llmir.workload(fused, "h100-sxm", prompt=8, generate=3)
     step = llmir.analyze(fused, "h100-sxm", new=8)
     return {
@@ -75,7 +75,7 @@ def test_a_printed_workload_is_the_table_of_the_command(
     (tmp_path / "tiny.json").write_text(json.dumps(TINY), "utf-8")
     with pytest.raises(SystemExit):
         cli.main(["analyze", str(tmp_path / "tiny.json"), "--prompt", "8", "--generate", "3"])
-    program = llmir.run(llmir.load(str(tmp_path / "tiny.json")), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(str(tmp_path / "tiny.json")), llmir.pipeline_of())
     job = llmir.workload(program, "h100-sxm", prompt=8, generate=3)
     assert capsys.readouterr().out == f"{job}\n"
 
@@ -83,7 +83,7 @@ def test_a_printed_workload_is_the_table_of_the_command(
 def test_a_printed_report_has_its_figures_and_each_op() -> None:
     step = RESULTS["Report"]
     text = str(step)
-    for op in llmir.analyze(llmir.run(llmir.load(TINY), llmir.DEFAULT_PIPELINE), "h100-sxm", new=8).ops:
+    for op in llmir.analyze(llmir.run(llmir.load(TINY), llmir.pipeline_of()), "h100-sxm", new=8).ops:
         assert op.name.rpartition(".")[2] in text
 
 
@@ -230,7 +230,7 @@ def test_any_linear_is_drawn_printed_and_explained(program: Program, level: str)
 
 def test_requests_of_two_programs_are_compared_by_one_basis() -> None:
     eager = llmir.load(TINY)
-    fused = llmir.run(eager, llmir.DEFAULT_PIPELINE)
+    fused = llmir.run(eager, llmir.pipeline_of())
     found = llmir.diff(eager, fused, "h100-sxm", hw_after="tpu-v6e", prompt=8, generate=3)
     assert (found.before.prompt, found.before.generate, found.why != "") == (8, 3, True)  # type: ignore[union-attr]
     jobs = [

@@ -12,7 +12,7 @@ import llmir
 from tests.logits import ids, logits, same
 from tests.strategies import LOGITS, configs
 
-PIPELINES = ("fuse-attention", "fuse", "fuse-attention,fuse", llmir.DEFAULT_PIPELINE, "unroll")
+PIPELINES = ("fuse-attention", "fuse", "fuse-attention,fuse", llmir.pipeline_of(), "unroll")
 
 
 @pytest.mark.slow
@@ -68,4 +68,4 @@ def test_stretched_positions_differ_from_plain_ones(scaling: dict[str, Any]) -> 
     plain = logits(llmir.load({**config, "rope_scaling": None}), tokens, 12)
     stretched = logits(llmir.load(config), tokens, 12)
     assert not same(plain, stretched)
-    assert same(stretched, logits(llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE), tokens, 12))
+    assert same(stretched, logits(llmir.run(llmir.load(config), llmir.pipeline_of()), tokens, 12))

@@ -22,7 +22,7 @@ def test_of_a_window_no_more_is_read_again_than_its_queries_see(again: float) ->
 @pytest.mark.parametrize("prompt", [8192, 32768])
 def test_a_prompt_of_shared_keys_is_no_dozen_times_its_roofline(prompt: int) -> None:
     """Kernels for prompts share keys among positions, which a block for each position does not."""
-    program = llmir.run(llmir.load("deepseek-v4-flash"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=4}}")
+    program = llmir.run(llmir.load("deepseek-v4-flash"), f"{llmir.pipeline_of()},shard{{tp=4}}")
     report = llmir.analyze(program, "b200", batch=4, new=prompt)
     path = "period.compressed_128_moe_layer.attention"
     (cost,) = (op for op in report.ops if op.name == path)

@@ -63,14 +63,14 @@ def test_a_step_reads_and_writes_each_state() -> None:
 
 def test_a_prompt_token_by_token_is_bound_by_its_exponentials() -> None:
     """Of Mamba 2.8B: no faster than 16 exponentials a clock and multiprocessor, one for each element."""
-    model = llmir.run(llmir.load("mamba-2.8b"), llmir.DEFAULT_PIPELINE)
+    model = llmir.run(llmir.load("mamba-2.8b"), llmir.pipeline_of())
     step = llmir.analyze(model, "h100-sxm", batch=16, new=2048, context=0)
     (scan,) = (op for op in step.ops if op.name == "layer.scan")
     exponentials = 16 * 2048 * 5120 * 16
     assert scan.time_s > exponentials / (16 * 132 * 1.83e9)
 
 
-MODEL = llmir.run(llmir.load("qwen3-next-80b-a3b"), llmir.DEFAULT_PIPELINE)
+MODEL = llmir.run(llmir.load("qwen3-next-80b-a3b"), llmir.pipeline_of())
 
 
 @pytest.mark.parametrize("new", [1, 2048])

@@ -22,7 +22,7 @@ BLOCK = 16 * 2 * 32 * 8 * 128 * 2  # of Llama-3.1-8B: tokens, keys and values, l
 
 
 def built(model: str = "llama3.1-8b", *before: str, after: str = "") -> Program:
-    return llmir.run(llmir.load(model), [*before, llmir.DEFAULT_PIPELINE, *([after] if after else [])])
+    return llmir.run(llmir.load(model), [*before, llmir.pipeline_of(), *([after] if after else [])])
 
 
 def memory(program: Program, device: Any = "h100-sxm", **options: Any) -> MemoryBreakdown:

@@ -41,7 +41,7 @@ def options(how: str | None) -> dict[str, Any]:
 
 
 def lowered(model: str, precision: str, shard: str) -> Program | None:
-    program = llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(model), llmir.pipeline_of())
     program = llmir.run(program, precision) if precision else program
     try:
         return llmir.run(program, shard) if shard else program
@@ -106,7 +106,7 @@ def test_requests_are_those_of_workloads(search: Search, batch: int, prompt: int
 
 def test_prices_stack_by_kernel() -> None:
     # Otherwise nothing is saved: six splits of a model, each with its own prices, are a few stacks.
-    program = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.pipeline_of())
     plans = [
         llmir.analyze(llmir.run(program, f"shard{{tp={tp}, dp={dp}}}"), "h200").plan
         for tp in (2, 4)
@@ -118,7 +118,7 @@ def test_prices_stack_by_kernel() -> None:
 
 
 def test_what_nodes_cannot_hold_is_refused_by_number() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     split = [program, (llmir.run(program, "shard{dp=3}"), 3), llmir.run(program, "shard{tp=8}")]
     with pytest.raises(HardwareError) as alone:
         llmir.analyze(whole(llmir.run(program, "shard{dp=3}"), 3), "dgx-h100", batch=8)
@@ -135,8 +135,8 @@ def test_pairs_and_points_are_checked() -> None:
     program = llmir.load("llama3.1-8b")
     with pytest.raises(llmir.LlmirError, match=r"stages: expected"):
         llmir.candidates([(program, 0)], "h200")
-    with pytest.raises(InputError, match=r"program"):
-        llmir.candidates(["llama3.1-8b"], "h200")  # type: ignore[list-item] # a name is no program
+    with pytest.raises(InputError, match=r"expected a Program, or a model"):
+        llmir.candidates([llmir.analyze(program, "h200")], "h200")  # type: ignore[list-item] # a result
     found = llmir.candidates([program], "h200")
     with pytest.raises(InputError, match=r"batch: expected numbers in a row"):
         found.requests([[1, 2]], 10, 10)
@@ -152,7 +152,7 @@ def test_pairs_and_points_are_checked() -> None:
 
 
 def test_cycles_are_looked_for_again_after_a_pass_or_a_search_that_fails() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     search = llmir.candidates([program], "h200")
     for fails in (lambda: llmir.run(program, "shard{tp=3}"), lambda: search.requests([[1]], 5, 5)):
         with pytest.raises((PassError, InputError)):

@@ -20,7 +20,7 @@ ENGINES = ("vllm", "vllm@0.6", "sglang", "trtllm")
 
 
 def built(*passes: str, model: str = "qwen3-4b") -> Program:
-    return llmir.run(llmir.load(model), [llmir.DEFAULT_PIPELINE, *passes])
+    return llmir.run(llmir.load(model), [llmir.pipeline_of(), *passes])
 
 
 def served(

@@ -139,7 +139,7 @@ def truth(program: Program, users: int, prompt: int, generate: int, budget: int)
 @pytest.mark.parametrize("chunk", [512, 2048, 8192])
 def test_a_loop_settles_where_it_ends_up_when_it_is_played(chunk: int) -> None:
     """From idle ones to those where prompts fill every step."""
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     errors = []
     for users in (2, 12, 64):
         for prompt, generate in ((100, 20), (100, 300), (1000, 100), (4000, 20), (4000, 300)):

@@ -42,7 +42,7 @@ def test_a_budget_of_all_tokens_is_one_step() -> None:
 
 @pytest.fixture(scope="module")
 def program() -> Program:
-    return llmir.run(llmir.load("qwen3-0.6b", "all"), llmir.DEFAULT_PIPELINE)
+    return llmir.run(llmir.load("qwen3-0.6b", "all"), llmir.pipeline_of())
 
 
 def flops(job: llmir.Workload) -> int:
@@ -117,7 +117,7 @@ def test_smaller_chunks_need_less_memory_and_more_time(program: Program, cost: s
 
 def test_stages_go_on_with_the_next_chunk() -> None:
     """The makespan of a flow shop: all chunks through the slowest stage, the last through the others too."""
-    piped = llmir.run(llmir.load("qwen3-0.6b"), ["stages{pp=2}", llmir.DEFAULT_PIPELINE])
+    piped = llmir.run(llmir.load("qwen3-0.6b"), ["stages{pp=2}", llmir.pipeline_of()])
     job = llmir.workload(
         piped, "h100", batch=1, prompt=1024, generate=1, chunk=256, estimation=llmir.Estimation(cost="ideal")
     )

@@ -255,7 +255,7 @@ def test_a_host_is_what_steps_take_beyond_their_kernels(tmp_path: Path) -> None:
     device = library.load(tmp_path / "mine.yaml")
 
     def build(config: Any) -> llmir.Program:
-        return llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
+        return llmir.run(llmir.load(config), llmir.pipeline_of())
 
     timed = []
     for layers, batch in itertools.product((1, 2, 4, 8), (1, 4, 16)):

@@ -198,7 +198,7 @@ def test_a_row_takes_what_the_same_op_takes_inside_a_model(
         return float(only(tmp_path / "x.csv", base.format(columns, cells)).predicted_s)
 
     for narrow in (False, True):
-        pipeline: list[Any] = [llmir.DEFAULT_PIPELINE, "shard{tp=4}"]
+        pipeline: list[Any] = [llmir.pipeline_of(), "shard{tp=4}"]
         pipeline += ["quantize{weights=fp8, activations=fp8, kv=fp8}"] * narrow
         program = llmir.run(llmir.load("llama3.1-8b"), pipeline)
         step = llmir.analyze(
@@ -231,7 +231,7 @@ def test_a_row_takes_what_the_same_op_takes_inside_a_model(
 @pytest.mark.parametrize("engine", ["vllm", "trtllm"])
 def test_experts_take_what_they_take_inside_a_model(tmp_path: Path, engine: str, narrow: str) -> None:
     dtype = {"": "bfloat16", "weights=mxfp4": "w4a16_mxfp4"}.get(narrow, "fp8")
-    pipeline = [*([f"quantize{{{narrow}}}"] if narrow else []), llmir.DEFAULT_PIPELINE, "shard{tp=4, ep=4}"]
+    pipeline = [*([f"quantize{{{narrow}}}"] if narrow else []), llmir.pipeline_of(), "shard{tp=4, ep=4}"]
     program = llmir.run(llmir.load("qwen3-30b-a3b"), pipeline)
     for batch, new in ((64, 1), (1, 900)):
         step = llmir.analyze(
@@ -250,7 +250,7 @@ def test_experts_take_what_they_take_inside_a_model(tmp_path: Path, engine: str,
 @pytest.mark.parametrize(("phase", "new", "form"), [("decode", 1, "absorbed"), ("prefill", 700, "naive")])
 def test_a_block_of_latent_attention_is_that_of_the_model(phase: str, new: int, form: str) -> None:
     """Products, attention and cache of one of DeepSeek-V3's layers, however projections are merged."""
-    model = llmir.run(llmir.load("deepseek-v3"), llmir.DEFAULT_PIPELINE)
+    model = llmir.run(llmir.load("deepseek-v3"), llmir.pipeline_of())
     cached = 1000 if new == 1 else 0
     step = llmir.analyze(model, "h100-sxm", batch=3, new=new, context=cached)
     blocks = ("attention", "attention_core")

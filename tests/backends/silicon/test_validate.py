@@ -148,7 +148,7 @@ def test_rows_faster_than_the_roofline_get_the_rule_that_explains_them(judge: An
 
 
 def test_a_static_batch_is_a_workload_and_its_throughput_says_the_same(judge: Any) -> None:
-    program = llmir.run(llmir.load("llama2-7b"), [llmir.DEFAULT_PIPELINE, "shard{tp=2}"])
+    program = llmir.run(llmir.load("llama2-7b"), [llmir.pipeline_of(), "shard{tp=2}"])
     job = llmir.workload(
         program, "a100", batch=2, prompt=64, generate=16, estimation=llmir.Estimation(cost="ideal")
     )
@@ -184,7 +184,7 @@ def test_a_static_batch_is_a_workload_and_its_throughput_says_the_same(judge: An
 
 
 def test_ttft_and_tpot_are_judged(judge: Any) -> None:
-    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama2-7b"), llmir.pipeline_of())
     job = llmir.workload(
         program, "a100", batch=2, prompt=64, generate=16, estimation=llmir.Estimation(cost="ideal")
     )
@@ -199,7 +199,7 @@ def test_ttft_and_tpot_are_judged(judge: Any) -> None:
 
 
 def test_a_closed_loop_is_what_analyze_prints(judge: Any) -> None:
-    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama2-7b"), llmir.pipeline_of())
     row = only(
         judge(MODEL + model(kind="serving_closed_loop", batch_or_concurrency=8, isl=512, osl=32, tpot_ms=99))
     )
@@ -238,7 +238,7 @@ def test_a_note_says_how_gpus_are_used_where_no_column_does(
 
 
 def test_a_batch_beyond_memory_runs_in_waves_and_the_bound_does_not(judge: Any) -> None:
-    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama2-7b"), llmir.pipeline_of())
     one = llmir.workload(
         program, "a100", batch=1, prompt=1024, generate=1024, estimation=llmir.Estimation(cost="ideal")
     )

@@ -20,7 +20,7 @@ def logged(
 
 
 def test_each_request_of_a_log_is_a_workload_of_its_own(judge: Any) -> None:
-    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama2-7b"), llmir.pipeline_of())
     tokens = [(512, 32), (7, 1), (512, 200)]
     found = judge(logged(tokens), program=program, hw="rtx3090", batch=2)
     seconds = {(r.row, r.metric): r.predicted_s for r in found.rows}
@@ -42,7 +42,7 @@ def test_each_request_of_a_log_is_a_workload_of_its_own(judge: Any) -> None:
 
 @pytest.mark.parametrize("column", ["ttft_ms", "TTFT (ms)", "time_to_first_token_ms"])
 def test_measured_columns_of_a_log_say_their_unit(judge: Any, column: str) -> None:
-    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama2-7b"), llmir.pipeline_of())
     found = judge(
         logged([(64, 8)], f"input_tokens,output_tokens,{column}", ",80"), program=program, hw="rtx3090"
     )
@@ -50,7 +50,7 @@ def test_measured_columns_of_a_log_say_their_unit(judge: Any, column: str) -> No
 
 
 def test_a_column_without_a_unit_needs_one_said(judge: Any) -> None:
-    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama2-7b"), llmir.pipeline_of())
     log = logged([(64, 8)], "input_tokens,output_tokens,TTFT", ",80")
     with pytest.raises(
         llmir.LlmirError, match="TTFT states no unit; call it TTFT_s or TTFT_ms or TTFT_us, or say"
@@ -68,7 +68,7 @@ def test_a_column_without_a_unit_needs_one_said(judge: Any) -> None:
 )
 def test_times_that_no_machine_has_are_asked_about(judge: Any, unit: str, how: str) -> None:
     """Milliseconds taken for something else, as in a log whose header says nothing."""
-    program = llmir.run(llmir.load("llama2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama2-7b"), llmir.pipeline_of())
     lines = [(64, 8, 80, 20), (300, 40, 120, 21), (900, 4, 300, 22)]
     text = "input_tokens,output_tokens,ttft,tpot\n" + "".join(f"{a},{b},{c},{d}\n" for a, b, c, d in lines)
     found = judge(text, program=program, hw="rtx3090", unit=unit)

@@ -69,7 +69,7 @@ def test_a_start_of_something_unknown_is_refused(judge: Any, old: str, new: str,
 
 def test_a_peak_is_that_of_all_tensors(judge: Any) -> None:
     job = llmir.workload(
-        llmir.run(llmir.load("llama-2-7b"), llmir.DEFAULT_PIPELINE),
+        llmir.run(llmir.load("llama-2-7b"), llmir.pipeline_of()),
         "a100",
         **{"batch": 4, "prompt": 512, "generate": 64},
         estimation=llmir.Estimation(cost="ideal"),
@@ -97,7 +97,7 @@ def test_the_table_sums_terms_up_by_engine(judge: Any) -> None:
 @pytest.mark.parametrize("column", ["token", "time_s"])
 def test_a_series_follows_the_request(tmp_path: Path, column: str) -> None:
     """A cache grows by its bytes a token; weights stay; prefill holds more activations than decode."""
-    program = llmir.run(llmir.load("llama-2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama-2-7b"), llmir.pipeline_of())
     step = llmir.workload(
         program, "a100", batch=2, prompt=512, generate=1000, estimation=llmir.Estimation(cost="ideal")
     )
@@ -119,7 +119,7 @@ def test_a_series_follows_the_request(tmp_path: Path, column: str) -> None:
 
 
 def test_a_pool_is_there_from_the_start(tmp_path: Path) -> None:
-    program = llmir.run(llmir.load("llama-2-7b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama-2-7b"), llmir.pipeline_of())
     path = tmp_path / "series.csv"
     path.write_text("input_tokens,token,memory_MiB\n512,1,70000\n512,400,70000\n")
     first, last = llmir.validate(path, program=program, hw="a100", engine="vllm").amounts

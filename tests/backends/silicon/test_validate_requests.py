@@ -20,12 +20,12 @@ HEADER = "model,gpu,num_gpus,tp,pp,dp,batch_or_concurrency,isl,osl,tpot_ms,kind,
 
 
 def built(*more: str) -> Program:
-    return llmir.run(llmir.load("llama3.1-8b"), [*more[:1], llmir.DEFAULT_PIPELINE, *more[1:]])
+    return llmir.run(llmir.load("llama3.1-8b"), [*more[:1], llmir.pipeline_of(), *more[1:]])
 
 
 def test_a_loop_reads_its_prompts_one_by_one() -> None:
     """Long prompts of many requests need no more memory beside the caches than that of one."""
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     together = Workload(program, H100, 1, 30000, 100, model=IDEAL)
     loop = replace(together, chunk=30000)
     assert loop.peak_bytes(1) == together.peak_bytes(1)

@@ -74,7 +74,7 @@ def asked(case: dict[str, Any]) -> tuple[llmir.Program, dict[str, Any]]:
         "ideal": {"cost": "ideal"},
         "efficiency": {"efficiency": {"memory": 0.8, "launch": 4e-6}},
     }[case["cost"]]
-    program = llmir.run(llmir.load(case["model"]), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(case["model"]), llmir.pipeline_of())
     return llmir.run(program, how) if how else program, {"hw": case["device"], **priced}
 
 

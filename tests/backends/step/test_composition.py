@@ -20,7 +20,7 @@ from llmir.ir.sizes.binding import Binding, UnevenBinding
 from llmir.ir.sizes.polynomial import B, C, Dim, Min, Size, T, ceildiv
 from tests.flat import records
 
-FUSED = llmir.DEFAULT_PIPELINE
+FUSED = llmir.pipeline_of()
 # A kind of state each: full, windowed, chunked, selected, latent, fixed; and unfused, sharded, in stages.
 PROGRAMS = {
     "full": ("llama3.1-8b", FUSED),

@@ -43,7 +43,7 @@ def test_code_is_what_prices_are(part: int) -> None:
 
 @pytest.fixture(scope="module")
 def program() -> llmir.Program:
-    return llmir.run(llmir.load("llama3.2-1b"), llmir.DEFAULT_PIPELINE)
+    return llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of())
 
 
 def test_compiled_steps_are_those_of_reports(program: llmir.Program) -> None:

@@ -26,7 +26,7 @@ SHARDED = "quantize{weights=fp8},shard{tp=8, ep=8}"
     ],
 )
 def test_rows_of_a_mixed_step_make_up_its_stages(model: str, device: str, passes: str) -> None:
-    program = llmir.run(llmir.load(model), f"{llmir.DEFAULT_PIPELINE},{passes}")
+    program = llmir.run(llmir.load(model), f"{llmir.pipeline_of()},{passes}")
     step: Any = llmir.analyze(program, device, **records(llmir.analyze, **MIXED))
     for stage in step.stages:
         rows = [row for row in step.ops if row.stage == stage.stage and row.bound != "bubble"]
@@ -50,7 +50,7 @@ def test_a_report_asks_a_price_once_for_its_time_in_a_graph_and_once_for_its_bou
 
         monkeypatch.setattr(kind, name, ask)
 
-    program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},{passes}")
+    program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.pipeline_of()},{passes}")
     step = llmir.analyze(program, "h100-sxm", batch=3, new=1, context=1001)
     top = {id(price) for price in step.plan.prices}
     for kind in (KernelTime, FastestKernel):
@@ -63,7 +63,7 @@ def test_a_report_asks_a_price_once_for_its_time_in_a_graph_and_once_for_its_bou
 
 
 def test_layers_written_out_have_the_figures_of_one_in_a_loop() -> None:
-    rolled = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    rolled = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     loop, flat = (llmir.analyze(p, "h100-sxm", batch=4) for p in (rolled, llmir.run(rolled, "unroll")))
     assert flat.time_s == pytest.approx(loop.time_s, rel=1e-12, abs=0)
     of_one = {row.name.split(".")[-1]: row for row in loop.work if row.repeat == 32}

@@ -89,7 +89,7 @@ FAMILIES = (
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("cut", [2, 3, 5])
 def test_families(name: str, cut: int) -> None:
-    program = llmir.run(llmir.load(name), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(name), llmir.pipeline_of())
     alike(program, cut_sizes(program, cut), batch=8, new=1, context=1000)
     narrow = llmir.run(program, "quantize{weights=fp8},shard{tp=2}")
     alike(narrow, cut_sizes(narrow, cut), batch=8, new=1, context=1000)
@@ -99,13 +99,13 @@ def test_families(name: str, cut: int) -> None:
 @given(st.data())
 @settings(max_examples=10, deadline=None)
 def test_periods_are_cut_anywhere(data: st.DataObject) -> None:
-    program = llmir.run(llmir.load("gemma-3-4b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("gemma-3-4b"), llmir.pipeline_of())
     alike(program, data.draw(layers(program.depth("main"))), batch=4, new=1, context=3000)
 
 
 @pytest.mark.parametrize("policy", ["paged", "unified"])
 def test_policies_of_caches(policy: str) -> None:
-    program = llmir.run(llmir.load("gemma-3-4b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("gemma-3-4b"), llmir.pipeline_of())
     at = {"batch": 4, "new": 1, "context": 3000, "cache_policy": policy}
     (step,) = llmir.stages(program, "h200", [3], **records(llmir.stages, **at))
     report = llmir.analyze(
@@ -115,7 +115,7 @@ def test_policies_of_caches(policy: str) -> None:
 
 
 def test_links_that_only_sends_go_over_may_have_a_share() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.DEFAULT_PIPELINE},shard{{tp=8}}")
+    program = llmir.run(llmir.load("llama3.1-8b"), f"{llmir.pipeline_of()},shard{{tp=8}}")
     how: dict[str, Any] = {"efficiency": {"network": 0.5}, "batch": 8, "context": 100}
     (step,) = llmir.stages(program, "dgx-h100", [2], **records(llmir.stages, **how))
     cut = llmir.run(program, "stages{pp=2},slice-sends")
@@ -125,7 +125,7 @@ def test_links_that_only_sends_go_over_may_have_a_share() -> None:
 
 
 def test_one_stage_is_the_program_and_many_are_refused_as_by_the_pass() -> None:
-    program = llmir.run(llmir.load("qwen3-0.6b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("qwen3-0.6b"), llmir.pipeline_of())
     (step,) = llmir.stages(program, "h200", [1], batch=4, context=100)
     assert step.time_s == llmir.analyze(program, "h200", batch=4, context=100).time_s
     drafts, staged = llmir.load("deepseek-v3", draft=True), llmir.run(program, "stages{pp=2}")

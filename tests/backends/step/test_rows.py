@@ -60,7 +60,7 @@ def steps(draw: st.DrawFn) -> Report:
         program = draw(programs())
     else:
         how = draw(st.sampled_from(("", "shard{tp=4}", "shard{tp=4, sp=1}", "stages{pp=2, micro_batches=4}")))
-        program = llmir.run(llmir.load(draw(st.sampled_from(MODELS))), [llmir.DEFAULT_PIPELINE, how])
+        program = llmir.run(llmir.load(draw(st.sampled_from(MODELS))), [llmir.pipeline_of(), how])
     assume(program.devices <= 8)  # what one box of any device holds
     ranks = program.micro_batches * program.mesh.degree("dp")
     at, other = ({**found, "batch": found["batch"] * ranks} for found in draw(st.tuples(points(), points())))
@@ -109,7 +109,7 @@ def test_decode_reads_each_weight_once_and_each_cached_token_once() -> None:
     """By closed form: every parameter but the embedding's idle rows; keys and values of the context and of
     the new token read, of the new one written."""
     step = llmir.analyze(
-        llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE), "h100", batch=8, context=999
+        llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of()), "h100", batch=8, context=999
     )
     idle = 2 * (128256 - 8) * 4096
     assert step.bytes_by_role["weight_read_bytes"] == 2 * 8_030_261_248 - idle
@@ -165,7 +165,7 @@ def test_an_op_takes_the_same_time_alone_and_inside_a_model(basis: dict[str, Any
 def test_hidden_launches_are_in_the_overhead() -> None:
     """The overhead is what the host adds less what a graph of kernels hides; it may be below zero."""
     step = llmir.analyze(
-        llmir.run(llmir.load("llama3.1-405b"), [llmir.DEFAULT_PIPELINE, "stages{pp=2}"]), "h100"
+        llmir.run(llmir.load("llama3.1-405b"), [llmir.pipeline_of(), "stages{pp=2}"]), "h100"
     )
     host = step.plan.model.host
     assert host is not None
@@ -337,7 +337,7 @@ def test_deltas_of_a_diff_are_those_of_the_steps(basis: dict[str, Any], one: str
         llmir.run(model, f"fuse,{one}" if one else "fuse"), **records(llmir.analyze, **basis, **at)
     )
     after = llmir.analyze(
-        llmir.run(model, [llmir.DEFAULT_PIPELINE, two or "dce"]), **records(llmir.analyze, **basis, **at)
+        llmir.run(model, [llmir.pipeline_of(), two or "dce"]), **records(llmir.analyze, **basis, **at)
     )
     found = llmir.diff(before, after)
     for figure in ("time_s", *FIGURES):
@@ -349,7 +349,7 @@ def test_deltas_of_a_diff_are_those_of_the_steps(basis: dict[str, Any], one: str
 
 
 def test_a_grid_has_the_rows_of_its_points() -> None:
-    program = llmir.run(llmir.load("qwen3-0.6b"), [llmir.DEFAULT_PIPELINE, "stages{pp=2, micro_batches=2}"])
+    program = llmir.run(llmir.load("qwen3-0.6b"), [llmir.pipeline_of(), "stages{pp=2, micro_batches=2}"])
     batch, context = np.array([[2], [64]]), np.array([0, 100, 30000])
     grid = llmir.analyze(program, "h100", batch=batch, new=1, context=context)
     assert sum(row.share for row in grid.ops) == pytest.approx(np.ones((2, 3)), **EXACT)

@@ -107,7 +107,7 @@ RAISED = (
 @pytest.mark.parametrize("name", RAISED)
 @pytest.mark.parametrize("precision", ["quantize{kv=fp8}", "quantize{weights=fp8, activations=fp8}"])
 def test_a_device_with_one_rate_raised_is_never_slower(name: str, precision: str) -> None:
-    passes = [llmir.DEFAULT_PIPELINE, precision, "shard{tp=4}"]
+    passes = [llmir.pipeline_of(), precision, "shard{tp=4}"]
     program, device = llmir.run(llmir.load("glm-4.5-air"), passes), library.load(name)
     at: dict[str, Any] = {"batch": np.array([[1], [9], [64]]), "new": np.array([1, 2, 17, 900])}
     at["context"] = 3000
@@ -128,7 +128,7 @@ def test_two_new_tokens_read_their_keys_once(group: int) -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_one_new_token_takes_what_steps_were_measured_to_and_more_no_less(engine: str) -> None:
     """Even where the kernel for prompts says less of it."""
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     fit = basis(H100, "attention_decode", engine)
     assert fit
     step = llmir.analyze(

@@ -44,7 +44,7 @@ def test_rules_are_those_of_calculus() -> None:
 @pytest.mark.parametrize("by", ["batch", "new", "context"])
 def test_of_steps_are_differences(model: str, by: str) -> None:
     """Where the differences on either side agree, there is no kink between them."""
-    step = llmir.compile(llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE), "h100-sxm")
+    step = llmir.compile(llmir.run(llmir.load(model), llmir.pipeline_of()), "h100-sxm")
     rng, smooth = random.Random(model + by), 0
     whole = step._code(step.program, False).whole.function
     run = python.compiled(whole)
@@ -63,7 +63,7 @@ def test_of_steps_are_differences(model: str, by: str) -> None:
 
 
 def test_a_step_says_what_one_more_token_takes() -> None:
-    step = llmir.compile(llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE), "h100-sxm")
+    step = llmir.compile(llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of()), "h100-sxm")
     at = {"batch": 64, "new": 1}
     more = step.slope("context", **at, context=9000)
     before, after = (step(**at, context=context) for context in (8900, 9100))

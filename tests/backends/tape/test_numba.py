@@ -63,7 +63,7 @@ def test_constants_are_given() -> None:
     """Two models of a family, on two devices: one text, with other numbers."""
     found = []
     for model, device in (("llama3.1-8b", "h100-sxm"), ("llama3.1-70b", "h200")):
-        step = llmir.compile(llmir.run(llmir.load(model), llmir.DEFAULT_PIPELINE), device)
+        step = llmir.compile(llmir.run(llmir.load(model), llmir.pipeline_of()), device)
         step(8, 1, 0)
         (code,) = step._codes.values()
         depends, late = code.short.function.depending("C"), code.short["last"]
@@ -119,7 +119,7 @@ def test_what_is_compiled_is_kept(numba: Any, tmp_path: Path) -> None:
 def test_numba_is_imported_for_large_grids_alone(numba: Any) -> None:
     source = f"""
 import sys, numpy as np, llmir
-step = llmir.compile(llmir.run(llmir.load("gpt2"), llmir.DEFAULT_PIPELINE), "h100-sxm", by="numba")
+step = llmir.compile(llmir.run(llmir.load("gpt2"), llmir.pipeline_of()), "h100-sxm", by="numba")
 for batch in (100, 1000):
     step(np.arange(1, batch + 1)[:, None], 1, np.arange({GRID} // 1000)[None])
     print("numba" in sys.modules)
@@ -130,7 +130,7 @@ for batch in (100, 1000):
 
 def test_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "find_spec", lambda _: None)
-    program = llmir.run(llmir.load("gpt2"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("gpt2"), llmir.pipeline_of())
     with pytest.raises(InputError, match=r"by: numba is not installed: pip install 'llmir\[numba\]'"):
         llmir.compile(program, "h100-sxm", by="numba")
     with pytest.raises(InputError, match="by"):

@@ -120,7 +120,7 @@ def test_of_variants_those_stay_that_are_once_the_least() -> None:
 
 @pytest.fixture(scope="module", params=["llama3.1-8b", "Qwen3-30B-A3B"])
 def plan(request: pytest.FixtureRequest) -> Any:
-    program = llmir.run(llmir.load(request.param), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(request.param), llmir.pipeline_of())
     return llmir.analyze(
         program, "h100-sxm", batch=8, new=64, estimation=llmir.Estimation(engine="vllm")
     ).plan
@@ -160,7 +160,7 @@ def test_beyond_the_range_prices_are_those_of_all_variants(plan: Any) -> None:
 
 def test_a_kernel_is_recorded_once_for_all_programs() -> None:
     def code(name: str, passes: str) -> StepFunction:
-        program = llmir.run(llmir.run(llmir.load(name), llmir.DEFAULT_PIPELINE), passes)
+        program = llmir.run(llmir.run(llmir.load(name), llmir.pipeline_of()), passes)
         plan = llmir.analyze(program, "h200", batch=8).plan
         return StepFunction(lambda at: (plan.timing(at, plan.busy(at)).step,), 1)
 

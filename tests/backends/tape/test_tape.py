@@ -157,7 +157,7 @@ from llmir.backends.tape import numpy, python
 from llmir.backends.tape.record import Function, Tape
 from llmir.ir.sizes.binding import Binding
 from llmir.base.array_namespace import SCALARS
-program = llmir.run(llmir.load("Qwen3-30B-A3B"), llmir.DEFAULT_PIPELINE)
+program = llmir.run(llmir.load("Qwen3-30B-A3B"), llmir.pipeline_of())
 plan = llmir.analyze(program, "h100-sxm").plan
 tape = Tape(SCALARS)
 at = Binding(**{name: tape.symbol(name) for name in "BTC"})

@@ -22,7 +22,7 @@ from .transformers_cases import parameter
 
 TRUTH = json.loads(FILE.read_text("utf-8"))
 PASSES = pytest.mark.parametrize(
-    "pipeline", ["", llmir.DEFAULT_PIPELINE, "unroll", "fuse-attention,fuse,shard{tp=2}"]
+    "pipeline", ["", llmir.pipeline_of(), "unroll", "fuse-attention,fuse,shard{tp=2}"]
 )
 
 
@@ -114,7 +114,7 @@ def test_decode_takes_no_images_and_prints_as_it_is() -> None:
 
 
 def test_the_time_to_the_first_token_has_encode_in_it() -> None:
-    program = llmir.run(llmir.load("llava-onevision-qwen2-0.5b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llava-onevision-qwen2-0.5b"), llmir.pipeline_of())
     with_images = llmir.run(program, "place-images{tokens=1485}")  # of a square: whole, and as one tile
     asked: dict[str, Any] = {"batch": 4, "generate": 16}
     text = llmir.workload(program, "a100", **records(llmir.workload, prompt=64 + 1485, chunk="all", **asked))

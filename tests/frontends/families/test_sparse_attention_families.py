@@ -130,7 +130,7 @@ def test_glm_5_keeps_latents_and_an_index_of_each_token() -> None:
     program = llmir.load("GLM-5")
     assert program.kv_cache_bytes_per_token == 78 * 2 * (512 + 64 + 128)
     assert round(program.active_parameters / 1e9) == 42  # the publisher says 40B, without embeddings
-    step = llmir.analyze(llmir.run(program, llmir.DEFAULT_PIPELINE), "h200", batch=1, new=1, context=32768)
+    step = llmir.analyze(llmir.run(program, llmir.pipeline_of()), "h200", batch=1, new=1, context=32768)
     assert step.bytes_by_role["kv_cache_read_bytes"] == 2 * 78 * (2048 * 576 + 32769 * 128)
 
 
@@ -171,7 +171,7 @@ def compressed_models(draw: st.DrawFn) -> dict[str, Any]:
             *("stages{pp=2}", "stages{pp=2, micro_batches=2},shard{tp=2}", "unroll", "absorb-mla"),
         )
     ),
-    st.sampled_from(("", "fuse", llmir.DEFAULT_PIPELINE)),
+    st.sampled_from(("", "fuse", llmir.pipeline_of())),
 )
 def test_passes_keep_what_compressed_models_mean(config: dict[str, Any], step: str, others: str) -> None:
     program = llmir.load(config, logits="all")
@@ -204,7 +204,7 @@ def test_deepseek_v4_has_the_parameters_of_the_class_and_caches_entries() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("context", [7, 8, 4096, 4098])
 def test_each_op_of_deepseek_v4_is_priced_whether_an_entry_ends_or_not(context: int) -> None:
-    program = llmir.run(llmir.load("DeepSeek-V4-Flash"), [llmir.DEFAULT_PIPELINE, "shard{tp=8, ep=8}"])
+    program = llmir.run(llmir.load("DeepSeek-V4-Flash"), [llmir.pipeline_of(), "shard{tp=8, ep=8}"])
     step = llmir.analyze(program, "h100-sxm", batch=8, new=1, context=context)
     ops = [op for op in step.ops if op.name != "engine_overhead"]
     assert all(op.basis and op.time_s > 0 for op in ops) and 0.002 < step.time_s < 0.05
@@ -236,7 +236,7 @@ def block_models(draw: st.DrawFn) -> dict[str, Any]:
             "stages{pp=3},shard{tp=2}",
         )
     ),
-    st.sampled_from(("", "fuse-attention", llmir.DEFAULT_PIPELINE)),
+    st.sampled_from(("", "fuse-attention", llmir.pipeline_of())),
 )
 def test_passes_keep_what_attention_to_blocks_means(config: dict[str, Any], step: str, others: str) -> None:
     program = llmir.load(config, logits="all")
@@ -249,7 +249,7 @@ def test_minimax_m3_reads_the_blocks_that_it_chooses_and_all_of_the_index() -> N
     """Of its class on the meta device, 3 layers dense and full, 57 of the others: 426,174,565,632."""
     program = llmir.load("MiniMax-M3")
     assert program.parameters == 426_174_565_632
-    program = llmir.run(program, llmir.DEFAULT_PIPELINE)
+    program = llmir.run(program, llmir.pipeline_of())
     step = llmir.analyze(program, "h200", batch=1, new=1, context=131071)
     each = 2 * 4 * 128 * 2
     due = each * (3 * 131072 + 57 * 16 * 128) + 57 * 131072 * 128 * 2
@@ -304,7 +304,7 @@ def test_deepseek_v4_pro_has_its_published_size_and_experts_of_4_bits() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_rolled_and_unrolled_cost_the_same_whether_entries_end_or_not(case: str) -> None:
-    rolled = llmir.run(llmir.load({**CASES[case], "torch_dtype": "bfloat16"}), llmir.DEFAULT_PIPELINE)
+    rolled = llmir.run(llmir.load({**CASES[case], "torch_dtype": "bfloat16"}), llmir.pipeline_of())
     unrolled = llmir.run(rolled, "unroll")
     grid = llmir.analyze(rolled, "h100-sxm", batch=2, new=1, context=[0, 3, 40, 41])
     for new, context in ((7, 0), (5, 9), (1, 40), (1, 41)):

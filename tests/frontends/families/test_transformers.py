@@ -108,7 +108,7 @@ class Checkpoint:
 
 
 @pytest.mark.mostly_slow(29)
-@pytest.mark.parametrize("pipeline", ["", llmir.DEFAULT_PIPELINE, "fuse-attention,fuse,unroll"])
+@pytest.mark.parametrize("pipeline", ["", llmir.pipeline_of(), "fuse-attention,fuse,unroll"])
 @pytest.mark.parametrize("case", CASES)
 def test_logits_of_prefill_and_of_cached_decode(case: str, pipeline: str) -> None:
     program = llmir.load(CASES[case], logits="all")

@@ -20,7 +20,7 @@ from tests.flat import records
 from tests.frontends.families.sparse_attention_cases import CASES as NEWEST
 from tests.frontends.families.transformers_cases import CASES
 
-DEFAULT = llmir.DEFAULT_PIPELINE
+DEFAULT = llmir.pipeline_of()
 LAYERS = 2
 QWEN = ("qwen3.5-moe",)  # whose norms store their weights less 1
 OWN = f"model.layers.{LAYERS}"

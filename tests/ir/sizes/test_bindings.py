@@ -160,7 +160,7 @@ def test_packed_points_are_the_points() -> None:
 def test_a_report_of_very_many_points_is_that_of_its_parts() -> None:
     random, count = np.random.default_rng(1), (1 << 20) + 5
     at = {"batch": random.integers(1, 200, count), "new": 1, "context": random.integers(0, 9000, count)}
-    program = llmir.run(llmir.load("qwen3-0.6b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("qwen3-0.6b"), llmir.pipeline_of())
     whole, some = (
         llmir.analyze(program, "h100-sxm", **records(llmir.analyze, **at)),
         random.integers(0, count, 50),

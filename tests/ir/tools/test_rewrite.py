@@ -23,7 +23,7 @@ def opcodes(program: Program, graph: str = "layer") -> Counter[str]:
 
 
 def test_an_engine_has_eight_kernels_a_llama_layer() -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     ops = [n.name for n in program["layer"].nodes if n.op.opcode not in ("input", "weight", "cache")]
     assert ops == [
         "input_norm",
@@ -42,7 +42,7 @@ def test_an_engine_has_eight_kernels_a_llama_layer() -> None:
 @pytest.mark.slow
 @given(configs())
 def test_fusion_finds_every_layer_and_leaves_no_eager_op(config: dict[str, object]) -> None:
-    program = llmir.run(llmir.load(config), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(config), llmir.pipeline_of())
     for name in (n for n, graph in program.graphs.items() if not graph.loops):
         found = opcodes(program, name)
         assert found["flash_attention"] == found["rope_append"] == 1
@@ -63,8 +63,8 @@ def test_fusion_finds_every_layer_and_leaves_no_eager_op(config: dict[str, objec
 
 
 def test_fusing_twice_changes_nothing() -> None:
-    once = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.DEFAULT_PIPELINE)
-    assert llmir.run(once, llmir.DEFAULT_PIPELINE) is once
+    once = llmir.run(llmir.load("qwen3-30b-a3b"), llmir.pipeline_of())
+    assert llmir.run(once, llmir.pipeline_of()) is once
 
 
 def test_fusing_before_or_after_unrolling_gives_the_same_kernels_but_one() -> None:

@@ -139,7 +139,7 @@ def ops(path: Path) -> list[Shape]:
 
 
 @lru_cache(maxsize=8)
-def job(model: str, pipeline: str = llmir.DEFAULT_PIPELINE, **changes: int) -> Workload:
+def job(model: str, pipeline: str = llmir.pipeline_of(), **changes: int) -> Workload:
     program = llmir.run(llmir.load(model), pipeline)
     return llmir.workload(
         program,
@@ -170,7 +170,7 @@ def rows_that_run(report: Report) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.mostly_slow(11)
 @needs_dot
-@pytest.mark.parametrize("pipeline", [llmir.DEFAULT_PIPELINE, "dce"], ids=["fused", "eager"])
+@pytest.mark.parametrize("pipeline", [llmir.pipeline_of(), "dce"], ids=["fused", "eager"])
 @pytest.mark.parametrize(
     ("fonts", "level", "phase"),
     [
@@ -198,13 +198,13 @@ def test_text_stays_in_its_box_in_a_font_15_percent_wider(
     ],
 )
 def test_ranks_and_stages_are_drawn(tmp_path: Path, fonts: str, model: str, how: str, level: str) -> None:
-    stays_inside(llmir.draw(job(model, f"{llmir.DEFAULT_PIPELINE},{how}"), tmp_path / "x.svg", level=level))
+    stays_inside(llmir.draw(job(model, f"{llmir.pipeline_of()},{how}"), tmp_path / "x.svg", level=level))
 
 
 @needs_dot
 def test_the_text_of_a_difference_stays_in_its_box(tmp_path: Path, fonts: str) -> None:
     eager = llmir.load("llama3.1-8b")
-    programs = [llmir.run(eager, how) for how in ("dce", llmir.DEFAULT_PIPELINE)]
+    programs = [llmir.run(eager, how) for how in ("dce", llmir.pipeline_of())]
     diff = llmir.diff(*programs, "h100-sxm", prompt=256, generate=4, batch=2)
     stays_inside(llmir.draw(diff, tmp_path / "x.svg"))
 
@@ -290,7 +290,7 @@ def shares(words: list[str]) -> list[float]:
 @pytest.mark.parametrize("level", ["overview", "layer"])
 def test_shares_add_up_to_the_step(tmp_path: Path, level: str, how: str) -> None:
     """Of boxes that add time; the engine's overhead and the bubble of each stage are boxes too."""
-    work = job("llama3.1-8b", f"{llmir.DEFAULT_PIPELINE},{how}" if how else llmir.DEFAULT_PIPELINE)
+    work = job("llama3.1-8b", f"{llmir.pipeline_of()},{how}" if how else llmir.pipeline_of())
     for phase in ("prefill", "decode"):
         path = llmir.draw(work, tmp_path / "x.svg", level=level, phase=phase)
         boxes = [b for b in shapes(path, "node") if not b.name.endswith(HEADS)]
@@ -321,7 +321,7 @@ def test_the_number_of_layers_does_not_change_the_number_of_nodes(tmp_path: Path
 
 
 def test_unrolled_layers_that_are_equal_fold_again(tmp_path: Path) -> None:
-    program = llmir.run(llmir.load("llama3.1-8b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     texts = []
     for same in (program, llmir.run(program, "unroll")):
         report = llmir.analyze(same, "h100-sxm", new=64)

@@ -36,7 +36,7 @@ HYBRID: dict[str, Any] = {
 
 
 def test_a_layer_that_lies_in_several_places_is_drawn_once_with_all_its_runs() -> None:
-    program = llmir.run(llmir.load(HYBRID), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load(HYBRID), llmir.pipeline_of())
     step = llmir.analyze(program, "h100", batch=1, new=64)
     drawn = outline(step, "x")
     counts = {section.body: section.times for section in drawn.sections if section.prefix}
@@ -48,7 +48,7 @@ def test_a_layer_that_lies_in_several_places_is_drawn_once_with_all_its_runs() -
 
 
 def test_the_pattern_is_said_and_a_period_has_a_frame(tmp_path: Path) -> None:
-    program = llmir.run(llmir.load("gemma-3-12b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("gemma-3-12b"), llmir.pipeline_of())
     step = llmir.analyze(program, "h100", batch=1, new=64)
     assert pattern(program) == "8 × (5 × sliding · full)"
     assert [s.period for s in outline(step, "x").sections if s.prefix] == [("period", 8)] * 2
@@ -58,7 +58,7 @@ def test_the_pattern_is_said_and_a_period_has_a_frame(tmp_path: Path) -> None:
 
 
 def test_a_step_of_images_is_drawn_as_one(tmp_path: Path) -> None:
-    program = llmir.run(llmir.load("DiT-XL/2"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("DiT-XL/2"), llmir.pipeline_of())
     text = llmir.draw(llmir.workload(program, "a100", batch=4), tmp_path / "x.dot").read_text("utf-8")
     assert "ENCODE" in text and "4 images of 256 patches" in text and "images/s" in text
     assert "PREFILL" not in text and "TTFT" not in text and "tokens" not in text
@@ -70,7 +70,7 @@ def test_a_step_of_images_is_drawn_as_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", ["overview", "layer"])
 def test_shares_are_of_all_that_adds_time_where_launches_are_hidden(tmp_path: Path, level: str) -> None:
     """DeepSeek V3 on eight ranks, whose host works while earlier kernels run; the picture says of what."""
-    how = f"quantize{{weights=fp8}},{llmir.DEFAULT_PIPELINE},shard{{tp=8, ep=8}}"
+    how = f"quantize{{weights=fp8}},{llmir.pipeline_of()},shard{{tp=8, ep=8}}"
     program = llmir.run(llmir.load("deepseek-v3"), how)
     report = llmir.analyze(program, "h200", batch=1, new=1, context=2048)
     added = [op.total_s for op in report.ops if op.total_s > 0]

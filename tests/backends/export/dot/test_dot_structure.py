@@ -26,7 +26,7 @@ from tests.flat import records
 
 from .test_dot import SVG, job, needs_dot
 
-FUSED = llmir.DEFAULT_PIPELINE
+FUSED = llmir.pipeline_of()
 CASES = {
     "dense": ("llama3.1-8b", FUSED),
     "eager": ("llama3.1-8b", "dce"),

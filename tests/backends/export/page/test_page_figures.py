@@ -52,7 +52,7 @@ def _tightest(model: str, stages: int, share: float) -> int:
     device = library.load("h100-sxm")
     memory = int(share * device.capacity_bytes)
     other = dataclasses.replace(device, memory_bytes=memory, physical_bytes=None)
-    program = llmir.run(llmir.load(model), f"{llmir.DEFAULT_PIPELINE},stages{{pp={stages}}}")
+    program = llmir.run(llmir.load(model), f"{llmir.pipeline_of()},stages{{pp={stages}}}")
     pool = llmir.workload(
         program, other, batch=1, prompt=1, generate=1, estimation=llmir.Estimation(engine="trtllm")
     ).pool
@@ -74,7 +74,7 @@ STAGED = [
 @pytest.mark.parametrize(("model", "split", "engine"), STAGED)
 def test_stages_of_a_page_are_the_timeline(model: str, split: str, engine: str | None) -> None:
     """Each micro-batch from its start to its end on each stage, what of that is overhead, and each wait."""
-    program = llmir.run(llmir.load(model), f"{llmir.DEFAULT_PIPELINE},{split}")
+    program = llmir.run(llmir.load(model), f"{llmir.pipeline_of()},{split}")
     device = library.load("h100-sxm")
     told, functions = page_cases.told_of(Setup({}, program, model_of(device, None, engine)))
     parts = program.micro_batches

@@ -28,7 +28,7 @@ HOSTILE = (
 @browser.real
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_are_text_and_run_nothing(name: str, chromium: Any, tmp_path: Path) -> None:
-    program = llmir.run(llmir.load("llama3.2-1b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of())
     program = program.replace(name=name, notes=(name,))
     device = replace(library.load("h100-sxm"), name=name)
     setups = [Setup({"hw": name}, program, model(device, "ideal")), Setup({"hw": "b"}, why=name)]
@@ -53,7 +53,7 @@ def test_names_are_text_and_run_nothing(name: str, chromium: Any, tmp_path: Path
 @browser.real
 @pytest.mark.parametrize("name", ["<img/src/onerror>", "<svg/onload>x</svg>", "<script>y</script>"])
 def test_names_of_ops_are_text(name: str, chromium: Any, tmp_path: Path) -> None:
-    program = llmir.run(llmir.load("llama3.2-1b"), llmir.DEFAULT_PIPELINE)
+    program = llmir.run(llmir.load("llama3.2-1b"), llmir.pipeline_of())
     program = llmir.parse_program(str(program).replace("%qkv_proj", f"%{name}"))
     (tmp_path / "page.html").write_text(llmir.page(program), encoding="utf-8")
     browser.console(chromium)
