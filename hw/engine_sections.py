@@ -374,11 +374,13 @@ fp8_weights = engine.section("fp8_weights")(
 class Scheduler:
     """One that `mixes` reads chunks of prompts beside decodes; else prompts go first, and decodes wait.
 
+    One that is not `chunked` reads whole prompts, and refuses a prompt of more tokens than a step has.
     One that goes `ahead` fills a step while the one before it runs.
     One that `pads` runs all sequences of a step as if they were as long as the longest.
     """
 
     mixes: bool = True
+    chunked: bool = True
     pads: bool = False
     ahead: bool = False
     source: str = ""
@@ -389,6 +391,7 @@ scheduler = engine.section("scheduler")(
         Scheduler,
         {
             "mixes": Key("mixes", schema.flag, required=True),
+            "chunked": Key("chunked", schema.flag),
             "pads": Key("pads", schema.flag),
             "ahead": Key("ahead", schema.flag),
             "source": Key("source", schema.text, required=True),

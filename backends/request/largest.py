@@ -286,7 +286,7 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
     def of(n: int) -> Workload | None:
         try:
             longest = job.max_model_len and max(job.max_model_len, n)
-            return replace(job, prompt=n - job.generate, max_model_len=longest)
+            return replace(job, prompt=n - job.generate, max_model_len=longest, chunked_prefill=None)
         except InputError:  # a step for such prompts leaves no memory
             return None
 
@@ -303,6 +303,12 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
         limit = float(longest)
         measures.append(CapacityMeasure("max_model_len", BOTH, "tokens", float, lambda n: limit))
     measures += _one_step(job, lambda n: job.batch * (n - first))
+    if job.budget is not None and not job.reads_chunks:
+        step = float(job.budget)  # a prompt is read in one step
+        whole = CapacityMeasure(
+            "max_batched_tokens", PREFILL, "tokens", lambda n: float(n - first), lambda n: step
+        )
+        measures.append(whole)
     found, limits = _limits(measures, LONGEST - first, 1, first)
     at = found or first + 1
     return _answer("context", found, at, 1, limits, replace(job, prompt=at - job.generate))

@@ -155,7 +155,13 @@ class PortableRequests:
     Functions take the `rates` of its device by key (`rates` of `cost/transfer.py`).
     """
 
-    def __init__(self, program: Program, model: DeviceCostModel, cache_policy: str = "exact") -> None:
+    def __init__(
+        self,
+        program: Program,
+        model: DeviceCostModel,
+        cache_policy: str = "exact",
+        memory_utilization: float | None = None,
+    ) -> None:
         if not model.symbolic:
             raise InputError(f"cost: {model.name} is a model of numbers; code is made of llmir's own")
         if program.patches or program.image_tokens:
@@ -166,7 +172,9 @@ class PortableRequests:
         self.cache_policy = policy(cache_policy).name
         self.drafts = DRAFTS if program.splits else 1
         prompt, generate = TYPICAL_LENGTHS
-        self.job = Workload(program, model.device, program.micro_batches, prompt, generate, model=model)
+        sizes: dict[str, Any] = {"batch": program.micro_batches, "prompt": prompt, "generate": generate}
+        sizes["memory_utilization"] = memory_utilization
+        self.job = Workload(program, model.device, **sizes, model=model)
         self.pool: KvPool | None = self.job.pool
         if self.pool and self.pool.whole:
             runs = f"{model.runs} reads prompts whole"

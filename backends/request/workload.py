@@ -40,7 +40,7 @@ from llmir.base.errors import InputError
 from llmir.base.formats import PageExport, Result
 from llmir.base.values import Record
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import CudaGraphs, EngineMemory
+from llmir.hw.engine_sections import CudaGraphs, EngineMemory, Scheduler
 from llmir.hw.prices import OperatingCost, operating_cost
 from llmir.ir.core.program import APART, Program
 from llmir.ir.sizes.binding import Binding
@@ -322,7 +322,8 @@ class Workload(Record, Result, PageExport):
     share `memory_utilization` of the device, by default 0.9. `reserve_bytes` are subtracted. `cache_policy`
     is the rule of cache allocation: `exact` bytes, `paged` or `unified` (`memory/caches.py`). `max_model_len`
     is the length of the longest request that memory is counted for, by default prompt and answer;
-    `max_num_seqs` and `max_batched_tokens` (by default `chunk`) limit an engine's step.
+    `max_num_seqs` and `max_batched_tokens` (by default `chunk`) limit an engine's step. Without
+    `chunked_prefill` no prompt may have more tokens than a step; None estimates such prompts in chunks.
 
     Of a model of images alone there is one step, `encode`, which `prefill` is too, of `batch` images.
     """
@@ -341,6 +342,7 @@ class Workload(Record, Result, PageExport):
     max_batched_tokens: int | None = _between(1, LONGEST, default=None)
     chunk: int | str | None = _between(1, UNLIMITED, default=None, words=(ALL,))
     cached: int = _between(0, LONGEST, default=0)
+    chunked_prefill: bool | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -368,6 +370,9 @@ class Workload(Record, Result, PageExport):
                 raise InputError(f"chunk: {self.chunk:,} tokens of a step are {asked}")
         if self.pool is None and (name := next((n for n, v in limits.items() if v), None)):
             raise InputError(f"{name}: is of an engine's step, and no engine whose memory is known is priced")
+        if self.chunked_prefill is False and self.is_longer_than_step:
+            asked = f"{self.length - self.cached:,} tokens to read, and a step has {self.budget:,}"
+            raise InputError(f"prompt: {asked}; set chunked_prefill or max_batched_tokens")
         if self.capacity_bytes <= 0:
             usable = f"{self.capacity_bytes + self.reserve_bytes:,.0f} bytes usable"
             nothing = f"leaves nothing of the {usable} on {self.device.name}"
@@ -427,6 +432,22 @@ class Workload(Record, Result, PageExport):
         if self.chunk or not self.pool or self._whole or self.program.image_tokens:
             return None
         return self.pool.tokens
+
+    @property
+    def is_longer_than_step(self) -> bool:
+        """Whether a prompt has more tokens to read than a step."""
+        return self.budget is not None and self.length - self.cached > self.budget
+
+    @property
+    def reads_chunks(self) -> bool:
+        """Whether the engine splits prompts into chunks: as stated, else as by default."""
+        engine = (self.model or default_model(self.device)).runs
+        scheduler = engine.section(Scheduler) if engine else None
+        return (
+            (scheduler.chunked if scheduler else True)
+            if self.chunked_prefill is None
+            else self.chunked_prefill
+        )
 
     @property
     def budget_by(self) -> str | None:
@@ -647,6 +668,10 @@ class Workload(Record, Result, PageExport):
         """What the user should know: the steps' notes, and a request longer than the model's positions."""
         positions = self.program.facts.get("positions")
         notes = list(self.prefill.notes)
+        if self.chunked_prefill is None and self.is_longer_than_step and not self.reads_chunks:
+            engine, least = self.memory.engine, f"{self.length - self.cached:,}"
+            refusal = f"{engine} refuses prompts of more than {self.budget:,} tokens by default"
+            notes.append(f"{refusal}; this estimate needs chunked prefill or max_batched_tokens of {least}")
         length = self.length + self.generate - 1
         if isinstance(positions, int) and length > positions:
             images = f" + image tokens {self.program.image_tokens}" if self.images else ""

@@ -275,13 +275,17 @@ def _sum(added: Overhead) -> Number:
 # Capacity
 
 CACHED_LENGTHS = 64  # lengths, whose pools are
+EMPTY: Mapping[str, Any] = {}
 
 
 class CapacityCheck:
-    """Whether so many requests of a length have room at once: `Workload.fits`, by the engine's rule."""
+    """Whether so many requests of a length have room at once: `Workload.fits`, by the engine's rule.
 
-    def __init__(self, program: Program, model: DeviceCostModel) -> None:
-        self.program, self.model = program, model
+    `memory` are limits of a `Workload`, such as `memory_utilization`.
+    """
+
+    def __init__(self, program: Program, model: DeviceCostModel, memory: Mapping[str, Any]) -> None:
+        self.program, self.model, self.memory = program, model, memory
         self._jobs: dict[int, Workload] = {}
         self._batches: dict[int, int] = {}  # that have room, by length
 
@@ -295,7 +299,8 @@ class CapacityCheck:
             lengths, places = np.unique(length, return_inverse=True)
             most = np.array([self._most(int(n)) for n in lengths])
             return batch <= most[places].reshape(np.shape(length))
-        return _short(jobs[0], sizes, batch, length) <= 0
+        fits: Array = _short(jobs[0], sizes, batch, length) <= 0
+        return fits & (batch <= pools[0].at_once) if pools[0] else fits
 
     def _most(self, length: int) -> int:
         if length not in self._batches:
@@ -310,9 +315,9 @@ class CapacityCheck:
             if len(self._jobs) >= CACHED_LENGTHS:
                 self._jobs.clear()
             at_once = self.program.micro_batches * self.program.parallelism.dp
-            job = self._jobs[length] = Workload(
-                self.program, self.model.device, batch=at_once, prompt=length, generate=1, model=self.model
-            )
+            at: dict[str, Any] = {"batch": at_once, "prompt": length, "generate": 1, **self.memory}
+            job = Workload(self.program, self.model.device, **at, model=self.model)
+            self._jobs[length] = job
         return job
 
 
@@ -461,9 +466,15 @@ def row_grids(points: Points, most: int) -> Iterator[Grid]:
 class SweepSteps:
     """The steps of a program on a device, as a sweep asks for them."""
 
-    def __init__(self, structure: Mapping[str, Value], program: Program, model: DeviceCostModel) -> None:
+    def __init__(
+        self,
+        structure: Mapping[str, Value],
+        program: Program,
+        model: DeviceCostModel,
+        memory: Mapping[str, Any] = EMPTY,
+    ) -> None:
         self.structure, self.program, self.model = structure, program, model
-        self.figures, self.fits = ReportFigures(program, model), CapacityCheck(program, model)
+        self.figures, self.fits = ReportFigures(program, model), CapacityCheck(program, model, memory)
 
     def part(self, grid: Grid) -> SweepPart:
         """All points of a grid."""

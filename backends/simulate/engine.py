@@ -50,11 +50,13 @@ def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
     known = POLICIES[name]()
     scheduler = engine.section(Scheduler)
     if name == "vllm" and scheduler and not scheduler.mixes:
-        older: dict[str, Any] = {"mixes": False, "chunked": False, "watermark": 0.01}
+        older: dict[str, Any] = {"mixes": False, "watermark": 0.01}
         known = replace(known, **older)
     if scheduler and scheduler.ahead:
         known = replace(known, ahead=True)
-    return known if chunked is None else replace(known, chunked=chunked)
+    if chunked is None:
+        chunked = job.reads_chunks
+    return replace(known, chunked=chunked)
 
 
 def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:

@@ -80,6 +80,7 @@ def workload(
     generate: int | None = None,
     chunk: int | str | None = None,
     cached: int = 0,
+    chunked_prefill: bool | None = None,
     concurrency: int | None = None,
     max_tpot_s: float | None = None,
     memory: Memory | None = None,
@@ -98,6 +99,8 @@ def workload(
         chunk: Prompt tokens of a step on each data-parallel rank, or "all"; by default the engine's limit,
             and "all" without an engine.
         cached: Tokens of each prompt that are in the cache already.
+        chunked_prefill: False refuses prompts of more tokens than a step has, as an engine without chunked
+            prefill does; True and None estimate them in chunks.
         concurrency: Users in a closed loop, in place of `batch`; the result has the `loop`.
         max_tpot_s: Limit of TPOT in seconds; the result has the loop of the most users within it.
         memory: The share of memory that may be used, and the limits of a step.
@@ -117,6 +120,7 @@ def workload(
         "generate": generate,
         "chunk": chunk,
         "cached": cached,
+        "chunked_prefill": chunked_prefill,
     }
     limits = record_or_default(Memory, memory).values
     job = Workload(program, cost_model.device, model=cost_model, **requests, **limits)

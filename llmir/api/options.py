@@ -678,6 +678,12 @@ class Requests(Record):
         metavar="N|all",
         list_metavar="RANGE",
     )
+    chunked_prefill: bool | None = _option(
+        None,
+        "Whether the engine splits prompts into chunks, or refuses those of more tokens than a step has.",
+        shown="as the engine does",
+        kind="either",
+    )
     cached: int = _option(
         0,
         "Tokens of each prompt that are in the cache already.",
@@ -919,6 +925,7 @@ _CHECKS: Mapping[str, Any] = {
     "program": _program,
     "flag": _flag,
     "switch": _switch,
+    "either": _flag,
     "whole": _whole,
     "lengths": _lengths,
     "stages": _stages,

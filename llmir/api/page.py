@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
 from .load import ModelSource, run
-from .options import Estimation, option
+from .options import Estimation, Memory, option
 
 if TYPE_CHECKING:
     from llmir.backends.export.page.setups import Setup
@@ -31,6 +32,7 @@ def page(
     prompt: int = 2048,
     generate: int = 128,
     pipeline: Step | Sequence[Step] | None = None,
+    memory_utilization: float | None = None,
     max_size: int | None = None,
 ) -> Page:
     """A page of HTML that computes what `workload` says of a model, in each combination of some axes.
@@ -38,8 +40,9 @@ def page(
     `model` is what `load` takes, or a program, which is estimated as it is. `axes` are those of a structure
     as `sweep` has them, such as `{"hw": "h100-sxm,h200", "tp": (1, 2)}`. `batch`, `prompt` and `generate`
     are where its sliders stand, and `pipeline` are the passes between types and ranks, by default the
-    engine's. The page is one file, which opens from disk and asks no server, and what a notebook shows. It
-    has `max_size` bytes at most, by default 5 MB.
+    engine's. `memory_utilization` is the share of the memory that may be used. The page is one file, which
+    opens from disk and asks no server, and what a notebook shows. It has `max_size` bytes at most, by
+    default 5 MB.
 
     InputError for axes that mean nothing, for more than 64 combinations or a larger page, and for models that
     read images or see prompts in part.
@@ -57,11 +60,15 @@ def page(
         for name, value in (("batch", batch), ("prompt", prompt), ("generate", generate))
     }
     size = SIZE if max_size is None else arguments.integer("max_size", max_size, 1)
-    return Page(page_html(setups(model, axes, pipeline), start, __version__, size))
+    share = option(Memory, "memory_utilization").check(memory_utilization)
+    return Page(page_html(setups(model, axes, pipeline, share), start, __version__, size))
 
 
 def setups(
-    model: object, axes: Mapping[str, object] | None = None, pipeline: Step | Sequence[Step] | None = None
+    model: object,
+    axes: Mapping[str, object] | None = None,
+    pipeline: Step | Sequence[Step] | None = None,
+    memory_utilization: float | None = None,
 ) -> list[Setup]:
     """The set-ups of a page: each combination of its axes, the last one fastest."""
     from llmir.backends.export.page.bundle import MOST
@@ -85,9 +92,10 @@ def setups(
     source = ModelSource.of(model)
     program = source.load()
     passes = steps_of(pipeline) if pipeline is not None else () if source.is_program else None
-    return [
+    made = (
         setup(program, passes, dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())
-    ]
+    )
+    return [replace(each, memory_utilization=memory_utilization) for each in made]
 
 
 def setup(program: Program, pipeline: tuple[Step, ...] | None, structure: Mapping[str, Any]) -> Setup:

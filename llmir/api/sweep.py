@@ -22,7 +22,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
 from .load import ModelSource, run
-from .options import AXES
+from .options import AXES, Memory, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.export.sweep import SweepFile
@@ -45,6 +45,7 @@ def sweep(
     *,
     pipeline: Step | Sequence[Step] | None = None,
     price: Mapping[str, float] | None = None,
+    memory: Memory | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
@@ -55,7 +56,8 @@ def sweep(
     `micro_batches`, `dp`, `ep`, `sp` and `redundant_experts`, `dispatch` and `routing`; of points `batch`,
     `new` and `context`. Without `activations` these follow the engine, as in `analyze`. Values are
     numbers and names, or as on the command line, `"1:64:x2"`. `pipeline` are the passes between types and
-    ranks, by default the engine's, and `price` what an hour of a device costs, in USD by device. An
+    ranks, by default the engine's, and `price` what an hour of a device costs, in USD by device. `memory`
+    decides what fits: its share that may be used, what is reserved, and the sequences of a step. An
     `executor` of `concurrent.futures` spreads structures over workers, and `progress` is told how many rows
     are done, of how many, and how many are refused. A structure that cannot be is a row that says why, and so
     is one whose worker died twice.
@@ -70,7 +72,7 @@ def sweep(
     """
     from llmir.backends.search.sweep import Sweep
 
-    asked = _SweepRequest(model, axes, pipeline, price, executor, progress)
+    asked = _SweepRequest(model, axes, pipeline, price, memory, executor, progress)
     if asked.size > ROWS:
         raise InputError(
             f"{asked.size:,} rows, and memory takes {ROWS:,}; a file takes any number (-o FILE, sweep_to)"
@@ -90,6 +92,7 @@ def sweep_to(
     format: str | None = None,
     pipeline: Step | Sequence[Step] | None = None,
     price: Mapping[str, float] | None = None,
+    memory: Memory | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> SweepFile:
@@ -111,8 +114,10 @@ def sweep_to(
     from llmir.backends.search.sweep import BLOCK, content_key
 
     folder = SweepFolder.of(path, format)
-    asked = _SweepRequest(model, axes, pipeline, price, executor, progress)
-    same = content_key(asked.program, asked.pipeline, asked.points, [*asked.axes], folder.form)
+    asked = _SweepRequest(model, axes, pipeline, price, memory, executor, progress)
+    same = content_key(
+        asked.program, asked.pipeline, asked.points, [*asked.axes], folder.form, asked.memory
+    )
     with folder.opened(asked.axes):
         try:
             for index, structure in enumerate(asked.structures()):
@@ -124,6 +129,17 @@ def sweep_to(
             return folder.whole()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(folder.left(asked.count)) from None
+
+
+STEP_MEMORY = ("memory_utilization", "max_num_seqs", "max_batched_tokens", "reserve_bytes")  # of a step
+
+
+def step_memory(memory: Memory | None) -> dict[str, Any]:
+    """The options of a record that decide whether a step fits; `InputError` for others."""
+    given = record_or_default(Memory, memory).given
+    if name := next((name for name in given if name not in STEP_MEMORY), None):
+        raise InputError(f"{name}: cannot act on one step; leave it out")
+    return given
 
 
 def axis(name: str, said: object, called: str = "") -> tuple[Any, ...]:
@@ -160,6 +176,7 @@ class _SweepRequest:
         axes: Mapping[str, object],
         pipeline: Step | Sequence[Step] | None,
         price: Mapping[str, float] | None,
+        memory: Memory | None,
         executor: Executor | None,
         progress: Progress | None,
     ) -> None:
@@ -183,6 +200,7 @@ class _SweepRequest:
         self.program, self.notes = source.load(), source.notes
         self.pipeline = steps_of(pipeline) if pipeline is not None else () if source.is_program else None
         self.executor, self.progress = executor, progress
+        self.memory = step_memory(memory)
         self.devices = _with_prices(self.axes["hw"], {} if price is None else price)
         self.done = self.refused = 0
 
@@ -213,7 +231,7 @@ class _SweepRequest:
         """
         from llmir.backends.search.sweep import LOST, Workers, rejected_row
 
-        call = partial(_part, uuid4().hex, self.program, self.pipeline, self.devices)
+        call = partial(_part, uuid4().hex, self.program, self.pipeline, self.devices, self.memory)
         ended = -1
         for task, part in Workers[_Task, "SweepPart"](call, self.executor, ROOM).results(
             self._tasks(most, of)
@@ -254,6 +272,7 @@ def _part(
     program: Program,
     pipeline: tuple[Step, ...] | None,
     devices: Mapping[str, Device],
+    memory: Mapping[str, Any],
     task: _Task,
 ) -> SweepPart:
     """The rows of a task."""
@@ -264,7 +283,7 @@ def _part(
     if steps is None:
         while len(_STEPS) >= KEPT:
             _STEPS.pop(next(iter(_STEPS)), None)
-        steps = _STEPS[known] = _steps(program, pipeline, devices, task.structure)
+        steps = _STEPS[known] = _steps(program, pipeline, devices, memory, task.structure)
     return steps if isinstance(steps, SweepPart) else steps.part(task.grid)
 
 
@@ -274,7 +293,11 @@ KEPT = 4
 
 
 def _steps(
-    program: Program, pipeline: tuple[Step, ...] | None, devices: Mapping[str, Device], structure: Structure
+    program: Program,
+    pipeline: tuple[Step, ...] | None,
+    devices: Mapping[str, Device],
+    memory: Mapping[str, Any],
+    structure: Structure,
 ) -> SweepSteps | SweepPart:
     """The steps of a structure, or the row that says why there are none."""
     from llmir.backends.cost.models import model
@@ -288,6 +311,6 @@ def _steps(
         priced = model(hw, structure.get("cost"), structure.get("engine"), None)
         deployed = Deployment.of(structure)
         passes = (passes_of(priced.runs),) if pipeline is None else pipeline
-        return SweepSteps(structure, run(program, deployed.around(*passes, model=priced)), priced)
+        return SweepSteps(structure, run(program, deployed.around(*passes, model=priced)), priced, memory)
     except LlmirError as error:
         return rejected_row(structure, error.__cause__ or error if pipeline is None else error)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @options.beams
 @options.parallel
 @options.serving
+@options.chunked_prefill
 @options.memory
 @options.price_option
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")

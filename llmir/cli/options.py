@@ -253,9 +253,12 @@ def take(
             "help": f"{declared.help if help is None else help}{more}"
             + (f"  [default: {printed}]" if printed else ""),
         }
+        spelling = declared.key.replace("_", "-")
+        flags = declared.flags or (f"--{spelling}",)
         if declared.kind in ("flag", "switch") and type is _SAME:
             about = {"is_flag": True, "help": about["help"]}
-        flags = declared.flags or (f"--{declared.key.replace('_', '-')}",)
+        elif declared.kind == "either":
+            flags, about = (f"--{spelling}/--no-{spelling}",), {"default": None, "help": about["help"]}
         return click.option(*flags, declared.key, cls=Parameter, declared=declared, **about)
 
     chosen = [option(record, name) for name in names] if names else options(record)
@@ -298,12 +301,14 @@ workload = _stack(
     hardware, take(Requests, "batch", "prompt", "generate", "image_tokens", "layer_tokens"), cost_options
 )
 prefill_options = take(Requests, "chunk", "cached")
+chunked_prefill = take(Requests, "chunked_prefill")
 serving = _stack(take(Requests, "concurrency"), prefill_options)
 MEMORY = tuple(each.key for each in options(Memory))
 limits = take(
     Memory, "memory_utilization", "max_model_len", "max_num_seqs", "max_batched_tokens", "reserve_bytes"
 )
 memory = take(Memory)
+step_memory = take(Memory, "memory_utilization", "max_num_seqs", "max_batched_tokens", "reserve_bytes")
 max_size = take(Output, "max_size")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from llmir.api.options import Lowering, Requests
+from llmir.api.options import Lowering, Memory, Requests
 
 from . import inputs, options, output
 from .command import command
@@ -21,6 +21,7 @@ _POINTS = "batch", "new", "context"
 @options.lenient
 @axes(*_POINTS)
 @options.take(Lowering, "pipeline", help="Passes to run instead of the engine's.")
+@options.take(Memory, "memory_utilization")
 @options.take(Requests, "batch", help="Where the slider of sequences starts.", shown="")
 @options.take(Requests, "prompt", default=2048, help="That of prompt tokens.", shown="")
 @options.take(Requests, "generate", default=128, help="That of generated tokens.", shown="")
@@ -46,6 +47,7 @@ def report(**given: Any) -> None:
     said = {name: given[name] for name in AXIS_HELP if name not in _POINTS and given[name] is not None}
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     start = {name: given[name] for name in ("batch", "prompt", "generate")}
-    page = pages.page(source, values, **start, pipeline=given["pipeline"], max_size=given["max_size"])
+    how = {name: given[name] for name in ("pipeline", "memory_utilization", "max_size")}
+    page = pages.page(source, values, **start, **how)
     output.emit(page, given["output_file"] or output.file_name(program.name, ".html"))
     output.note(*source.notes)

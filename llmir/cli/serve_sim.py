@@ -81,11 +81,7 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 @options.take(Servers, "replicas", "router", "prefill_replicas", "decode_replicas", "link")
 @click.option("--decode-tp", type=Integer(), help="--tp of the decode servers.  [default: --tp]")
 @options.take(Traffic, "prefix_hits", "cancel", "turns", "think_s", "timeout_s")
-@click.option(
-    "--chunked-prefill/--no-chunked-prefill",
-    default=None,
-    help="Whether prompts are read in chunks.  [default: as the engine does]",
-)
+@options.chunked_prefill
 @click.option("--warm-up", type=Integer(0), default=0, help="First requests that do not count.  [default: 0]")
 @options.take(
     Requests,

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from llmir.api.options import AXES, Lowering
+from llmir.api.options import AXES, Lowering, Memory
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
@@ -59,6 +59,7 @@ def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @options.lenient
 @axes()
 @options.take(Lowering, "pipeline", help="Passes to run instead of the engine's.")
+@options.step_memory
 @options.price_option
 @click.option("--jobs", type=Integer(), default=1, help="Processes.  [default: 1]")
 @options.form("table", "json", "jsonl", "csv", "parquet", "arrow", "html", "page")
@@ -92,7 +93,7 @@ def sweep(**given: Any) -> None:
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
     with _workers(given["jobs"]) as executor, _rows() as progress:
         how = {"pipeline": given["pipeline"], "price": given["price"]}
-        how |= {"executor": executor, "progress": progress}
+        how |= {"executor": executor, "progress": progress, "memory": inputs.taken(Memory, given)}
         if pieces:
             written = sweep_to(file, source, values, format=form, **how)
         else:

@@ -105,7 +105,7 @@ ON = {"hw": "h100-sxm", "estimation": None}
 OVER: dict[str, Any] = {"model": PROGRAM, **ON, "parallel": None, "precision": None}
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0}
 REQUEST = {"batch": 1, "prompt": 8, "generate": 2}
-JOB = {**REQUEST, "chunk": None, "cached": 0, "memory": None}
+JOB = {**REQUEST, "chunk": None, "cached": 0, "chunked_prefill": None, "memory": None}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
 TRAFFIC: dict[str, Any] = {
     "rate": None,
@@ -280,7 +280,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"program": PROGRAM, **ON, "phase": None, **CACHES, "by": "numpy"},
     ),
     "emit": (llmir.emit, {"program": PROGRAM, **ON, "to": "js", "phase": None, **CACHES}),
-    "page": (llmir.page, {"model": PROGRAM, "axes": {}, "pipeline": "", "max_size": 1 << 20, **REQUEST}),
+    "page": (
+        llmir.page,
+        {
+            **{"model": PROGRAM, "axes": {}, "pipeline": "", "memory_utilization": 0.8},
+            **{"max_size": 1 << 20, **REQUEST},
+        },
+    ),
     "compile steps": (llmir.compile(PROGRAM, "h100"), {"batch": 1, "new": 1, "context": 0}),
     "sensitivity": (llmir.sensitivity, {"job": llmir.workload(PROGRAM, "h100"), "more": 0.1}),
     "compile slopes": (
@@ -348,25 +354,25 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"job": REPORT, "level": "layer", "phase": "both"},
     ),
     "sweep": (
-        lambda model, axes, pipeline, price, executor, progress: llmir.sweep(
-            model, axes, pipeline=pipeline, price=price, executor=executor, progress=progress
+        lambda model, axes, pipeline, price, memory, executor, progress: llmir.sweep(
+            model, axes, pipeline=pipeline, price=price, memory=memory, executor=executor, progress=progress
         ),
         {
             **{"model": PROGRAM, "axes": {"batch": "1:4"}, "pipeline": "dce", "price": {"h100": 3}},
-            **{"executor": None, "progress": None},
+            **{"memory": None, "executor": None, "progress": None},
         },
     ),
     "sweep_to": (
-        lambda path, model, axes, format, pipeline, price, executor, progress: llmir.sweep_to(
+        lambda path, model, axes, format, pipeline, price, memory, executor, progress: llmir.sweep_to(
             path,
             model,
             axes,
-            **{"format": format, "pipeline": pipeline, "price": price},
+            **{"format": format, "pipeline": pipeline, "price": price, "memory": memory},
             **{"executor": executor, "progress": progress},
         ),
         {
             **{"path": FOLDER / "grid.jsonl", "model": PROGRAM, "axes": {"batch": "1:4"}, "format": None},
-            **{"pipeline": "dce", "price": None, "executor": None, "progress": None},
+            **{"pipeline": "dce", "price": None, "memory": None, "executor": None, "progress": None},
         },
     ),
     "sweep axis": (

@@ -42,7 +42,7 @@ OWN = {
     "sensitivity": {"more"},
     "serve": {"port", "opens", "host", "token"},
     "serve-sim": {
-        *("rates", "replications", "decode_tp", "chunked_prefill", "warm_up"),
+        *("rates", "replications", "decode_tp", "warm_up"),
         *("requests_out", "steps_out", "trace_out"),
     },
     "sweep": {"jobs"},

@@ -215,7 +215,8 @@ _SHORT = {"micro_batches": "micro-batches", "redundant_experts": "redundant expe
 class Setup:
     """A program on a device, by the values of the axes that chose it; of one that cannot be, only `why`.
 
-    `passes` are those that made it, as `run` takes them; None where they are not known.
+    `passes` are those that made it, as `run` takes them; None where they are not known. `memory_utilization`
+    is the share of the memory that may be used; None for that of the engine.
     """
 
     values: Mapping[str, Any]
@@ -223,6 +224,7 @@ class Setup:
     model: DeviceCostModel | None = None
     why: str = ""
     passes: str | None = ""
+    memory_utilization: float | None = None
 
 
 def choices(setup: Setup, names: Mapping[str, str]) -> dict[str, str]:
@@ -254,7 +256,8 @@ class SetupTables:
         """One of them: its functions by name, tables by number, and facts."""
         assert setup.program is not None
         assert setup.model is not None
-        code = PortableRequests(setup.program, setup.model)
+        share = setup.memory_utilization
+        code = PortableRequests(setup.program, setup.model, memory_utilization=share)
         program, model, job = setup.program, code.model, code.job
         device = model.device
         phases = {name: self._phase(phase, code) for name, phase in code.phases.items()}
