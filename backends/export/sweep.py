@@ -121,6 +121,9 @@ def _head(sweep: Sweep) -> Iterator[tuple[str, str]]:
             for name, value in said.items()
         )
         yield "each", ", ".join(at)
+    if not {"weights", "activations", "kv", "collectives"}.isdisjoint(sweep.axes):
+        for i, types in enumerate(sweep.precisions):
+            yield "" if i else "precision", types
     for i, basis in enumerate(sweep.basis):
         yield "" if i else "cost model", basis
 

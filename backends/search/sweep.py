@@ -35,6 +35,7 @@ from llmir.backends.memory.liveness import reserved_bytes
 from llmir.backends.request.workload import LONGEST, Workload
 from llmir.backends.step import evaluate
 from llmir.backends.step.evaluate import RowKind, StepEvaluator, TimeEstimate, step_evaluator
+from llmir.backends.step.facts import precision_text
 from llmir.backends.step.functions import SIZES, STEP_SYMBOLS, StepFunction
 from llmir.backends.step.sizes import batch_program, check_sizes
 from llmir.backends.step.timing import Overhead, Timing
@@ -404,13 +405,14 @@ class SweepPart(NamedTuple):
 
     Arrays broadcast to `shape`, whose last axis varies fastest. `refused` says of each row why there is none
     of its figures; where a structure itself is refused it has one row, without points. `basis` is the cost
-    model and whose kernels it has.
+    model and whose kernels it has, and `precision` the element types in words.
     """
 
     structure: Mapping[str, Value]
     shape: tuple[int, ...]
     columns: Mapping[str, Any]
     basis: str = ""
+    precision: str = ""
 
     def __len__(self) -> int:
         return int(np.prod(self.shape))
@@ -485,7 +487,8 @@ class SweepSteps:
             found = {name: np.full(shape, np.nan) for name in NUMBERS}
             found |= {"fits": np.full(shape, np.nan), "refused": np.full(shape, "", dtype=object)}
             self._fill(found, [np.arange(n) for n in shape], grid)
-        return SweepPart(self.structure, shape, {**given, **found}, model_source(self.model))
+        types = ", ".join(precision_text(self.program, self.model))
+        return SweepPart(self.structure, shape, {**given, **found}, model_source(self.model), types)
 
     def _alike(self, grid: Grid) -> dict[str, Any] | None:
         """The figures of points that are all of one phase, and none of which is refused."""
@@ -590,6 +593,11 @@ class Sweep(Immutable, Result, PageExport):
     def basis(self) -> tuple[str, ...]:
         """The cost models that price its rows, and whose kernels they have."""
         return tuple(dict.fromkeys(part.basis for part in self.parts if part.basis))
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The element types of its rows, in words."""
+        return tuple(dict.fromkeys(part.precision for part in self.parts if part.precision))
 
     @cached_property
     def columns(self) -> Mapping[str, Array]:

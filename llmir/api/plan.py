@@ -168,9 +168,14 @@ def _precisions(precision: Precision) -> list[Precision]:
     """Every combination of the element types that a plan may have."""
     if name := next((name for name in precision.given if name not in ROLES), None):
         raise InputError(f"{name}: cannot act in a plan; a plan takes {', '.join(ROLES)}")
-    lists = [(getattr(precision, role) or "").split(",") for role in ROLES]
-    chosen = product(*(dict.fromkeys(name.strip() or None for name in of) for of in lists))
-    return [Precision(weights, activations, kv) for weights, activations, kv in chosen]
+    lists: list[list[str | None]] = []
+    for role in ROLES:
+        value = getattr(precision, role)
+        names = [None] if value is None else [name.strip() for name in value.split(",")]
+        if "" in names:
+            raise InputError(f"{role}: a value is empty")
+        lists.append([*dict.fromkeys(names)])
+    return [Precision(weights, activations, kv) for weights, activations, kv in product(*lists)]
 
 
 def _element_types(precision: Precision) -> ElementTypes:

@@ -10,7 +10,7 @@ import pytest
 
 import llmir
 from llmir.backends.step.facts import precision, precision_text
-from llmir.base.errors import HardwareError
+from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
 from llmir.hw.engine_sections import fp8_support
 from tests.commands import Run
@@ -80,6 +80,14 @@ def test_the_head_names_the_engine_and_the_gpu(
     more = ("--rate", "1", "--requests", "20") if command == "serve-sim" else ()
     ran = run(command, MODEL, "--hw", device, "--engine", engine, "--weights", "fp8", *more)
     assert head in " ".join(ran.out.split())
+
+
+def test_the_head_of_a_sweep_has_the_types_of_its_rows(run: Run) -> None:
+    ran = run("sweep", MODEL, "--hw", "h100-sxm,a100", "--weights", "bf16,fp8")
+    text = " ".join(ran.out.split())
+    assert "weights fp8, activations fp8 (vLLM on sm_90), KV cache bf16" in text
+    assert "weights fp8, activations bf16 (vLLM on sm_80: weight-only, Marlin), KV cache bf16" in text
+    assert "precision" not in run("sweep", MODEL).out
 
 
 def test_other_types_are_left_as_they_are_asked() -> None:
@@ -157,6 +165,12 @@ def test_a_plan_compares_types_of_the_cache() -> None:
     room = {s.types.kv: s.job(2000, 200, None, 8192, None).max_batch for s in plans.structures}
     assert room["fp8"] > 1.9 * room["bf16"]
     assert "kv fp8" in {s.types.kv: s.name for s in plans.structures}["fp8"]
+
+
+@pytest.mark.parametrize("role", ["weights", "activations", "kv"])
+def test_an_empty_type_of_a_plan_is_an_error(role: str) -> None:
+    with pytest.raises(InputError, match=f"{role}: a value is empty"):
+        planned(**{role: "fp8,"})
 
 
 @pytest.mark.parametrize("types", [{}, {"weights": "fp8"}, {"weights": "fp8", "kv": "fp8"}])
