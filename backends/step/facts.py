@@ -171,12 +171,24 @@ def _fp8_kernel(found: Mapping[str, str], model: DeviceCostModel) -> str:
 # Notes
 
 UNLOWERED = (
-    "no pass has run that fuses ops: this program is estimated as it is; "
-    "a model given by its name runs the passes of the engine"
+    "no pass has run: this program is estimated as it is; "
+    "a model given by its name runs the passes of its engine"
 )
 
 
 def program_notes(program: Program) -> tuple[str, ...]:
     """The notes of a program that is estimated: first, that no pass has run on a model as loaded."""
-    as_loaded = "architecture" in program.facts and not program.is_lowered
-    return (UNLOWERED, *program.notes) if as_loaded else program.notes
+    return program.notes if UNLOWERED in program.notes or not is_as_loaded(program) else with_note(program)
+
+
+def with_note(program: Program) -> tuple[str, ...]:
+    """The notes of a program on which no pass has run."""
+    return UNLOWERED, *program.notes
+
+
+def is_as_loaded(program: Program) -> bool:
+    """Whether a program is a model before any pass: whole, unfused, in the types of its checkpoint."""
+    if "architecture" not in program.facts or program.devices > 1 or program.is_lowered:
+        return False
+    weights = (n for graph in program.graphs.values() for n in graph.sources if n.op.role == "weight")
+    return "quantization" in program.facts or not any(n.results[0].dtype.low for n in weights)

@@ -159,9 +159,17 @@ def is_fp8(weights: str | None) -> bool:
 
 
 def lower(program: Program, steps: Iterable[Step], *, written: bool = False) -> Program:
-    """A program after a pipeline. If the user has not `written` it, errors name the pass alone."""
+    """A program after a pipeline. If the user has not `written` it, errors name the pass alone.
+
+    If such a pipeline splits or quantizes a model as loaded, and runs no pass of an engine, a note says so.
+    """
+    from llmir.backends.step.facts import is_as_loaded, with_note
+
     try:
-        return run(program, list(steps))
+        after = run(program, list(steps))
+        if after is program or written or after.is_lowered or not is_as_loaded(program):
+            return after
+        return after.replace(notes=with_note(after))
     except PassError as error:
         if not written and isinstance(error.__cause__, PassError):
             raise error.__cause__ from None

@@ -181,3 +181,30 @@ def test_programs_know_whether_the_passes_of_an_engine_have_run(model: str) -> N
         lowered = llmir.run(program, llmir.pipeline_of(engine))
         assert lowered.is_lowered
         assert llmir.parse_program(llmir.print_program(lowered)).is_lowered
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "noted"),
+    [("", True), ("shard{tp=2}", False), ("quantize{weights=fp8}", False), ("fuse-attention", False)],
+)
+def test_a_program_after_any_pass_has_no_note(pipeline: str, noted: bool) -> None:
+    program = llmir.run(llmir.load(MODEL), pipeline)
+    assert bool(llmir.analyze(program, HW, batch=2).notes) == noted
+    assert bool(llmir.simulate(program, HW, ARRIVALS).notes) == noted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"parallel": llmir.Parallel(tp=2)}, {"precision": llmir.Precision(weights="fp8")}],
+)
+def test_a_program_that_is_split_by_an_option_keeps_the_note(options: dict[str, Any]) -> None:
+    notes = llmir.workload(llmir.load(MODEL), HW, **JOB, **options).notes
+    assert [note for note in notes if note.startswith("no pass has run")] == [notes[0]]
+    assert llmir.workload(MODEL, HW, **JOB, **options).notes == notes[1:]
+
+
+def test_a_quantized_checkpoint_is_a_model_as_loaded() -> None:
+    program = llmir.load("deepseek-v3")
+    assert "quantization" in program.facts
+    step = llmir.analyze(program, "h200", parallel=llmir.Parallel(tp=8))
+    assert step.notes[0].startswith("no pass has run")
