@@ -20,9 +20,10 @@ from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.result import saturation_rate
 from llmir.backends.simulate.router import ROUTERS, Random
 from llmir.base.errors import LlmirError
+from llmir.hw.device import Device
 
 from .front import front, minimize
-from .plan import Candidate, Plans, PoolCandidate
+from .plan import Candidate, Plans, PoolCandidate, Rank, plan_rank
 from .structures import PlanPoints, Rejection, Structure, device_rejection, feasible_structures
 from .traffic import SEEDS, Traffic
 from .trial import UNIT, Replica, SeedRun, Trial, pool_latencies
@@ -65,8 +66,6 @@ class Search:
         self.structures, self.times, self.points, self.refused = feasible_structures(
             structures, traffic, chunks, batches
         )
-        priced = {s.device.price_per_hour_usd for s in structures}
-        self.priced = None not in priced
         self._replicas: dict[int, Replica] = {}
         self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
         self._tries: dict[
@@ -85,10 +84,9 @@ class Search:
             kept &= of.tpot_s <= traffic.tpot.seconds
         return of.only(kept)
 
-    def _cost(self, number: int, replicas: int) -> tuple[float, int]:
+    def _cost(self, number: int, replicas: int) -> Rank:
         structure = self.structures[number]
-        count = replicas * structure.split.devices
-        return (count * (structure.device.price_per_hour_usd or 0.0) if self.priced else count, count)
+        return plan_rank(structure.device, replicas * structure.split.devices)
 
     def _most_replicas(self, number: int) -> float:
         return inf if self.most is None else self.most // self.structures[number].split.devices
@@ -142,18 +140,19 @@ class Search:
     def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
         """Plans that meet the limits, the cheapest first; and those that do not, even with all devices.
 
-        Structures are tried, the cheapest guess first, until no other can cost less than the first plan and
-        there are `ROWS` plans.
+        Structures are tried, the cheapest guess first. Once there are `ROWS` plans, a structure is left out
+        if it costs more than the best plan of its device, so that each device has its best plan.
         """
         met: list[Candidate] = []
         missed: list[Candidate] = []
         for number, guess in sorted(self._first_guesses(), key=lambda start: self._cost(*start)):
-            enough = len(met) + len(missed) >= ROWS
-            best = min(map(self._costs, met), default=(inf, 0))
-            if enough and self._cost(number, guess) >= best:
-                break
+            name, below = self.structures[number].device.name, None
+            if len(met) + len(missed) >= ROWS:
+                below = min((each.rank for each in met if each.structure.device.name == name), default=None)
+            if below and self._cost(number, guess) > below:
+                continue
             try:
-                found = self._fewest_that_meet(number, guess, best if enough else (inf, 0))
+                found = self._fewest_that_meet(number, guess, below)
             except LlmirError as error:  # a request has no room, of more than `traffic.every` has
                 self.refused[self.structures[number].name] = Rejection(str(error))
                 continue
@@ -164,17 +163,13 @@ class Search:
 
     def sort(self, met: list[Candidate], missed: list[Candidate]) -> None:
         """The cheapest first of those that meet the limits, the closest of the others."""
-        met.sort(key=lambda c: (*self._costs(c), -c.tokens_per_s_user))
+        met.sort(key=lambda c: (c.rank, -c.tokens_per_s_user))
         missed.sort(key=lambda c: c.trial.over(self.traffic))
 
-    def _costs(self, candidate: Candidate) -> tuple[float, int]:
-        hourly = candidate.cost_per_hour_usd or 0.0
-        return (hourly if self.priced else candidate.devices, candidate.devices)
-
-    def _fewest_that_meet(self, number: int, guess: int, below: tuple[float, int]) -> Candidate | None:
+    def _fewest_that_meet(self, number: int, guess: int, below: Rank | None) -> Candidate | None:
         """The plan with the fewest replicas that meet the limits, or with the most that there may be.
 
-        The search begins at a guess. None where the plan costs as much as `below`, or has too many devices.
+        The search begins at a guess. None where the plan costs more than `below`, or has too many devices.
         """
         tried: dict[int, Candidate] = {}
 
@@ -186,7 +181,7 @@ class Search:
             return self._simulated(number, replicas, 1).meets
 
         most = int(min(self._most_replicas(number), self._most_useful(number)))
-        last = minimize(lambda n: self._cost(number, n) >= below, 0, most, most) if below[0] < inf else None
+        last = minimize(lambda n: self._cost(number, n) > below, 0, most, most) if below else None
         most = most if last is None else last - 1
         stable = self._stable_replicas(number, min(guess, most))
         if stable > most:
@@ -339,8 +334,12 @@ def search(
     refused: Mapping[str, Rejection],
     link: str | None = None,
     progress: Progress | None = None,
+    devices: Sequence[Device] = (),
 ) -> Plans:
-    """Plans of some structures for some traffic; `refused` says why others cannot be."""
+    """Plans of some structures for some traffic; `refused` says why others cannot be.
+
+    `devices` are those asked for, of which some may have no structure.
+    """
     found = Search(structures, traffic, most, chunks, batches, progress)
     met, missed = found.candidates()
     refused = {**refused, **found.refused}
@@ -361,7 +360,7 @@ def search(
     return Plans(
         traffic=traffic,
         most_devices=most,
-        priced=found.priced,
+        devices=tuple(dict.fromkeys(each.name for each in (*devices, *(s.device for s in structures)))),
         structures=found.structures,
         points=found.points or PlanPoints(*(np.zeros(0, dtype=int),) * 7),
         ranked=tuple(met),
@@ -494,10 +493,9 @@ class PoolSearch:
         each = (self.search.structures[side.number].split.devices for side in plan[:2])
         return sum(n * of for n, of in zip(servers, each, strict=True))
 
-    def _cost(self, plan: PoolPlan) -> tuple[float, int]:
-        devices = self._devices(plan, plan.servers)
-        price = self.search.structures[plan.decode.number].device.price_per_hour_usd or 0.0
-        return (devices * price if self.search.priced else devices, devices)
+    def _cost(self, plan: PoolPlan) -> Rank:
+        device = self.search.structures[plan.decode.number].device
+        return plan_rank(device, self._devices(plan, plan.servers))
 
     def _name(self, plan: PoolPlan) -> str:
         one, two = (self.search.structures[side.number] for side in plan[:2])

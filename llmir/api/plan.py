@@ -54,8 +54,8 @@ def plan(
 
     A model given by name, path or config runs the passes of the engine. A program is estimated as it is.
     Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic
-    with five seeds, and the simulation decides. Cost ranks the plans if all devices have a price, else the
-    number of devices.
+    with five seeds, and the simulation decides. Cost ranks the plans of devices with a price. Those of
+    devices without one follow, ranked by the number of devices.
 
     Args:
         hw: Devices, separated by commas or in a list.
@@ -125,16 +125,15 @@ def plan(
         raise InputError(length_error(served.read, served.answer, served.positions, program.name))
     types = _precisions(record_or_default(Precision, precision))
     steps = draft_values(_draft_programs(source, drafts))
-    structures, refused = _structures(
-        source, program, _devices(hw, options.price), types, options.engine, emit, most, steps
-    )
+    devices = _devices(hw, options.price)
+    structures, refused = _structures(source, program, devices, types, options.engine, emit, most, steps)
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
         if link is not None:
             server_channel(structure.model, link)
         engine_policy(structure.job(1, 1, None, None, None))  # raises for an engine without a scheduler
-    plans = search(structures, served, most, chunks, batches, refused, link, progress)
+    plans = search(structures, served, most, chunks, batches, refused, link, progress, devices)
     return replace(plans, notes=(*source.notes, *plans.notes))
 
 

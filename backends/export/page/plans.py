@@ -78,6 +78,7 @@ def plans(found: Plans) -> Mapping[str, Any]:
     ]
     model = found.structures[0].program.name if found.structures else "plans"
     curves, missed = _latencies(found), [] if found.best else plan_text.misses(found)
+    absent = [f"{device}: {why}" for device, why in plan_text.devices_without_plan(found).items()]
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
     first = [plan_text.basis(found), *plan_text.traffic_lines(found), *plan_text.energy(found)]
@@ -88,7 +89,7 @@ def plans(found: Plans) -> Mapping[str, Any]:
         _figures(found),
         views,
         answer=plan_text.answer(found),
-        lines=[*first, *plan_text.goals(found), *missed],
+        lines=[*first, *plan_text.goals(found), *missed, *absent],
         basis=plan_text.counts(found),
         notes=[*plan_text.assumptions(found), *found.notes],
         about=about,
