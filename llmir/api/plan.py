@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.gc_pause import pause_gc
+from llmir.base.names import normalize
 from llmir.ir.core.program import Program
 
 from .capacity import length_error
@@ -19,6 +21,7 @@ from .load import ModelSource, load
 from .options import Drafts, Estimation, Parallel, Precision, Requests, Traffic, option, record_or_default
 
 if TYPE_CHECKING:
+    from llmir.backends.export.manifests import Checkpoint
     from llmir.backends.search.plan import Plans
     from llmir.backends.search.search import Progress
     from llmir.backends.search.structures import ElementTypes, Rejection, Structure
@@ -68,7 +71,8 @@ def plan(
             as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
         chunk: Prompt tokens of a step; by default every size that the engine supports.
         batch: Requests of a step, likewise.
-        emit: An engine (vllm, sglang, trtllm); plans are then limited to those that its command can start.
+        emit: An engine (vllm, sglang, trtllm), or containers of the engine of the estimate (compose, k8s,
+            dynamo); plans are then limited to those that `launch_files` can start.
         link: A link for caches (nvlink, network, or a rate such as `25GBps,5us`). With a link the search
             includes plans of separate prefill and decode servers.
         router: How requests are distributed to servers of a kind: round-robin (the default), random or
@@ -135,6 +139,53 @@ def plan(
         engine_policy(structure.job(1, 1, None, None, None))  # raises for an engine without a scheduler
     plans = search(structures, served, most, chunks, batches, refused, link, progress, devices)
     return replace(plans, notes=(*source.notes, *plans.notes))
+
+
+def launch_files(plans: Plans, emit: str, model: str, draft_model: str = "") -> dict[str, str]:
+    """The files by name that start the first plan and that benchmark it; none without a plan.
+
+    Args:
+        emit: As in `plan`, which then finds only plans that can be started.
+        model: The name, id or path of the model that was planned.
+        draft_model: That of the draft model, if there is one.
+
+    Raises:
+        InputError: The plan cannot be started so.
+
+    >>> import llmir
+    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(rate=0.5), gpus=8, emit="k8s")
+    >>> files = launch_files(found, "k8s", "llama3.1-8b")
+    >>> list(files), "meta-llama/Llama-3.1-8B" in files["kubernetes.yaml"]
+    (['kubernetes.yaml', 'benchmark.sh'], True)
+    """
+    from llmir.backends.export import manifests
+
+    if plans.best is None:
+        return {}
+    draft = checkpoint(draft_model) if draft_model else None
+    return manifests.launch_files(plans.best, emit, checkpoint(model), draft)
+
+
+def checkpoint(model: str) -> Checkpoint:
+    """What an engine loads for a model by name, id or path.
+
+    >>> checkpoint("llama3.1-8b").id, checkpoint("Qwen/Qwen3-32B").id
+    ('meta-llama/Llama-3.1-8B', 'Qwen/Qwen3-32B')
+    """
+    from llmir.backends.export.manifests import Checkpoint
+    from llmir.frontends.models import presets
+
+    path = Path(model).expanduser()
+    if path.is_dir() or path.name == "config.json":
+        return Checkpoint(str((path if path.is_dir() else path.parent).resolve()), folder=True)
+    preset = presets.find(model)
+    if "/" in model and not path.exists():
+        return Checkpoint(model)
+    if preset is None or not preset.hf_id:
+        return Checkpoint(model, f"name the folder of the checkpoint, or its id on the hub, for {model}")
+    own = normalize(model) in (normalize(preset.name), normalize(preset.hf_id))
+    note = f"{preset.hf_id} has the shapes of {model}; name the release that you serve"
+    return Checkpoint(preset.hf_id, "" if own else note)
 
 
 def _requests(traffic: Traffic | None) -> Any:
@@ -215,7 +266,7 @@ def _structures(
 ) -> tuple[list[Structure], dict[str, Rejection]]:
     """Every possible split on every device, and the reason for each rejected one."""
     from llmir.backends.request.speculation import draft_kind
-    from llmir.backends.search.launch import check_launch
+    from llmir.backends.search.launch import check_launch, launchable
     from llmir.backends.search.structures import Rejection, Structure, splits, structure_name
     from llmir.passes.plan import divides
 
@@ -223,16 +274,21 @@ def _structures(
     experts = any("expert" in n.op.axes for graph in program.graphs.values() for n in graph.sources)
     tensor = [n for n in range(1, limit + 1) if divides(program, n)]
     stages = program.depth(program.entries[0])
-    structures, refused = [], {}
+    structures: list[Structure] = []
+    refused: dict[str, Rejection] = {}
     drafter = draft_kind(program, drafts[-1]) if drafts else ""
     for device in devices:
         model = _model(device, Estimation(engine=engine))
         between = default_steps(source, model.runs)
+        unlaunchable: Mapping[str, LlmirError] = {}
+        if emit is not None:
+            weights = dict.fromkeys(_element_types(precision).weights for precision in types)
+            _, unlaunchable = launchable(emit, model.runs, tuple(weights), drafter, device)
         for precision in types:
             asked = _element_types(precision)
-            if emit is not None:
-                check_launch(emit, model.runs, asked.weights, None, drafter)
             try:
+                if asked.weights in unlaunchable:
+                    raise unlaunchable[asked.weights]
                 run = _element_types(Deployment(precision).precision_on(model))
             except LlmirError as error:
                 refused[f"{device.name} {asked}"] = Rejection(str(error))
@@ -241,7 +297,7 @@ def _structures(
                 deployment = Deployment(precision, Parallel(**split._asdict()))
                 try:
                     if emit is not None:
-                        check_launch(emit, model.runs, run.weights, split, drafter)
+                        check_launch(emit, model.runs, run.weights, split, drafter, device)
                     steps = deployment.around(*between, model=model)
                     deployed = lower(program, steps)
                     drafting = drafts and _draft_steps(deployed, steps, model.runs, *drafts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import llmir
 from llmir.backends.export.plan import reason
 from llmir.backends.search import trial
 from llmir.backends.search.trial import Replica
+from llmir.hw import library
 from tests.flat import records
 
 
