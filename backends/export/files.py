@@ -61,7 +61,7 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str], inputs: I
 
     The folder need not exist, its parent must.
     """
-    target, shown = Path(arguments.path("folder", folder)), plain(os.fspath(folder), limit=1000)
+    target, shown = Path(arguments.path("emit_to", folder)), plain(os.fspath(folder), limit=1000)
     if not target.exists():
         check_writable(target)
     elif not target.is_dir():
