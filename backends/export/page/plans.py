@@ -81,17 +81,17 @@ def plans(found: Plans) -> Mapping[str, Any]:
     absent = [f"{device}: {why}" for device, why in plan_text.devices_without_plan(found).items()]
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
-    first = [plan_text.basis(found), *plan_text.traffic_lines(found), *plan_text.energy(found)]
-    first += [*hourly_sections(found), *hourly_misses(found)]
+    first = [plan_text.basis(found), *filter(None, ["; ".join(plan_text.traffic_lines(found))])]
+    more = [*absent, *plan_text.goals(found), *plan_text.energy(found), *hourly_sections(found)]
     return document(
         model,
         _objective(found),
         _figures(found),
         views,
         answer=plan_text.answer(found),
-        lines=[*first, *plan_text.goals(found), *missed, *absent],
+        lines=[*first, *missed, *hourly_misses(found)],
         basis=plan_text.counts(found),
-        notes=[*plan_text.assumptions(found), *found.notes],
+        notes=[*more, *plan_text.assumptions(found), *found.notes],
         about=about,
     )
 
