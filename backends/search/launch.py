@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from llmir.backends.request.speculation import LAYER, LOOKUP, MODEL
-from llmir.backends.simulate.engine import engine_capacity
+from llmir.backends.simulate.engine import engine_capacity, engine_policy, max_request_tokens
 from llmir.backends.step.facts import precision
 from llmir.base.arguments import choice
 from llmir.base.errors import InputError
@@ -385,5 +385,5 @@ def _kv_option(candidate: Candidate) -> str:
 def _cache_tokens(candidate: Candidate) -> int:
     """Tokens that the caches of one data-parallel rank hold."""
     s, traffic = candidate.structure, candidate.traffic
-    found = engine_capacity(s.job(*traffic.tokens, candidate.chunk, candidate.batch), s.drafts)
-    return (found.blocks // found.ranks - found.state) * found.block
+    job = s.job(*traffic.tokens, candidate.chunk, candidate.batch)
+    return max_request_tokens(engine_capacity(job, s.drafts), engine_policy(job))

@@ -164,9 +164,8 @@ def structure_capacity(job: Workload, drafts: Drafts | None = None) -> Structure
     """
     found = engine_capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
-    each = -(-(job.prompt + job.generate + found.rows - 2) // found.block) + found.state
     fills = engine_policy(job)
-    requests = min(found.blocks // each, found.sequences)
+    requests = found.requests(job.length, job.length + job.generate + found.rows - 2)
     return StructureCapacity(job.pool.tokens, requests, max_request_tokens(found, fills), found.rows, fills)
 
 

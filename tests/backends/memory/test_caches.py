@@ -119,7 +119,8 @@ def test_a_policy_is_named_where_it_acts(run: Run) -> None:
         name: llmir.workload(program, "h200", **records(llmir.workload, cache_policy=name, **at))
         for name in POLICIES
     }
-    assert jobs["exact"].max_batch >= jobs["paged"].max_batch > 2 * jobs["unified"].max_batch
+    # By the engine's own rule, which `exact` leaves in force, prefill also takes blocks for tokens in flight.
+    assert jobs["paged"].max_batch >= jobs["exact"].max_batch > 2 * jobs["unified"].max_batch
     for name, job in jobs.items():
         assert job.to_dict()["cache_policy"] == name
         assert (f"caches {name}" in str(job)) == (name != "exact")
