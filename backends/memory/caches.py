@@ -233,9 +233,9 @@ class CacheGroup(NamedTuple):
     @property
     def limit(self) -> int | None:
         """The most blocks of a sequence that decodes: a window that begins within a block has one more."""
-        return self.limit_of(1)
+        return None if self.kept is None else int(self.limit_of(1))
 
-    def limit_of(self, new: int) -> int | None:
+    def limit_of(self, new: Number, xp: Namespace = SCALARS) -> Any:
         """The most blocks of a sequence with so many `new` tokens in flight, beside the tokens kept.
 
         `max_admission_blocks_per_request` of vllm/v1/kv_cache_interface.py,
@@ -244,15 +244,15 @@ class CacheGroup(NamedTuple):
         >>> CacheGroup(16, kept=1023).limit_of(1024), CacheGroup(16, kept=1023).limit_of(2 * 1024)
         (129, 193)
         """
-        return None if self.kept is None else -(-(self.kept + new) // self.tokens) + 1
+        return None if self.kept is None else xp.ceildiv(self.kept + new, self.tokens) + 1
 
-    def blocks(self, tokens: Number, new: int = 1, xp: Namespace = SCALARS) -> Number:
+    def blocks(self, tokens: Number, new: Number = 1, xp: Namespace = SCALARS) -> Number:
         """Blocks of a sequence with so many tokens, of which `new` ones are in flight."""
-        found, limit = xp.ceildiv(tokens, self.tokens), self.limit_of(new)
+        found, limit = xp.ceildiv(tokens, self.tokens), self.limit_of(new, xp)
         return found if limit is None else xp.minimum(found, limit)
 
 
-def pages(groups: Sequence[CacheGroup], tokens: Number, new: int = 1, xp: Namespace = SCALARS) -> Number:
+def pages(groups: Sequence[CacheGroup], tokens: Number, new: Number = 1, xp: Namespace = SCALARS) -> Number:
     """Pages of all groups for a sequence with so many tokens, of which `new` ones are in flight."""
     return sum(group.pages * group.blocks(tokens, new, xp) for group in groups)
 
@@ -268,15 +268,18 @@ def pages_needed(
 ) -> Number:
     """Pages with which so many sequences reach so many tokens without preemption, whenever each began.
 
-    All may be as long as they get, but those that are prefilled, whose windows have more blocks. As many
-    prompts are prefilled at once as there are tokens in flight. The states of a sequence take `state` pages.
+    All may be as long as they get, but those that are prefilled, whose windows have more blocks: the tokens
+    in flight are those of as many whole prompts as possible, and of a part of one. The states of a sequence
+    take `state` pages.
     """
-    each = pages(groups, length, xp=xp) + state
+    each = pages(groups, length, xp=xp)
     if not in_flight or all(group.kept is None for group in groups):
-        return sequences * each
-    more = pages(groups, prompt, in_flight, xp) + state - each
-    prefilled = xp.maximum(1, xp.floor(in_flight / prompt))
-    return sequences * each + xp.minimum(sequences, prefilled) * xp.maximum(0, more)
+        return sequences * (each + state)
+    whole = xp.floor(in_flight / prompt)
+    rest = xp.maximum(1, in_flight - whole * prompt)
+    more = (xp.maximum(0, pages(groups, prompt, new, xp) - each) for new in (prompt, rest))
+    counts = xp.minimum(sequences, whole), xp.minimum(1, xp.maximum(0, sequences - whole))
+    return sequences * (each + state) + sum(n * extra for n, extra in zip(counts, more, strict=True))
 
 
 class CachePool(NamedTuple):
@@ -326,6 +329,19 @@ class StageCaches(NamedTuple):
         for pool, share in zip(self.pools, self.shares(longest, xp), strict=True):
             found = xp.maximum(found, pool.needed(sequences, prompt, length, in_flight, xp) / share)
         return found
+
+
+    def log_tokens(self, bytes: float) -> int | None:
+        """Tokens that vLLM logs for so many bytes where windows free blocks: of each group, as many pages.
+
+        `_report_kv_cache_config` of vllm/v1/core/kv_cache_utils.py.
+        """
+        windows = any(group.kept is not None for pool in self.pools for group in pool.groups)
+        if len(self.pools) != 1 or not windows:
+            return None
+        (pool,) = self.pools
+        groups = sum(group.pages for group in pool.groups) + pool.state
+        return max(0, int(bytes / pool.bytes)) // groups * min(group.tokens for group in pool.groups)
 
 
 class _Growth(NamedTuple):

@@ -27,7 +27,7 @@ from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, may_decrease
 
-from .caches import CacheGroup, StageCaches, pages_needed, policy, stage_caches
+from .caches import CacheGroup, StageCaches, pages, pages_needed, policy, stage_caches
 from .liveness import cache_states, reserved_bytes, stage_memories
 
 # Room for caches
@@ -176,8 +176,11 @@ class KvPool(Record):
     @cached_property
     def _tokens(self) -> tuple[int, ...]:
         """Tokens in the caches of each stage."""
-        caches = (room.caches for room in self.rooms())
-        return token_capacity(self.program, tuple(caches), self.rule.block)
+        rooms = tuple(room.caches for room in self.rooms())
+        found = token_capacity(self.program, rooms, self.rule.block)
+        logs = (caches.log_tokens(room) for caches, room in zip(self.caches, rooms, strict=True))
+        pairs = zip(found, logs, strict=True)
+        return tuple(n if log is None else log * self.program.parallelism.dp for n, log in pairs)
 
     @cached_property
     def tightest(self) -> int:
@@ -209,15 +212,22 @@ class KvPool(Record):
                 if pool.bytes:
                     total = max(0, int(room.caches * share / pool.bytes))
                     one = pool.needed(1, self._prompt(self.longest), self.longest, 0) / pool.bytes
-                    pages = PagePool(total, pool.groups, pool.state)
-                    most = largest_fit(lambda n, p=pages: self.pages_of(p, n) <= p.total)  # type: ignore[misc]
-                    found.append((most, total / one, pages))
+                    paged = PagePool(total, pool.groups, pool.state)
+                    most = largest_fit(lambda n, p=paged: self.pages_of(p, n) <= p.total)  # type: ignore[misc]
+                    found.append((most, total / one, paged))
         return min(found, key=lambda each: each[:2])[2] if found else PagePool(UNLIMITED, (), 0)
 
     def pages_of(self, pool: PagePool, sequences: int) -> int:
         """Pages of a rank for so many of the longest requests."""
         of = sequences, self._prompt(self.longest), self.longest, self.in_flight
         return int(pages_needed(pool.groups, pool.state, *of))
+
+    @property
+    def max_concurrency(self) -> float:
+        """The longest requests of a rank, as vLLM logs them: each has all tokens in flight."""
+        pool = self.pages
+        each = int(pages(pool.groups, self.longest, max(1, self.in_flight))) + pool.state
+        return pool.total / each if each else float(UNLIMITED)
 
     def _prompt(self, length: Number) -> Number:
         """Tokens of the prompt of a request with so many tokens."""
@@ -424,9 +434,9 @@ class MemoryBreakdown(Figures, Result):
 
     Of `physical_bytes` a rule makes `usable_bytes`; `kv_bytes` are what the others leave of those, 0 if
     nothing. `kv_tokens` lie in them in whole blocks, None if they take none, and `max_requests` requests of
-    `request_tokens` at once, of which caches keep all tokens if `keeps_all`. Of `overhead_bytes`
-    `graph_bytes` are for CUDA graphs. Without an engine activations are those of all requests read in one
-    step.
+    `request_tokens` at once, of which caches keep all tokens if `keeps_all`; `max_concurrency` is what vLLM
+    logs, None without an engine. Of `overhead_bytes` `graph_bytes` are for CUDA graphs. Without an engine
+    activations are those of all requests read in one step.
     """
 
     model: str
@@ -446,6 +456,7 @@ class MemoryBreakdown(Figures, Result):
     kv_tokens: int | None
     max_requests: int
     request_tokens: int
+    max_concurrency: float | None
     keeps_all: bool
     fullest: str
     block: int
@@ -478,6 +489,7 @@ def pool_breakdown(pool: KvPool, engine: str) -> MemoryBreakdown:
         kv_tokens=pool.kv_tokens,
         max_requests=pool.max_requests,
         request_tokens=pool.longest,
+        max_concurrency=pool.max_concurrency,
         keeps_all=keeps_every_token(pool.program, pool.longest),
         fullest=str(room.fullest),
         block=rule.block,
@@ -519,6 +531,7 @@ def step_breakdown(
         kv_tokens=None if tokens[tightest] >= UNLIMITED else tokens[tightest],
         max_requests=max_requests,
         request_tokens=length,
+        max_concurrency=None,
         keeps_all=keeps_every_token(program, length),
         fullest="all requests in one step",
         block=1,

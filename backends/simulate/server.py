@@ -687,7 +687,15 @@ def is_deterministic(server: Server) -> bool:
 
 def is_uncontended(server: Server) -> bool:
     """Whether all that have come decode, and half the blocks are left when they end."""
-    return not (server.waiting or server.late or server.reading) and 2 * server.demand < server.blocks.total
+    if server.waiting or server.late or server.reading:
+        return False
+    return 2 * server.demand < server.blocks.total and server.demand <= room_for_all(server)
+
+
+def room_for_all(server: Server) -> int:
+    """Blocks that all running requests may take together, so that no admission fails for lack of blocks."""
+    capacity = server.capacity
+    return server.blocks.total - (server.policy.roomy(capacity) or 0) - capacity.ahead_blocks
 
 
 def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa: PLR0912, PLR0915 (see above)
@@ -706,8 +714,7 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
     tokens, sequences = capacity.tokens, capacity.sequences
     mixes, chunked, ahead = policy.mixes, policy.chunked, policy.ahead
     now, step, decoding, kept, demand = server.now, server.step, server.decoding, server.kept, server.demand
-    decoded_s = server.decoded_s
-    room = blocks.total - (policy.roomy(capacity) or 0) - capacity.ahead_blocks
+    decoded_s, room = server.decoded_s, room_for_all(server)
     # Requests before `joined` are read in whole, those before `read` are admitted, those before `ready` may
     # be in the next step, and those before `come` have come.
     joined = read = begun = come = first

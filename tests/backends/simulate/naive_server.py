@@ -190,7 +190,8 @@ class Naive:
         """Whether there is room by the engine's estimate for one that reads so many tokens first."""
         if self.engine == "trtllm":
             most = (q.prompt + q.asked + self.room.rows - 2 for q in self.running)
-            return sum(self.whole(tokens) + bool(r.prefix) for tokens in most) <= self.room.blocks
+            reserved = sum(self.whole(tokens) + bool(r.prefix) for tokens in most)
+            return reserved <= self.room.blocks and self.more(r, new) <= self.free()
         if self.engine == "sglang":
             rest = {q: min(q.asked - len(q.times), CLIP) for q in self.running}
             to_come = SHARE * sum(rest[q] for q in self.running if q.decodes)
