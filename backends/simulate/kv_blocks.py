@@ -144,16 +144,27 @@ class GroupedBlockPool(BlockPool):
     ) -> None:
         super().__init__(total, size, groups, in_flight)
         self._each = [BlockPool(0, group.tokens) for group in self.groups]
-        self._sizes = [(group.tokens, group.pages, group.limit) for group in self.groups]
+        self._sizes = [(group.tokens, group.pages, group.limit, group.kept) for group in self.groups]
         self.ends: list[tuple[int, int, int]] = []
         self.ending: Counter[tuple[int, int, int]] = Counter()
 
     def of(self, tokens: int) -> int:
         """Blocks that so many tokens of one sequence take."""
         found = 0
-        for size, pages_, limit in self._sizes:
+        for size, pages_, limit, _ in self._sizes:
             blocks = -(-tokens // size)
             found += pages_ * (blocks if limit is None or blocks < limit else limit)
+        return found
+
+    def chunk(self, cached: int, new: int) -> int:
+        """Blocks of a sequence while a step prefills `new` tokens of it, after so many cached ones."""
+        budget, steps = self.in_flight
+        flying, found = new + min(cached, (steps - 1) * budget) if steps else 1, 0
+        for size, pages_, _, kept in self._sizes:
+            blocks = -(-(cached + new) // size)
+            if kept is not None:
+                blocks = min(blocks, 1 - -(kept + flying) // size)
+            found += pages_ * blocks
         return found
 
     def join(self, context: int, step: int) -> None:
@@ -193,10 +204,11 @@ class GroupedBlockPool(BlockPool):
 
     def taken(self, step: int, steps: int) -> int:
         """Blocks that so many decode steps take, from this one on."""
-        self._let_end(step)
-        each = zip(self.groups, self._each, strict=True)
-        found = sum(group.pages * pool.taken(step, steps) for group, pool in each)
-        last = step + steps
+        if self.ends and self.ends[0][0] <= step:
+            self._let_end(step)
+        found, last = 0, step + steps
+        for (size, pages_, _, _), pool in zip(self._sizes, self._each, strict=True):
+            found += pages_ * (pool.turns[step % size] if steps == 1 else pool.taken(step, steps))
         if self.ends and self.ends[0][0] < last:
             for end, count in self.ending.items():
                 at, number, turn = end

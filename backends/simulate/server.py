@@ -290,7 +290,7 @@ class Server:
         *("prices", "policy", "capacity", "load", "course", "answered", "stays_s", "since_s", "log"),
         *("prompt", "generate", "written", "cached", "cancelled", "final", "to_read", "last_s"),
         *("blocks", "sharing", "batch", "waiting", "late", "reading", "running", "ends", "deadlines"),
-        *("chunks", "on_ranks", "lanes", "prefix_tokens", "flying"),
+        *("chunks", "on_ranks", "lanes", "prefix_tokens", "flying", "ahead"),
         *("step", "decoding", "kept", "demand", "preempted", "hold_until", "now", "decoded_s", "until"),
     )
 
@@ -314,6 +314,7 @@ class Server:
         self.final: list[int] = (self._pool().of_each(most) + shared + capacity.state).tolist()
         self.to_read: list[int] = list(self.prompt)
         self.load, self.last_s = load, [0.0] * len(self.prompt)
+        self.ahead = capacity.ahead_blocks
         self._reset()
 
     def _pool(self) -> BlockPool:
@@ -394,7 +395,7 @@ class Server:
     @property
     def may_lack_blocks(self) -> bool:
         """Whether there may be too few blocks for all that run to end without a preemption."""
-        return self.demand + self.capacity.ahead_blocks > self.blocks.total
+        return self.demand + self.ahead > self.blocks.total
 
     @property
     def events(self) -> Array:
@@ -592,7 +593,8 @@ class Server:
         tokens = chunks[0][0] if len(chunks) == 1 else sum(new for new, _ in chunks)
         self.log += row(now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
         self.now = now + seconds
-        self._land()
+        if self.flying:
+            self._land()
         if decodes:
             self.decoded_s = self.now
             if self.batch is not None:
@@ -694,8 +696,7 @@ def is_uncontended(server: Server) -> bool:
 
 def room_for_all(server: Server) -> int:
     """Blocks that all running requests may take together, so that no admission fails for lack of blocks."""
-    capacity = server.capacity
-    return server.blocks.total - (server.policy.roomy(capacity) or 0) - capacity.ahead_blocks
+    return server.blocks.total - (server.policy.roomy(server.capacity) or 0) - server.ahead
 
 
 def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa: PLR0912, PLR0915 (see above)
@@ -764,7 +765,9 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
             seconds = float(price(decodes, (sums,), chunks))
             begin, now = now, now + seconds
             if groups:
-                flying = sum([blocks.chunk(done, new) - of(done + new) for new, done in chunks])
+                flying = 0
+                for new, done in chunks:
+                    flying += blocks.chunk(done, new) - of(done + new)
             if part:
                 held -= of(part) if groups else -(-part // size)
             if decodes:

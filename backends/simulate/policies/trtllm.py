@@ -63,7 +63,7 @@ class Trtllm(Policy):
         """If all its blocks are left beside those that running requests will need."""
         if server.demand + server.final[request] > server.blocks.total:
             return False
-        return not server.capacity.ahead_blocks or server.blocks_needed(request, new) <= self.free(server)
+        return not server.ahead or server.blocks_needed(request, new) <= self.free(server)
 
     def relieve(self, server: Server) -> None:
         """Never needed: all blocks are reserved."""

@@ -38,7 +38,7 @@ class Vllm(Policy):
         """If there are blocks for the chunk, and the watermark is left."""
         total = server.blocks.total
         spare = self.spare(total) if self.watermark else 0
-        if server.demand + server.final[request] + spare + server.capacity.ahead_blocks <= total:
+        if server.demand + server.final[request] + spare + server.ahead <= total:
             return True
         return server.blocks_needed(request, new) + spare <= self.free(server)
 
