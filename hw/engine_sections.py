@@ -168,7 +168,10 @@ CACHES = {
 
 
 def _caches(value: object, where: str, unit: float) -> CacheRule:
-    return CacheRule(**schema.read_fields(value, where, CACHES))
+    found = CacheRule(**schema.read_fields(value, where, CACHES))
+    if (found.split == "ratio") != bool(found.window_ratio):
+        raise HardwareError(f"{where}: split ratio and window_ratio need each other")
+    return found
 
 
 BUDGET = {

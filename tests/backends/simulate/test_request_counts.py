@@ -38,11 +38,13 @@ MODELS = {
     "mamba-2.8b": "l40s",
 }
 ENGINES = ("vllm", "sglang", "trtllm", "vllm@0.12", "vllm@0.8.4")
+RANKS = ("", "tp=2", "dp=2", "tp=2,dp=2", "dp=2,ep=2")
+EXPERTS = ("gpt-oss-20b", "llama-4-scout", "deepseek-v2-lite", "qwen3-next-80b-a3b")
 
 
 @lru_cache(maxsize=64)
-def program(model: str, engine: str, tp: int) -> Any:
-    after = f",shard{{tp={tp}}}" if tp > 1 else ""
+def program(model: str, engine: str, ranks: str = "") -> Any:
+    after = f",shard{{{ranks}}}" if ranks else ""
     return llmir.run(llmir.load(model), llmir.pipeline_of(engine) + after)
 
 
@@ -56,13 +58,14 @@ def running(start_s: Any, end_s: Any) -> int:
 # One count in all commands
 
 
-def counts_agree(model: str, engine: str, tp: int, prompt: int, generate: int) -> None:
-    of, hw = program(model, engine, tp), MODELS[model]
+def counts_agree(model: str, engine: str, ranks: str, prompt: int, generate: int) -> None:
+    assume(model in EXPERTS or "ep" not in ranks)
+    of, hw = program(model, engine, ranks), MODELS[model]
     asked = {"prompt": prompt, "generate": generate, "engine": engine}
     job = llmir.workload(of, hw, **records(llmir.workload, batch=1, **asked))
     assert job.pool is not None
     assume(job.max_batch > 0)
-    most = min(job.max_batch, job.pool.sequences)
+    most = min(job.max_batch, job.pool.sequences * of.parallelism.dp)
     fits = [replace(job, batch=n).fits for n in (job.max_batch, job.max_batch + 1)]
     assert fits == [True, False]
     assert abs(structure_capacity(job).requests - most) <= 1
@@ -75,14 +78,14 @@ def counts_agree(model: str, engine: str, tp: int, prompt: int, generate: int) -
 @given(
     st.sampled_from(list(MODELS)),
     st.sampled_from(ENGINES),
-    st.sampled_from([1, 2]),
+    st.sampled_from(RANKS),
     st.integers(2, 60_000),
     st.integers(1, 9000),
 )
 def test_commands_count_the_same_requests(
-    model: str, engine: str, tp: int, prompt: int, generate: int
+    model: str, engine: str, ranks: str, prompt: int, generate: int
 ) -> None:
-    counts_agree(model, engine, tp, prompt, generate)
+    counts_agree(model, engine, ranks, prompt, generate)
 
 
 @pytest.mark.slow
@@ -90,20 +93,20 @@ def test_commands_count_the_same_requests(
 @given(
     st.sampled_from(list(MODELS)),
     st.sampled_from(ENGINES),
-    st.sampled_from([1, 2]),
+    st.sampled_from(RANKS),
     st.integers(2, 60_000),
     st.integers(1, 9000),
 )
 def test_commands_count_the_same_requests_for_many(
-    model: str, engine: str, tp: int, prompt: int, generate: int
+    model: str, engine: str, ranks: str, prompt: int, generate: int
 ) -> None:
-    counts_agree(model, engine, tp, prompt, generate)
+    counts_agree(model, engine, ranks, prompt, generate)
 
 
 @pytest.mark.parametrize("model", ["llama3.1-8b", "gemma3-12b", "bamba-9b"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_max_and_a_simulation_print_that_count(model: str, engine: str) -> None:
-    of, hw = program(model, engine, 1), MODELS[model]
+    of, hw = program(model, engine), MODELS[model]
     asked = {"prompt": 6000, "generate": 100, "engine": engine}
     largest = llmir.largest(of, hw, **records(llmir.largest, **asked))
     run = llmir.simulate(of, hw, **records(llmir.simulate, requests=4, closed=4, **asked))
@@ -114,11 +117,22 @@ def test_max_and_a_simulation_print_that_count(model: str, engine: str) -> None:
 # Runs
 
 
+@pytest.mark.parametrize("model", ["gemma3-12b", "bamba-9b"])
+def test_an_engine_that_reserves_blocks_runs_exactly_so_many(model: str) -> None:
+    """TensorRT-LLM admits whom its pools hold to the end: the most that run at once are the count."""
+    of, asked = program(model, "trtllm"), {"prompt": 3000, "generate": 600, "engine": "trtllm"}
+    most = llmir.workload(of, MODELS[model], **records(llmir.workload, batch=1, **asked)).max_batch
+    at_once = records(llmir.simulate, closed=2 * most, requests=2 * most, **asked)
+    found = llmir.simulate(of, MODELS[model], **at_once)
+    assert running(found.start_s, found.end_s) == most
+    assert not found.preemptions.any()
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_windows_of_gemma_leave_room_for_31_to_35_requests(steps: int) -> None:
     """64 users, 16,000 + 256 tokens, one H100: 0.95 to 1.3 requests/s."""
     release = {1: "vllm@0.17", 2: "vllm"}[steps]
-    of = program("gemma3-12b", release, 1)
+    of = program("gemma3-12b", release)
     asked = {"prompt": 16_000, "generate": 256, "engine": release}
     run = llmir.simulate(of, "h100-sxm", **records(llmir.simulate, closed=64, requests=200, **asked))
     assert run.capacity.overlap == steps
@@ -130,7 +144,7 @@ def test_windows_of_gemma_leave_room_for_31_to_35_requests(steps: int) -> None:
 @pytest.mark.parametrize(("prompt", "generate"), [(200, 8000), (2000, 2000), (9000, 100)])
 @pytest.mark.parametrize("model", ["llama3.1-8b", "gpt-oss-20b"])
 def test_so_many_users_of_a_real_model_are_never_preempted(model: str, prompt: int, generate: int) -> None:
-    of = program(model, "vllm", 1)
+    of = program(model, "vllm")
     asked = {"prompt": prompt, "generate": generate, "engine": "vllm"}
     job = llmir.workload(of, MODELS[model], **records(llmir.workload, batch=1, **asked))
     users = min(job.max_batch, job.pool.sequences)
@@ -224,7 +238,7 @@ def test_both_lines_of_a_log_of_vllm_follow_from_its_pages() -> None:
 
     "GPU KV cache size: 78,256 tokens", "Maximum concurrency for 262,144 tokens per request: 2.15x".
     """
-    of = llmir.run(program("gemma-4-26b-a4b", "vllm@0.19", 1), "quantize{kv=fp8}")
+    of = llmir.run(program("gemma-4-26b-a4b", "vllm@0.19"), "quantize{kv=fp8}")
     limits = {"max_model_len": 262_144, "max_batched_tokens": 16_384}
     job = llmir.workload(of, "h200", **records(llmir.workload, engine="vllm@0.19", **limits))
     assert job.pool is not None
