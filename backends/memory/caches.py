@@ -321,15 +321,19 @@ class StageCaches(NamedTuple):
         return pool.token_bytes * (longest if pool.window is None else xp.minimum(pool.window, longest))
 
     def needed(
-        self, sequences: Number, prompt: Number, length: Number, longest: Number, in_flight: int, **how: Any
+        self,
+        sequences: Number,
+        prompt: Number,
+        length: Number,
+        longest: Number,
+        in_flight: int,
+        xp: Namespace = SCALARS,
     ) -> Number:
         """Bytes of the stage with which no pool is short: `CachePool.needed`, over the pool's share."""
-        xp = how.get("xp", SCALARS)
         found: Number = 0
         for pool, share in zip(self.pools, self.shares(longest, xp), strict=True):
             found = xp.maximum(found, pool.needed(sequences, prompt, length, in_flight, xp) / share)
         return found
-
 
     def log_tokens(self, bytes: float) -> int | None:
         """Tokens that vLLM logs for so many bytes where windows free blocks: of each group, as many pages.
@@ -337,10 +341,10 @@ class StageCaches(NamedTuple):
         `_report_kv_cache_config` of vllm/v1/core/kv_cache_utils.py.
         """
         windows = any(group.kept is not None for pool in self.pools for group in pool.groups)
-        if len(self.pools) != 1 or not windows:
+        if len(self.pools) != 1 or not windows or self.pools[0].state:
             return None
         (pool,) = self.pools
-        groups = sum(group.pages for group in pool.groups) + pool.state
+        groups = sum(group.pages for group in pool.groups)
         return max(0, int(bytes / pool.bytes)) // groups * min(group.tokens for group in pool.groups)
 
 
@@ -367,9 +371,12 @@ def stage_caches(states: Sequence[CacheState], block: int, rule: CacheRule, part
     for (_, kind), alike in layers.items():
         row, fixed = (sum(getattr(growth, name) for _, growth in alike) for name in ("row", "state"))
         kinds[kind._replace(row=row, state=fixed)] += alike[0][0].times // parts
+    names = {kind: _pool_name(kind.kept, rule) for kind in kinds}
+    growing = [name for kind, name in names.items() if kind.row]
     pools: dict[int | None, Counter[_Growth]] = {}
     for kind, times in kinds.items():
-        pools.setdefault(_pool_name(kind.kept, rule), Counter())[kind] += times
+        alone = None not in growing and growing  # states have no pool of their own
+        pools.setdefault(growing[0] if alone and kind.state else names[kind], Counter())[kind] += times
     return StageCaches(tuple(_pool(each, block) for each in pools.values()), rule)
 
 
