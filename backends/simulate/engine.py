@@ -29,7 +29,7 @@ from llmir.ir.core.program import Program
 
 from .cluster import run_pools, run_replicas, serve
 from .drafts import POOLS, Drafts
-from .load import Array, Load
+from .load import Array, Load, closed_loop_warm_up
 from .result import PoolSimulation, ReplicaSimulation, Simulation
 from .router import ROUTERS, Router, check_router
 from .server import FOREVER, POLICIES, Capacity, Policy, RequestTimeline, Server
@@ -37,6 +37,12 @@ from .server_kinds import decode_load, decode_server_of, server_of
 from .step_times import ProgramEstimator, SpeculativeEstimator, StepTimes, in_flight
 
 # Policy, capacity and step times of an engine
+
+
+def has_policy(job: Workload) -> bool:
+    """Whether the scheduling policy and the memory of the engine of a workload are known."""
+    runs = cost_model_of(job).runs
+    return bool(job.pool and runs and runs.name in POLICIES and cost_model_of(job).symbolic)
 
 
 def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
@@ -290,7 +296,7 @@ class Profile(Immutable):
         self,
         load: Load,
         *,
-        warm_up: int = 0,
+        warm_up: int | None = None,
         max_ttft_s: float | None = None,
         max_tpot_s: float | None = None,
         replicas: int = 1,
@@ -298,9 +304,10 @@ class Profile(Immutable):
     ) -> Simulation:
         """A load served, without the requests that are too long: they are refused and counted.
 
-        The first `warm_up` requests do not count in latencies, nor in goodput, which is of requests within
-        `max_ttft_s` and `max_tpot_s`. A `router` sends each request to one of so many `replicas`:
-        round-robin (the default), random, least-loaded or prefix-aware.
+        The first `warm_up` requests, by default two of each user in a closed loop, do not count in latencies,
+        nor in goodput, which is of requests within `max_ttft_s` and `max_tpot_s`. A `router` sends each
+        request to one of so many `replicas`: round-robin (the default), random, least-loaded or
+        prefix-aware.
         """
         copies = integer("replicas", replicas, 1, REPLICAS)
         deals = ROUTERS[check_router(router, copies)]
@@ -322,7 +329,8 @@ def result_fields(
 
     InputError for a warm-up of all requests, and for what is no limit.
     """
-    if (first := integer("warm_up", warm_up)) >= len(load):
+    first = closed_loop_warm_up(load) if warm_up is None else integer("warm_up", warm_up)
+    if first >= len(load):
         raise InputError(f"warm_up: {first:,} requests, there are {len(load):,}")
     limits = {"max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
     known = {name: _limit(name, value) for name, value in limits.items()}
@@ -382,7 +390,7 @@ class Pools(Immutable):
         prefill_replicas: int = 1,
         decode_replicas: int = 1,
         router: str | None = None,
-        warm_up: int = 0,
+        warm_up: int | None = None,
         max_ttft_s: float | None = None,
         max_tpot_s: float | None = None,
     ) -> PoolSimulation:

@@ -291,15 +291,25 @@ class Simulation(Figures, Result, PageExport):
     @property
     def requests_per_s(self) -> float:
         """Requests answered in a second."""
-        return self._rate(int((~self.given_up).sum()))
+        return self._rate(~self.given_up)
 
     @property
     def output_tokens_per_s(self) -> float:
         """Tokens that all requests together get in a second."""
-        return self._rate(int(self.made.sum()))
+        return self._rate(self.made)
 
-    def _rate(self, count: int) -> float:
-        return count / self.duration_s if self.duration_s else float("inf")
+    def _rate(self, counts: Array) -> float:
+        """The sum of counts by request over time.
+
+        In a closed loop it is the steady state: whole rounds of all users after the warm-up, from the arrival
+        that begins them to the one after them. Then all users are there, and as many requests end as begin.
+        """
+        first, users = self.warm_up, self.load.users
+        rounds = (len(self.load) - 1 - first) // users if users else 0
+        last = first + rounds * (users or 0)
+        if rounds and (seconds := float(self.arrival_s[last] - self.arrival_s[first])):
+            return float(counts[first:last].sum()) / seconds
+        return float(counts.sum()) / self.duration_s if self.duration_s else float("inf")
 
     @property
     def prefix_hits(self) -> float:

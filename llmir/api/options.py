@@ -500,7 +500,10 @@ class Traffic(Record):
     - `trace`: a file (formats: docs/serving.md), replayed `speed` times as fast (1). It states the prompts,
       answers and number of requests.
     - `prompt` (2048), `generate` (128): tokens, or distributions such as `uniform:100,900` and
-      `lognormal:512,0.6` (median, deviation of the logarithm). `requests` (1000) is their number.
+      `lognormal:512,0.6` (median, deviation of the logarithm). `requests` is their number (1000, or 10 of
+      each user).
+    - `lengths`: how answers of a stated number of tokens differ: `spread` (uniform from 0.8 to 1.0 of it, the
+      default of users) or `fixed`.
     - `prefix_hits`: share of each prompt that is in the cache already.
     - `cancel`: share of requests that are cancelled after a random part of the answer.
     - `timeout_s`: seconds after which a request is given up.
@@ -543,7 +546,12 @@ class Traffic(Record):
         None, "Tokens generated, likewise.", shown="128", kind="lengths", metavar="TOKENS|LAW"
     )
     requests: int | None = _option(
-        None, "How many, such as 1e5.", shown="1000", least=1, most=REQUESTS, kind="whole"
+        None,
+        "How many, such as 1e5.",
+        shown="1000; 10 of each --closed user",
+        least=1,
+        most=REQUESTS,
+        kind="whole",
     )
     seed: int | None = _option(None, "Of what is random.", shown="0", least=0, kind="whole")
     prefix_hits: float = _option(
@@ -573,6 +581,13 @@ class Traffic(Record):
     )
     timeout_s: float | None = _option(
         None, "Requests are given up that take longer (s).", least=0.0, above=True, unit="s", metavar="S"
+    )
+    lengths: str | None = _option(
+        None,
+        "How answers of a stated number of tokens differ: spread (uniform from 0.8 to 1.0 of it, as "
+        "InferenceX draws them) or fixed.",
+        shown="spread in a closed loop, else fixed",
+        choices=("spread", "fixed"),
     )
 
 
