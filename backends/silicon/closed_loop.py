@@ -46,8 +46,8 @@ class MeasurementMethod(NamedTuple):
 
 
 def has_simulator(job: Workload) -> bool:
-    """Whether the simulator has the policy of the engine, and the program neither dp nor pp."""
-    return has_policy(job) and job.program.parallelism.dp == 1 and len(job.program.entries) == 1
+    """Whether the simulator has the policy of the engine, and the program one pipeline stage."""
+    return has_policy(job) and len(job.program.entries) == 1
 
 
 @dataclass(frozen=True, eq=False)

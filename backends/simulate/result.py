@@ -89,6 +89,8 @@ def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load:
     )
     ends = np.sort(serve(prices, policy, capacity, at_once).course.end_s)
     first, last = len(ends) // 5, len(ends) - 1 - len(ends) // 5
+    if ends[last] == ends[first]:  # in one step
+        return len(ends) / float(ends[-1])
     return (last - first) / float(ends[last] - ends[first])
 
 
@@ -301,14 +303,14 @@ class Simulation(Figures, Result, PageExport):
     def _rate(self, counts: Array) -> float:
         """The sum of counts by request over time.
 
-        In a closed loop it is the steady state: whole rounds of all users after the warm-up, from the arrival
-        that begins them to the one after them. Then all users are there, and as many requests end as begin.
+        In a closed loop it is that of the steady state, by Little's law: users times the counts of some
+        requests, over the seconds that these take. They are the requests after the warm-up that end while
+        all users are there, thus all but the last one of each user.
         """
-        first, users = self.warm_up, self.load.users
-        rounds = (len(self.load) - 1 - first) // users if users else 0
-        last = first + rounds * (users or 0)
-        if rounds and (seconds := float(self.arrival_s[last] - self.arrival_s[first])):
-            return float(counts[first:last].sum()) / seconds
+        users = self.load.users or len(self.load)
+        some = slice(self.warm_up, max(len(self.load) - users, 0))
+        if seconds := float((self.end_s - self.arrival_s)[some].sum()):
+            return users * float(counts[some].sum()) / seconds
         return float(counts.sum()) / self.duration_s if self.duration_s else float("inf")
 
     @property
