@@ -519,7 +519,9 @@ def _figures(replica: Simulation, duration_s: float) -> Mapping[str, Any]:
 def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
     """The requests that a mask keeps; the first `warm_up` of all do not count in the part either."""
     arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
-    return replace(whole, load=whole.load.only(kept), warm_up=int(kept[:warm_up].sum()), **arrays)
+    load = whole.load.only(kept)
+    load = load if kept.all() else replace(load, users=None)  # a router sends users now here, now there
+    return replace(whole, load=load, warm_up=int(kept[:warm_up].sum()), **arrays)
 
 
 # Prefill and decode servers

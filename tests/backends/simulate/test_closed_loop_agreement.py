@@ -12,6 +12,7 @@ import pytest
 import llmir
 from llmir.backends.request.closed_loop import ClosedLoopWorkload, least_answer
 from llmir.backends.simulate.load import Load, closed_loop_requests, closed_loop_warm_up
+from llmir.backends.simulate.result import ReplicaSimulation
 from llmir.base.errors import InputError
 from tests.commands import Run
 
@@ -113,6 +114,17 @@ def test_rates_count_whole_rounds_of_all_users(users: int) -> None:
         wave_s = float(run.e2e_s[run.warm_up :].mean())
         assert run.output_tokens_per_s == pytest.approx(users * 50 / wave_s)
         assert run.requests_per_s == pytest.approx(users / wave_s)
+
+
+def test_rates_of_replicas_add_up_to_the_rate_of_all() -> None:
+    server = llmir.server("llama3.1-8b", "h100-sxm")
+    load = llmir.traffic(llmir.Traffic(closed=24, prompt=500, generate=100))
+    run = server.run(load, replicas=3, router="least-loaded")
+    assert isinstance(run, ReplicaSimulation)
+    each = [one.output_tokens_per_s for one in run.replicas]
+    assert sum(each) == pytest.approx(run.output_tokens_per_s, rel=0.1)
+    alone = server.run(llmir.traffic(llmir.Traffic(closed=8, prompt=500, generate=100)))
+    assert run.output_tokens_per_s == pytest.approx(3 * alone.output_tokens_per_s, rel=0.05)
 
 
 def test_users_beyond_what_runs_only_wait() -> None:
