@@ -100,7 +100,8 @@ def arrivals(service: ClosedLoopWorkload) -> str:
         answers = f"{tokens:,}" if least == tokens else f"{least:,} to {tokens:,}"
         first = f"the first {figures.warm_up:,} of them do not count" if figures.warm_up else "all count"
         counted = f"{figures.requests:,} requests, {first}"
-        return f"Simulated as by serve-sim --closed: {counted}; answers have {answers} tokens."
+        unit = "token" if tokens == 1 else "tokens"
+        return f"Simulated as by serve-sim --closed: {counted}; answers have {answers} {unit}."
     if service.loop.scheduler.mixes:
         return "Prompts come one by one, spread over the time of an answer."
     return "Prompts come in waves: answers are equally long, begin together and end together."
