@@ -76,11 +76,15 @@ def _splits(job: Workload) -> bool:
 
 
 def _notes(job: Workload, found: Simulation) -> tuple[str, ...]:
-    if not _splits(job):
-        return ()
-    name, tokens = found.policy.name, job.length - job.cached
-    default = f"{name} refuses them unless chunked prefill is on"
-    return (f"prompts of {tokens:,} tokens are read in chunks of {job.budget:,}: {default}",)
+    parallel, notes = job.program.parallelism, []
+    if _splits(job):
+        name, tokens = found.policy.name, job.length - job.cached
+        default = f"{name} refuses them unless chunked prefill is on"
+        notes.append(f"prompts of {tokens:,} tokens are read in chunks of {job.budget:,}: {default}")
+    if parallel.dp > 1 and parallel.ep == 1:
+        together = f"{parallel.dp} data-parallel ranks are simulated in step, as if they shared experts"
+        notes.append(f"{together}; for ranks on their own leave dp out and divide the users by {parallel.dp}")
+    return tuple(notes)
 
 
 @lru_cache(maxsize=32)

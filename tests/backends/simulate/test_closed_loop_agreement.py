@@ -140,6 +140,15 @@ def test_users_beyond_what_runs_only_wait() -> None:
     assert found.loop.output_tokens_per_s == pytest.approx(served.output_tokens_per_s, rel=0.03)
 
 
+def test_ranks_that_share_nothing_and_run_in_step_are_noted() -> None:
+    for dp, noted in ((1, False), (2, True)):
+        parallel = llmir.Parallel(dp=dp)
+        job = llmir.workload(
+            "llama3.1-8b", "h100-sxm", concurrency=4, prompt=100, generate=20, parallel=parallel
+        )
+        assert any("simulated in step" in note for note in job.notes) is noted
+
+
 def test_prompts_that_an_engine_refuses_are_read_in_chunks_and_noted() -> None:
     how = {"estimation": llmir.Estimation(engine="trtllm")}
     job = llmir.workload("llama3.1-8b", "h100-sxm", concurrency=4, prompt=10_000, generate=40, **how)
