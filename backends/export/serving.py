@@ -446,6 +446,8 @@ def fleet(found: ReplicaSimulation) -> list[Section]:
     """What was asked and of how many, the latencies, what the servers did, and each of them."""
     head, *rest = simulation(found)
     many = f"{len(found.replicas):,} of this device, {found.router}"
+    if (ranks := found.profile.ranks) > 1:
+        many = f"{many}; {ranks} are the data-parallel ranks of one server, which share nothing"
     whole = Section(head.headings, [*head.rows, ("replicas", many)])
     return [whole, *rest, Section(COLUMNS, list(replicas(found)), 0)]
 

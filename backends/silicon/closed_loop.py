@@ -22,6 +22,7 @@ from llmir.backends.simulate.server import Policy, Server
 from llmir.backends.simulate.step_times import Chunks, RecordingStepTimes
 from llmir.base.dataclass import dataclass
 from llmir.base.values import Record
+from llmir.ir.tools.ranks import independent_ranks
 
 from .rows import Array
 
@@ -46,8 +47,9 @@ class MeasurementMethod(NamedTuple):
 
 
 def has_simulator(job: Workload) -> bool:
-    """Whether the simulator has the policy of the engine, and the program one pipeline stage."""
-    return has_policy(job) and len(job.program.entries) == 1
+    """Whether the simulator has the policy of the engine, and the program is one server of one stage."""
+    ranks, _ = independent_ranks(job.program)
+    return has_policy(job) and ranks == len(job.program.entries) == 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.request.closed_loop import LoopFigures, in_flight
 from llmir.backends.request.workload import ALL, LONGEST, Workload
 from llmir.ir.core.program import Program
+from llmir.ir.tools.ranks import independent_ranks
 
 from .engine import Profile, cost_model_of, engine_policy, has_policy
 from .load import closed_loop_requests, sample_load, spread_lengths
@@ -47,7 +48,7 @@ def _figures(job: Workload, users: int, lengths: str) -> tuple[float, LoopFigure
         tpot and tpot.mean,
         e2e.mean,
         found.output_tokens_per_s,
-        found.decodes,
+        min(found.decodes * found.profile.ranks, users),
         len(found.load),
         found.warm_up,
         float(found.ttft_s.mean()),
@@ -67,7 +68,8 @@ def loop_simulation(job: Workload, users: int, lengths: str) -> Simulation:
         tokens = min(max(together, job.pool.tokens), LONGEST)
         idle = replace(idle, chunk=None, max_batched_tokens=tokens)
     chunked = True if _splits(job) else None
-    return Profile(idle, chunked, priced=loop_step_times(job.program, cost_model_of(job))).run(load)
+    _, (program,) = independent_ranks(job.program)
+    return Profile(idle, chunked, priced=loop_step_times(program, cost_model_of(job))).run(load)
 
 
 def _splits(job: Workload) -> bool:
@@ -76,15 +78,11 @@ def _splits(job: Workload) -> bool:
 
 
 def _notes(job: Workload, found: Simulation) -> tuple[str, ...]:
-    parallel, notes = job.program.parallelism, []
-    if _splits(job):
-        name, tokens = found.policy.name, job.length - job.cached
-        default = f"{name} refuses them unless chunked prefill is on"
-        notes.append(f"prompts of {tokens:,} tokens are read in chunks of {job.budget:,}: {default}")
-    if parallel.dp > 1 and parallel.ep == 1:
-        together = f"{parallel.dp} data-parallel ranks are simulated in step, as if they shared experts"
-        notes.append(f"{together}; for ranks on their own leave dp out and divide the users by {parallel.dp}")
-    return tuple(notes)
+    if not _splits(job):
+        return ()
+    name, tokens = found.policy.name, job.length - job.cached
+    default = f"{name} refuses them unless chunked prefill is on"
+    return (f"prompts of {tokens:,} tokens are read in chunks of {job.budget:,}: {default}",)
 
 
 @lru_cache(maxsize=32)

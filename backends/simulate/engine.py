@@ -26,6 +26,7 @@ from llmir.base.errors import InputError
 from llmir.base.values import Immutable
 from llmir.hw.engine_sections import Scheduler
 from llmir.ir.core.program import Program
+from llmir.ir.tools.ranks import independent_ranks
 
 from .cluster import run_pools, run_replicas, serve
 from .drafts import POOLS, Drafts
@@ -222,10 +223,13 @@ REPLICAS = 1000  # at most
 class Profile(Immutable):
     """An engine that serves a program on a device, with the limits of a `job`; `run` simulates a load.
 
-    Tables of prices are kept from run to run. `priced` are prices of another profile with the same steps.
+    Engines run data-parallel ranks that share nothing as `ranks` servers of their own. Then job, drafts and
+    prices are those of one of them. Tables of prices are kept from run to run. `priced` are prices of another
+    profile with the same steps.
     """
 
     job: Workload
+    ranks: int
     policy: Policy
     drafts: Drafts | None
 
@@ -236,7 +240,10 @@ class Profile(Immutable):
         drafts: Drafts | None = None,
         priced: StepTimes | None = None,
     ) -> None:
-        vars(self).update(job=job, policy=engine_policy(job, chunked), drafts=drafts)
+        ranks, (program, *others) = independent_ranks(job.program, *(drafts.programs if drafts else ()))
+        if ranks > 1:
+            job, drafts = replace(job, program=program), drafts and drafts.of_programs(*others)
+        vars(self).update(job=job, ranks=ranks, policy=engine_policy(job, chunked), drafts=drafts)
         if priced:
             vars(self).update(_prices=priced)
 
@@ -306,10 +313,10 @@ class Profile(Immutable):
 
         The first `warm_up` requests, by default two of each user in a closed loop, do not count in latencies,
         nor in goodput, which is of requests within `max_ttft_s` and `max_tpot_s`. A `router` sends each
-        request to one of so many `replicas`: round-robin (the default), random, least-loaded or
-        prefix-aware.
+        request to one of so many `replicas`, and of their ranks that share nothing: round-robin (the
+        default), random, least-loaded or prefix-aware.
         """
-        copies = integer("replicas", replicas, 1, REPLICAS)
+        copies = self.ranks * integer("replicas", replicas, 1, REPLICAS)
         deals = ROUTERS[check_router(router, copies)]
         asked, load = load, self.admitted(load)
         counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)
@@ -399,7 +406,8 @@ class Pools(Immutable):
         All else is as in `Profile.run`.
         """
         said = {"prefill_replicas": prefill_replicas, "decode_replicas": decode_replicas}
-        replicas = [integer(name, value, 1, REPLICAS) for name, value in said.items()]
+        copies = (integer(name, value, 1, REPLICAS) for name, value in said.items())
+        replicas = [side.ranks * count for side, count in zip(self._sides, copies, strict=True)]
         name = check_router(router, max(replicas))
         asked, load = load, self.decode.short(self.prefill.short(load))
         counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)

@@ -39,6 +39,10 @@ class SimulatedServer(Protocol):
         """Its scheduling policy."""
 
     @property
+    def ranks(self) -> int:
+        """The number of its data-parallel ranks, if they run as servers of their own."""
+
+    @property
     def drafts(self) -> Drafts | None:
         """Its drafts of speculative decoding."""
 
