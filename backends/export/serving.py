@@ -447,7 +447,7 @@ def fleet(found: ReplicaSimulation) -> list[Section]:
     head, *rest = simulation(found)
     many = f"{len(found.replicas):,} of this device, {found.router}"
     if (ranks := found.profile.ranks) > 1:
-        many = f"{many}; {ranks} are the data-parallel ranks of one server, which share nothing"
+        many = f"{many}; data-parallel ranks that share nothing, {ranks} of each server"
     whole = Section(head.headings, [*head.rows, ("replicas", many)])
     return [whole, *rest, Section(COLUMNS, list(replicas(found)), 0)]
 

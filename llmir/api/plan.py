@@ -11,6 +11,7 @@ from llmir.base import arguments
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.gc_pause import pause_gc
 from llmir.ir.core.program import Program
+from llmir.ir.tools.ranks import independent_ranks
 
 from .capacity import length_error
 from .deployment import Deployment, default_steps, lower
@@ -125,6 +126,9 @@ def plan(
         raise InputError(length_error(served.read, served.answer, served.positions, program.name))
     types = _precisions(record_or_default(Precision, precision))
     steps = draft_values(_draft_programs(source, drafts))
+    # Ranks that share nothing are replicas, which a plan counts.
+    _, (program, *drafting) = independent_ranks(program, *filter(None, steps[2:] if steps else ()))
+    steps = steps and (*steps[:2], drafting[0], drafting[1] if drafting[1:] else None)
     structures, refused = _structures(
         source, program, _devices(hw, options.price), types, options.engine, emit, most, steps
     )

@@ -212,6 +212,15 @@ def test_ranks_of_pools_that_share_nothing_are_replicas() -> None:
     assert run(2, 1).to_dict() == run(1, 2).to_dict()
 
 
+def test_a_plan_counts_ranks_that_share_nothing_as_replicas() -> None:
+    traffic = llmir.Traffic(rate=20, prompt=2000, generate=50, requests=100)
+
+    def found(dp: int) -> dict[str, Any]:
+        return llmir.plan(served("llama3.1-8b", dp=dp), "h100-sxm", traffic, gpus=2).to_dict()
+
+    assert found(2) == found(1)
+
+
 @st.composite
 def abreast(draw: Any) -> Case:
     """Loads without shared prefixes on ranks, and on stages with as many micro-batches in flight."""
