@@ -153,9 +153,11 @@ def test_users_of_ranks_that_share_nothing_are_those_of_replicas(engine: str) ->
     assert isinstance(job, ClosedLoopWorkload)
     ttft, tpot = served.latencies["ttft"], served.latencies["tpot"]
     assert ttft and tpot
-    assert (job.loop.ttft_s, job.loop.tpot_s) == (ttft.mean, tpot.mean)
-    assert job.loop.output_tokens_per_s == served.output_tokens_per_s
-    assert job.loop.figures.decoding == 4 * served.decodes
+    # Tables of step times are kept from loop to loop, and how they grew decides the last digit.
+    assert job.loop.ttft_s == pytest.approx(ttft.mean, rel=1e-12, abs=0)
+    assert job.loop.tpot_s == pytest.approx(tpot.mean, rel=1e-12, abs=0)
+    assert job.loop.output_tokens_per_s == pytest.approx(served.output_tokens_per_s, rel=1e-12, abs=0)
+    assert job.loop.figures.decoding == pytest.approx(4 * served.decodes, rel=1e-12, abs=0)
     assert not [note for note in job.notes if "rank" in note]
 
 
