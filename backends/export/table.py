@@ -255,7 +255,7 @@ def ops(report: Report) -> Table:
         styles = [BOUND_STYLES.get(line.bound, "") if f == "bound" else "" for f in chosen]
         add(table, [getattr(line, f) for f in chosen], style, styles)
 
-    lines = zip(wording.op_lines(report), wording.shown_rows(report), strict=True)
+    lines = zip(wording.op_lines(report), report.ops, strict=True)
     shown: dict[tuple[OpLine, ...], str] = {}  # what a stage does, and where it was first shown
     for (group, times), members in groupby(lines, key=lambda pair: (pair[0].group, pair[0].repeat)):
         inside = list(members)

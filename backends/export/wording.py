@@ -496,14 +496,9 @@ REMARKS = {
 }
 
 
-def shown_rows(report: Report) -> list[OpCost]:
-    """The rows of one point that a reader sees: ops, and what else takes time."""
-    return [row for row in report.ops if row.kind != OVERHEAD or row.time_s]
-
-
 def op_lines(report: Report) -> list[OpLine]:
-    """Those rows, in schedule order."""
-    return [_line(op) for op in shown_rows(report)]
+    """The rows of one point, in schedule order."""
+    return [_line(op) for op in report.ops]
 
 
 def _line(op: OpCost) -> OpLine:
@@ -593,7 +588,7 @@ def sums(report: Report) -> list[str]:
     """How the rows add up to the step, on each stage; nothing where there are ops alone."""
     found = []
     for stage in report.stages:
-        others = (row for row in shown_rows(report) if row.kind == OVERHEAD and row.stage == stage.stage)
+        others = (row for row in report.ops if row.kind == OVERHEAD and row.stage == stage.stage)
         parts = [f"ops {units.time(stage.ops_s)}"]
         parts += [f"{row.name.rpartition('.')[2]} {units.time(row.total_s)}" for row in others]
         where = f"stage {stage.stage}: " if len(report.stages) > 1 else ""

@@ -317,14 +317,17 @@ def step_error(parts: Iterable[Number], host_error: float) -> Number:
 
 
 def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number) -> tuple[OpCost, ...]:
-    """What the engine adds to the kernels of a micro-batch, a row for each part on a stage."""
+    """What the engine adds to the kernels of a micro-batch: on each stage a row for each part above 0.
+
+    On a grid a part may take none at some points.
+    """
     return tuple(
         _overhead(
             of.program,
             stage,
             OVERHEAD_ROWS[part],
             repeat=of.program.micro_batches,
-            time_s=getattr(overheads[stage], part),
+            time_s=time,
             step_s=step_s,
             bound=OVERHEAD,
             block="engine",
@@ -333,6 +336,7 @@ def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number
             error=of.model.host_error,
         )
         for stage, part in of.overhead_rows
+        if not never(time := getattr(overheads[stage], part))
     )
 
 
@@ -798,7 +802,7 @@ class StepEvaluator:
 
     @cached_property
     def overhead_rows(self) -> tuple[tuple[int, str], ...]:
-        """The stage and the part of `Overhead` of each row that the engine adds; none where none serves.
+        """The stage and the part of `Overhead` of each row that the engine may add; none where none serves.
 
         The first stage has engine CPU time, each one a launch gap, and those with collectives rank skew.
         """

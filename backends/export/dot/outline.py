@@ -466,7 +466,7 @@ def _stored_operands(scope: Scope, node: Node) -> Iterator[OpTensor]:
 def _overheads(report: Report, numbers: tuple[int, ...], ids: str) -> Iterator[Box]:
     """What is no op on some stages, each kind as one box."""
     rows: dict[str, list[OpCost]] = {}
-    for row in wording.shown_rows(report):
+    for row in report.ops:
         if row.kind == OVERHEAD and row.stage in numbers:
             rows.setdefault(row.name.rpartition(".")[2], []).append(row)
     for name, (first, *others) in rows.items():

@@ -53,9 +53,6 @@ export function number(box, pattern) {
 
 export const LETTERS = { compute: "C", memory: "M", network: "N", overhead: "O", bubble: "B" };
 
-// The rows that take time, of those that are no ops.
-export const shown = ({ extras }) => extras.filter(({ time_s }) => time_s > 0);
-
 // A name that may break after its underscores and dots.
 export const breaking = (name) => name.split(/(?<=[_.])/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
 

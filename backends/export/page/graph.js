@@ -1,6 +1,6 @@
 // The graph of a step: blocks that fold, ops from top to bottom, what jumps over others dashed beside them.
 import { max, min, percent, time } from "./format.js";
-import { $, breaking, div, h, mark, pressed, roving, say, shown, span, svg, unfold } from "./dom.js";
+import { $, breaking, div, h, mark, pressed, roving, say, span, svg, unfold } from "./dom.js";
 
 const MANY = 60, SOME = 30, SMALL = 5;  // ops from which blocks begin folded, but for the longest; and small ones, to it
 const LANE = 7;
@@ -42,7 +42,7 @@ export class Graph {
       const node = h("section", { class: section.count > 1 ? "block layer" : "block" }, head, body);
       return { ...section, node, cost, body, lines, boxes };
     });
-    this.extras = shown(step).map(() => div("extra"));
+    this.extras = step.extras.map(() => div("extra"));
     this.place.replaceChildren(...this.sections.map(({ node }) => node), ...this.extras);
     this.watch.disconnect();
     this.far.clear();
@@ -66,7 +66,7 @@ export class Graph {
   draw(view) {
     const { step } = view;
     this.last = view;
-    if (this.built !== step.phase || this.extras.length !== shown(step).length) this.build(view);
+    if (this.built !== step.phase || this.extras.length !== step.extras.length) this.build(view);
     say($("graph-title"), `${view.title} · ${time(step.time_s)}`);
     const whole = step.time_s * view.setup.stages;
     this.longest = max(...this.sections.flatMap(({ boxes }) => boxes.map((box) => this.seconds([box], step))));
@@ -77,7 +77,7 @@ export class Graph {
     const open = this.sections.flatMap(({ boxes, body }) => (body.hidden ? [] : boxes));
     this.left = open.filter(({ place }) => this.far.has(place));
     for (const box of open) if (!this.far.has(box.place)) this.say(box, view);
-    shown(step).forEach((op, i) => {
+    step.extras.forEach((op, i) => {
       const what = WORDS[op.name.split(".").at(-1)];
       say(this.extras[i], `${what}${view.setup.stages > 1 ? `, stage ${op.stage}` : ""} · ${time(op.total_s)} · ${percent(op.share)}`);
     });

@@ -187,7 +187,8 @@ export class Setup {
     const whole = seconds.slice(-n);
     const { step } = timing(whole, parts), ideal = timing(found.ideal, parts);
     const ops = phase.rows.map((row) => this.op(row, found.times, found.amounts, n * step));
-    const added = phase.added.map(([name, stage, place]) => this.extra(name, stage, parts, seconds[place], n * step));
+    const added = phase.added.filter(([, , place]) => seconds[place])
+      .map(([name, stage, place]) => this.extra(name, stage, parts, seconds[place], n * step));
     const overheads = whole.map((_, i) => sum(added.filter(({ stage }) => stage === i).map(({ time_s }) => time_s)));
     const bubbles = n > 1
       ? whole.map((time, i) => this.extra("bubble", i, 1, max(step - parts * time, 0), n * step))

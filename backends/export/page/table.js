@@ -1,6 +1,6 @@
 // All ops of both steps: sorted by any column, found by their names, one of them chosen.
 import { abs, bytes, digits, flops, percent, time, within } from "./format.js";
-import { $, LETTERS, badge, breaking, div, h, mark, roving, say, shown, span } from "./dom.js";
+import { $, LETTERS, badge, breaking, div, h, mark, roving, say, span } from "./dom.js";
 import { line } from "./menu.js";
 
 const FEW = 24;  // ops on paper
@@ -29,7 +29,7 @@ export class Table {
 
   build(step) {
     const heads = COLUMNS.map(([key, title]) => h("th", { scope: "col", class: key }, h("button", { onclick: () => this.by(key) }, title)));
-    const caption = h("caption"), body = h("tbody"), all = [...step.ops, ...shown(step)];
+    const caption = h("caption"), body = h("tbody"), all = [...step.ops, ...step.extras];
     const rows = all.map((op) => {
       const name = op.row ? h("button", { onclick: () => this.choose(op.name) }, breaking(op.name)) : span(null, op.name);
       const letter = badge(op.bound), word = span();
@@ -55,7 +55,7 @@ export class Table {
 
   draw(view) {
     this.last = view;
-    const { step, state } = view, all = [...step.ops, ...shown(step)];
+    const { step, state } = view, all = [...step.ops, ...step.extras];
     if (this.built !== step.phase || this.size !== all.length) this.build(step);
     const error = step.error === null ? "" : ` ${within(step.error)}`;
     say(this.caption, `${view.title}: ${time(step.time_s)}${error}`);

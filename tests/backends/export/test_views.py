@@ -84,7 +84,7 @@ def test_a_printed_report_has_its_figures_and_each_op() -> None:
     step = RESULTS["Report"]
     text = str(step)
     for op in llmir.analyze(llmir.run(llmir.load(TINY), llmir.pipeline_of()), "h100-sxm", new=8).ops:
-        assert (op.name.rpartition(".")[2] in text) == (op.kind != "overhead" or op.time_s > 0)
+        assert op.name.rpartition(".")[2] in text
 
 
 def test_ir_is_what_a_program_prints() -> None:
