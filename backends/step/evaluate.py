@@ -319,7 +319,7 @@ def step_error(parts: Iterable[Number], host_error: float) -> Number:
 def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number) -> tuple[OpCost, ...]:
     """What the engine adds to the kernels of a micro-batch: on each stage a row for each part above 0.
 
-    On a grid a part may take none at some points.
+    On a grid a part may be 0 at some points.
     """
     return tuple(
         _overhead(
