@@ -43,7 +43,7 @@ class DraftFlags(NamedTuple):
     lines: Callable[[DraftOptions], list[str]] | None = None
 
 
-FILE = "drafts.yaml"
+FILE = "options.yaml"
 
 
 def _vllm(method: str, **more: int) -> Callable[[DraftOptions], list[str]]:
@@ -79,7 +79,7 @@ def _trtllm(kind: str, *more: str) -> Callable[[DraftOptions], list[str]]:
     return lines
 
 
-def _file(of: DraftOptions) -> list[str]:
+def _file(*of: DraftOptions) -> list[str]:
     return [f"--extra_llm_api_options {FILE}"]
 
 
@@ -122,7 +122,7 @@ DRAFT_FLAGS: Mapping[str, Mapping[str, DraftFlags]] = {
 }
 
 
-def draft_file(lines: list[str]) -> str:
+def option_file(lines: list[str]) -> str:
     """What a shell writes into the file."""
     return "\n".join([f"cat > {FILE} <<'END'", *lines, "END", ""])
 
@@ -140,6 +140,9 @@ class Flag(NamedTuple):
 
 class Launcher(NamedTuple):
     """What starts an engine, and its flags: of `tp`, `pp`, `dp`, `ep`, `batch`, `chunk`, types of weights.
+
+    Flags of `utilization` and `chunked` are stated where a plan changed them. A flag without dashes is a line
+    of the file of options.
 
     That of `longest`, where there is one, is stated where caches hold fewer tokens than the model may have:
     the engine does not start otherwise.
@@ -165,6 +168,7 @@ LAUNCHERS = {
             "ep": Flag("--enable-expert-parallel", "0.11", "vllm/engine/arg_utils.py, parallel_group"),
             "batch": Flag("--max-num-seqs", "0.5.3", _VLLM),
             "chunk": Flag("--max-num-batched-tokens", "0.5.3", _VLLM),
+            "utilization": Flag("--gpu-memory-utilization", "0.5.3", _VLLM),
             "longest": Flag("--max-model-len", "0.5.3", _VLLM),
             "fp8": Flag("--quantization fp8", "0.5.3", _VLLM),
         },
@@ -180,6 +184,7 @@ LAUNCHERS = {
             ),
             "batch": Flag("--max-running-requests", "0.5", _SGLANG),
             "chunk": Flag("--chunked-prefill-size", "0.5", _SGLANG),
+            "utilization": Flag("--mem-fraction-static", "0.5", _SGLANG),
             "fp8": Flag("--quantization fp8", "0.5", _SGLANG),
         },
     ),
@@ -191,6 +196,8 @@ LAUNCHERS = {
             "ep": Flag("--ep_size", "1.1.0", "tensorrt_llm/commands/serve.py"),
             "batch": Flag("--max_batch_size", "0.18.2", _TRTLLM),
             "chunk": Flag("--max_num_tokens", "0.18.2", _TRTLLM),
+            "utilization": Flag("--kv_cache_free_gpu_memory_fraction", "0.18.2", _TRTLLM),
+            "chunked": Flag("enable_chunked_prefill: true", "0.18.2", "tensorrt_llm/llmapi/llm_args.py"),
         },
     ),
 }
@@ -250,16 +257,23 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
     if positions and held < positions and "longest" in launcher.flags:
         names.append("longest")
         values["longest"] = held
+    values |= {"utilization": s.utilization, "chunked": None}
+    names += [name for name in ("utilization", "chunked") if getattr(s, name) is not None]
+    lines: list[str] = []
     for name in names:
+        if name not in launcher.flags:
+            raise InputError(f"emit: {engine}; no flag is known that sets {name}")
         flag, value = launcher.flags[name], values[name]
-        words.append(flag.name if value is None else f"{flag.name} {value}")
+        text = flag.name if value is None else f"{flag.name} {value}"
+        (words if flag.name.startswith("-") else lines).append(text)
         sources.append(flag.source)
-    before = ""
     if s.drafts and drafter:
         told, said = DRAFT_FLAGS[engine][drafter], DraftOptions(s.drafts.tokens, draft_model, s.weights)
-        words += told.flags(said)
+        words += [word for word in told.flags(said) if not told.lines]
         sources.append(told.source)
-        before = draft_file(told.lines(said)) if told.lines else ""
+        lines += told.lines(said) if told.lines else []
+    words += _file() if lines else []
+    before = option_file(lines) if lines else ""
     release = runs.release or runs.versions[-1]
     each = "one replica" if count == 1 else f"each of {count:,} replicas"
     head = f"# {each}, on {s.split.devices:,} × {s.device.name}; {engine} {release}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from math import hypot
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from llmir.hw.prices import OperatingCost, operating_cost
 from .front import front
 from .structures import PlanPoints, Rejection, Structure, structure_capacity
 from .traffic import MAX_REQUESTS_OF_SERVERS, MOST, SECONDS, Traffic
-from .trial import NONE, UNIT, Trial
+from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Trial
 
 if TYPE_CHECKING:
     from llmir.backends.simulate.drafts import Drafts
@@ -108,6 +109,28 @@ class Candidate(Figures):
         later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
         return self.traffic.rate / self.replicas * (self.trial.ttft_s.mean + later)
 
+    @cached_property
+    def changed_settings(self) -> Mapping[str, tuple[Any, Any]]:
+        """Settings of the engine that the plan changes: by name the default and the plan's value.
+
+        A batch limit counts where it is above the default, or where caches hold more requests.
+        """
+        s, traffic = self.structure, self.traffic
+        default = s._replace(chunked=None, utilization=None)
+        job = default.job(*traffic.tokens, None, None)
+        assert job.pool is not None
+        found: dict[str, tuple[Any, Any]] = {}
+        if s.chunked is not None:
+            found["chunked_prefill"] = not s.chunked, s.chunked
+        if self.chunk != job.pool.tokens:
+            found["max_batched_tokens"] = job.pool.tokens, self.chunk
+        each = -(-self.batch // s.split.dp)
+        if each > job.pool.sequences or self.batch < s.capacity(traffic, self.chunk).requests:
+            found["max_num_seqs"] = job.pool.sequences, each
+        if s.utilization is not None:
+            found["memory_utilization"] = job.pool.share, s.utilization
+        return found
+
     @property
     def laid(self) -> str:
         """How its servers lie on devices: `tp 2 × 16`."""
@@ -121,9 +144,21 @@ class Candidate(Figures):
 
     @property
     def limited(self) -> dict[str, float]:
-        """What each limit is of, in seconds, on average over runs."""
+        """What each limit is of, in seconds, over the requests of all runs."""
         limits = {"ttft_s": self.traffic.ttft, "tpot_s": self.traffic.tpot}
         return {name: self.trial.limited(i) for i, (name, of) in enumerate(limits.items()) if of}
+
+    @cached_property
+    def errors(self) -> tuple[float, float]:
+        """Mean relative errors of the estimated times: of a prefill step for TTFT, a decode step for TPOT."""
+        prefill, decode = prefill_step(self).error, decode_step(self).error
+        return prefill or 0.0, decode or 0.0
+
+    def within_error(self, which: int) -> bool:
+        """Whether times that are longer by their error would miss the limit of TTFT (0) or TPOT (1)."""
+        limit = self.trial.limits[which]
+        longer = self.trial.limited(which) * (1 + self.errors[which])
+        return limit is not None and longer > limit.seconds
 
     @property
     def draft_share(self) -> float | None:
@@ -134,13 +169,18 @@ class Candidate(Figures):
 
     @property
     def meets(self) -> bool:
-        """Whether all limits are met, in a further run too, and as much is answered as comes."""
-        return self.trial.over(self.traffic) <= 1 and not self.overloaded
+        """Whether all limits are surely met, and no queue grows for ever."""
+        return self.verdict == MEETS
+
+    @property
+    def verdict(self) -> str:
+        """Whether all limits are met and no queue grows for ever; undecided where the runs do not say."""
+        return MISSES if self.overloaded else self.trial.verdict
 
     @property
     def overloaded(self) -> bool:
-        """Whether more comes than is answered, where that was looked for: a queue grows for ever."""
-        return self.largest_rate is not None and self.largest_rate < self.traffic.rate
+        """Whether more comes than is answered and the headroom leaves, where that was looked for."""
+        return self.largest_rate is not None and self.largest_rate < self.traffic.stable_rate
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -154,6 +194,12 @@ class Candidate(Figures):
             "batch": self.batch,
             "chunk": self.chunk,
             "meets": self.meets,
+            "verdict": self.verdict,
+            "changed_settings": {
+                name: {"default": default, "plan": value}
+                for name, (default, value) in self.changed_settings.items()
+            },
+            "errors": dict(zip(("ttft", "tpot"), self.errors, strict=True)),
             "cost_per_hour_usd": self.cost_per_hour_usd,
             "cost_usd_per_mtok": self.cost_usd_per_mtok,
             "energy_j_per_token": self.energy_j_per_token,
@@ -165,6 +211,10 @@ class Candidate(Figures):
                 "seeds": len(self.trial.runs),
                 "ttft_s": self.trial.ttft_s._asdict(),
                 "tpot_s": self.trial.tpot_s._asdict(),
+                "half_widths": {
+                    name: half._asdict()
+                    for name, half in zip(("ttft_s", "tpot_s"), self.trial.half_widths, strict=True)
+                },
                 "limited": self.limited,
                 "within": self.trial.within,
             },
@@ -215,7 +265,7 @@ class PoolCandidate(Candidate):
     @property
     def carried(self) -> bool:
         """Whether as much is answered as comes."""
-        return (self.largest_rate or 0.0) >= self.traffic.rate
+        return (self.largest_rate or 0.0) >= self.traffic.stable_rate
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it; the split is that of decode servers."""
@@ -232,6 +282,8 @@ class Plans(Figures, Result, PageExport):
     have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated,
     and `priced` says that all devices have a price, so that cost decides; else the number of devices does.
     `largest_rate` is what the first plan answers at most, in requests a second; `server` simulates it.
+    `sturdy` is the cheapest plan for times that are longer by their error, where the first may miss a limit
+    then; its latencies are with that error.
     """
 
     traffic: Traffic
@@ -246,11 +298,31 @@ class Plans(Figures, Result, PageExport):
     largest_rate: float | None
     notes: tuple[str, ...] = ()
     server: Profile | Pools | None = None
+    sturdy: Candidate | None = None
 
     @property
     def best(self) -> Candidate | None:
         """The plan that costs least; None where none meets the limits."""
         return self.ranked[0] if self.ranked else None
+
+    @cached_property
+    def close(self) -> tuple[Candidate, ...]:
+        """Plans that meet the limits and cost more than the first by no more than the errors of both times.
+
+        What servers answer is inverse to their times, so that costs have the relative errors of times.
+        """
+        best = self.best
+        if best is None:
+            return ()
+
+        def cost(candidate: Candidate) -> float:
+            return candidate.cost_per_hour_usd or 0.0 if self.priced else candidate.devices
+
+        return tuple(
+            each
+            for each in self.ranked[1:]
+            if cost(each) <= cost(best) * (1 + hypot(max(each.errors), max(best.errors)))
+        )
 
     @property
     def drafts(self) -> Drafts | None:
@@ -324,9 +396,14 @@ class Plans(Figures, Result, PageExport):
             "speculation": self.drafts and self.drafts.said(),
             "router": self.traffic.router,
             "seeds": list(self.seeds),
+            "margin": self.traffic.margin,
+            "headroom": self.traffic.headroom,
+            "certainty": {"error": ERROR, "looks": list(LOOKS)},
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),
             "hour": self._hour(),
+            "sturdy": self.sturdy and self.sturdy.to_dict(),
+            "too_close_to_call": [self.shown.index(each) for each in self.close],
             "goals": {name: self.shown.index(each) for name, each in self.goals.items()},
             "plans": [{**each.to_dict(), "why": self.why(each)._asdict()} for each in self.shown],
             "front": [
@@ -481,7 +558,7 @@ def hourly_cost(candidate: Candidate, server: Profile | Pools, seed: int) -> Hou
         said = dict(zip(("prefill_replicas", "decode_replicas"), candidate.servers, strict=True))
     most = MOST if sum(said.values()) == 1 else MAX_REQUESTS_OF_SERVERS // many
     each = max(1, min(round(_comes(candidate)), most))
-    drawn = replace(traffic, requests=each)
+    drawn = replace(traffic, requests=each, margin=0.0)
     load = drawn.load(count / many, seed, many) if looks else drawn.alone(count, seed)
     if max(said.values()) > 1:
         said["router"] = traffic.router
@@ -568,7 +645,7 @@ def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
     """What binds a plan: the limit that it misses most, else what it costs more, else the nearest limit."""
     traffic, best = candidate.traffic, plans.best
     limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
-    used = {name: (candidate.trial.expected(i), of.seconds) for name, (i, of) in limits.items() if of}
+    used = {name: (candidate.trial.upper(i), of.seconds) for name, (i, of) in limits.items() if of}
     nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
     missed = bool(nearest) and used[nearest][0] > used[nearest][1]
     if candidate.overloaded and not missed:
@@ -643,4 +720,4 @@ def _full(candidate: Candidate) -> bool:
     """Whether more requests are in flight than have room."""
     s, traffic = candidate.structure, candidate.traffic
     job = s.job(traffic.read, traffic.answer, traffic.longest, candidate.chunk, candidate.batch)
-    return candidate.in_flight >= structure_capacity(job, s.drafts).requests
+    return candidate.in_flight >= structure_capacity(job, s.drafts, s.chunked).requests

@@ -1,6 +1,7 @@
 """Simulated runs of a plan: percentiles of latencies, and the share of requests within limits.
 
-`SeedRun` is one run and `Trial` the runs of one plan; `Replica` simulates a structure and estimates its
+`SeedRun` is one run, `Trial` the runs of one plan with their verdict, `decide` adds runs until there is one;
+`Replica` simulates a structure and estimates its
 steps once for all runs. `pool_latencies` simulates prefill and decode servers one by one if the router does
 not look at loads: a prefill server depends on no other server and a decode server only on when caches
 arrive, so the result equals that of all servers together (`simulate.engine.Pools`) and takes a fraction of
@@ -9,8 +10,10 @@ the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf, sqrt
+from functools import cached_property
+from math import inf, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +21,6 @@ import numpy as np
 from llmir.backends.simulate.cluster import run_replicas, serve
 from llmir.backends.simulate.engine import Pools, Profile, check_load, step_times
 from llmir.backends.simulate.load import Load
-from llmir.backends.simulate.replications import STUDENT
 from llmir.backends.simulate.result import (
     LatencySpread,
     ReplicaSimulation,
@@ -30,10 +32,12 @@ from llmir.backends.simulate.result import (
 from llmir.backends.simulate.router import FIRST, ROUTERS, Router
 from llmir.backends.simulate.server import RequestTimeline, Server
 from llmir.backends.simulate.server_kinds import LATER, decode_server_of, server_of
-from llmir.base.values import Array
+from llmir.backends.simulate.step_times import StepTimes
+from llmir.base.dataclass import dataclass
+from llmir.base.values import Array, Record
 
 from .structures import Structure
-from .traffic import LatencyLimit, Traffic
+from .traffic import SEEDS, LatencyLimit, Traffic
 
 # Replicas
 
@@ -46,105 +50,187 @@ class SeedRun(NamedTuple):
 
     `limited` has the statistics that the limits of TTFT and TPOT are of, such as a p99. `most` is how many
     requests ran at once at most; infinite where blocks may have been short, so that it is not known.
+    `seconds` are the TTFT and TPOT of each request that counts.
     """
 
     ttft_s: LatencySpread
     tpot_s: LatencySpread
     limited: tuple[float, float]
     within: float
+    seconds: tuple[Array, Array]
     most: float = inf
 
     @classmethod
     def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic, most: float = inf) -> SeedRun:
-        """A run, from the seconds of the requests that count."""
+        """A run, from the seconds of the requests that count, in simulated time."""
+        ttft_s, tpot_s = ttft_s * traffic.stretch, tpot_s * traffic.stretch
         good = within_limits(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
         limited = tuple(map(_limited, traffic.limits, (ttft_s, tpot_s)))
         figures = latency_spread(ttft_s) or NONE, latency_spread(tpot_s) or NONE
-        return cls(*figures, (limited[0], limited[1]), float(good.mean()), most)
+        return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), most)
 
 
-class Trial(NamedTuple):
-    """Runs of one plan, by different seeds."""
+# Verdicts
+
+MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
+ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
+LOOKS = (SEEDS, 10, 20, 40)  # runs after which the verdict is looked at; the last one is the budget
+# Student's t at 1 - ERROR / len(LOOKS), by the number of runs.
+QUANTILES_OF_T = {5: 5.598, 10: 3.690, 20: 3.174, 40: 2.976}
+
+
+@dataclass(frozen=True, eq=False)
+class Trial(Record):
+    """Runs of one plan by different seeds, and the verdict on its `limits`.
+
+    The verdict is a group sequential test by repeated confidence intervals (Jennison and Turnbull, Journal of
+    the Royal Statistical Society B 51, 1989, 305). Requests of one run wait for one another, so runs by
+    different seeds are the independent observations. After each of `LOOKS` runs, Student's t bounds each
+    limited statistic at the one-sided level `ERROR` / len(`LOOKS`): a limit above the upper bound is met, one
+    below the lower bound is missed. By Bonferroni's inequality all looks together are wrong with a chance of
+    `ERROR` at most, however the looks depend on one another. The bounds assume that the statistic of a long
+    run is normal, to which it tends by the central limit theorem for means and quantiles.
+
+    A statistic is that of all runs together, and its spread is that of the single runs around it
+    (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that
+    of a run as long as all of them.
+    """
 
     runs: tuple[SeedRun, ...]
+    limits: tuple[LatencyLimit | None, LatencyLimit | None] = (None, None)
 
-    @property
+    @cached_property
+    def _seconds(self) -> tuple[Array, Array]:
+        ttft_s, tpot_s = zip(*(run.seconds for run in self.runs), strict=True)
+        return np.concatenate(ttft_s), np.concatenate(tpot_s)
+
+    @cached_property
     def ttft_s(self) -> LatencySpread:
-        """The spread of TTFT, each figure averaged over runs."""
-        return LatencySpread(*np.mean([run.ttft_s for run in self.runs], axis=0).tolist())
+        """The spread of TTFT over the requests of all runs."""
+        return latency_spread(self._seconds[0]) or NONE
 
-    @property
+    @cached_property
     def tpot_s(self) -> LatencySpread:
-        """The spread of TPOT, each figure averaged over runs."""
-        return LatencySpread(*np.mean([run.tpot_s for run in self.runs], axis=0).tolist())
+        """The spread of TPOT over the requests of all runs."""
+        return latency_spread(self._seconds[1]) or NONE
 
-    @property
+    @cached_property
+    def half_widths(self) -> tuple[LatencySpread, LatencySpread]:
+        """Half the width of the confidence interval of each figure of TTFT and of TPOT; NaN of one run."""
+        each = (
+            ([run.ttft_s for run in self.runs], self.ttft_s),
+            ([run.tpot_s for run in self.runs], self.tpot_s),
+        )
+        return tuple(
+            LatencySpread(*map(self._half_width, zip(*spreads, strict=True), whole))
+            for spreads, whole in each
+        )  # type: ignore[return-value]
+
+    def _half_width(self, values: Sequence[float], whole: float) -> float:
+        count = len(values)
+        if count == 1:
+            return nan
+        spread = sqrt(sum((value - whole) ** 2 for value in values) / (count - 1))
+        return QUANTILES_OF_T[count] * spread / sqrt(count)
+
+    @cached_property
     def within(self) -> float:
         """The share of requests within all limits, averaged over runs."""
         return float(np.mean([run.within for run in self.runs]))
 
     def limited(self, which: int) -> float:
-        """The statistic that the limit of TTFT (0) or TPOT (1) is of, averaged over runs."""
-        return float(np.mean([run.limited[which] for run in self.runs]))
+        """The statistic that the limit of TTFT (0) or TPOT (1) is of, over the requests of all runs."""
+        return _limited(self.limits[which], self._seconds[which])
 
-    def expected(self, which: int) -> float:
-        """What that statistic of a further run stays below, 97.5 times in 100, by Student's t."""
-        values = [run.limited[which] for run in self.runs]
-        count = len(values)
-        if count == 1:
-            return values[0]
-        more = STUDENT[min(count - 2, len(STUDENT) - 1)] * float(np.std(values, ddof=1))
-        return float(np.mean(values)) + more * sqrt(1 + 1 / count)
+    def half_width(self, which: int) -> float:
+        """Half the width of the confidence interval of that statistic; 0 of one run, which has none."""
+        if len(self.runs) == 1:
+            return 0.0
+        return self._half_width([run.limited[which] for run in self.runs], self.limited(which))
 
-    def over(self, traffic: Traffic) -> float:
-        """How much of a limit is used, of the one that is used most: above 1 it is missed."""
-        parts = [self.expected(i) / each.seconds for i, each in enumerate(traffic.limits) if each]
+    def upper(self, which: int) -> float:
+        """What that statistic is at most, with the certainty of a verdict."""
+        return self.limited(which) + self.half_width(which)
+
+    @cached_property
+    def over(self) -> float:
+        """How much of a limit is used at most, of the one that is used most: above 1 it is not surely met."""
+        parts = [self.upper(i) / each.seconds for i, each in enumerate(self.limits) if each]
         return max(parts, default=0.0)
+
+    def verdict_on(self, which: int) -> str:
+        """Whether a limit is met, missed, or undecided; one run decides nothing."""
+        limit = self.limits[which]
+        if limit is None:
+            return MEETS
+        value, half = self.limited(which), self.half_width(which)
+        if len(self.runs) == 1 or value - half <= limit.seconds < value + half:
+            return UNDECIDED
+        return MEETS if value + half <= limit.seconds else MISSES
+
+    @cached_property
+    def verdict(self) -> str:
+        """Whether all limits are met; missed where one is."""
+        each = {self.verdict_on(which) for which in range(len(self.limits))}
+        return next(verdict for verdict in (MISSES, UNDECIDED, MEETS) if verdict in each)
+
+
+def decide(run: Callable[[int], SeedRun], first: SeedRun, traffic: Traffic, looks: Sequence[int]) -> Trial:
+    """Runs by the seeds of the traffic after a first one, until a look gives a verdict or is the last one."""
+    runs = [first]
+    for count in looks:
+        runs += [run(seed) for seed in traffic.seeds[len(runs) : count]]
+        trial = Trial(tuple(runs), traffic.limits)
+        if trial.verdict != UNDECIDED:
+            break
+    return trial
 
 
 class Replica:
-    """A replica of a structure, simulated; its steps are priced once for all runs."""
+    """A replica of a structure, simulated; `steps` are priced once for all runs, and for all settings."""
 
-    def __init__(self, structure: Structure, traffic: Traffic) -> None:
+    def __init__(self, structure: Structure, traffic: Traffic, steps: StepTimes | None = None) -> None:
         self.structure, self.traffic = structure, traffic
-        self._prices = step_times(structure.program, structure.model, structure.drafts)
+        self.steps = steps or step_times(structure.program, structure.model, structure.drafts)
         self._profiles: dict[tuple[int, int], Profile] = {}
 
-    def run(self, chunk: int, batch: int, replicas: int, seed: int) -> SeedRun:
-        """A run of one of so many replicas; of several, where the router looks at loads.
+    def run(self, chunk: int, batch: int, replicas: int, seed: int, requests: int) -> SeedRun:
+        """A run of so many requests on one of the replicas; on several, where the router looks at loads.
 
         InputError where a request has no room.
         """
-        traffic, profile = self.traffic, self.profile(chunk, batch)
+        traffic, profile = replace(self.traffic, requests=requests), self.profile(chunk, batch)
         if not ROUTERS[traffic.router].blind and replicas > 1:
-            return self._together(profile, replicas, seed)
+            return self._together(profile, traffic, replicas, seed)
         load = profile.admitted(traffic.alone(replicas, seed))
-        server = serve(self._prices, profile.policy, profile.capacity(load.longest), load)
+        server = serve(self.steps, profile.policy, profile.capacity(load.longest), load)
         found = Simulation.of(profile, server, load)
-        ttft_s, tpot_s = found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :]
+        ttft_s, tpot_s = traffic.steady(found.ttft_s), traffic.steady(found.tpot_s)
         return SeedRun.of(ttft_s, tpot_s, traffic, _at_once(server))
 
-    def _together(self, profile: Profile, replicas: int, seed: int) -> SeedRun:
+    def _together(self, profile: Profile, traffic: Traffic, replicas: int, seed: int) -> SeedRun:
         """A run of several replicas, up to `UNIT` of them, with their share of the traffic."""
-        traffic, many = self.traffic, min(replicas, UNIT)
+        many = min(replicas, UNIT)
         load = profile.admitted(traffic.load(replicas / many, seed, many))
         room = profile.capacity(load.longest)
-        one = server_of(self._prices, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
+        one = server_of(self.steps, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
         dealt = run_replicas(one, ROUTERS[traffic.router](many, load, room), load)
-        found, first = ReplicaSimulation.of_run(profile, dealt, load), many * traffic.warm_up
-        return SeedRun.of(found.ttft_s[first:], found.tpot_s[first:], traffic)
+        found = ReplicaSimulation.of_run(profile, dealt, load)
+        return SeedRun.of(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s), traffic)
 
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""
         profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.load(1, self.traffic.seed))
-        return saturation_rate(self._prices, profile.policy, profile.capacity(load.longest), load)
+        room = profile.capacity(load.longest)
+        return saturation_rate(self.steps, profile.policy, room, load) / self.traffic.stretch
 
     def profile(self, chunk: int, batch: int) -> Profile:
         """The replica with a setting, as a server that runs loads."""
         if (chunk, batch) not in self._profiles:
             job = self.structure.job(1, 1, None, chunk, batch)
-            self._profiles[chunk, batch] = Profile(job, None, self.structure.drafts, self._prices)
+            chunked, drafts = self.structure.chunked, self.structure.drafts
+            self._profiles[chunk, batch] = Profile(job, chunked, drafts, self.steps)
         return self._profiles[chunk, batch]
 
 

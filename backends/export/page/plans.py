@@ -80,7 +80,8 @@ def plans(found: Plans) -> Mapping[str, Any]:
     curves, missed = _latencies(found), [] if found.best else plan_text.misses(found)
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
-    first = [plan_text.basis(found), *plan_text.traffic_lines(found), *plan_text.energy(found)]
+    changed = plan_text.settings(found.best) if found.best else []
+    first = [plan_text.basis(found), *changed, *plan_text.traffic_lines(found), *plan_text.energy(found)]
     first += [*hourly_sections(found), *hourly_misses(found)]
     return document(
         model,
@@ -88,7 +89,7 @@ def plans(found: Plans) -> Mapping[str, Any]:
         _figures(found),
         views,
         answer=plan_text.answer(found),
-        lines=[*first, *plan_text.goals(found), *missed],
+        lines=[*first, *plan_text.goals(found), *plan_text.doubts(found), *missed],
         basis=plan_text.counts(found),
         notes=[*plan_text.assumptions(found), *found.notes],
         about=about,
@@ -259,7 +260,7 @@ def _table(found: Plans, whys: list[str]) -> Document:
 def _missed(found: Plans, each: Candidate) -> Iterator[int]:
     """The columns of statistics that are beyond their limit."""
     for i, limit in enumerate((found.traffic.ttft, found.traffic.tpot)):
-        if limit and limit.of in _STATS and each.trial.expected(i) > limit.seconds:
+        if limit and limit.of in _STATS and each.trial.upper(i) > limit.seconds:
             yield 4 + len(_STATS) * i + _STATS.index(limit.of)
 
 

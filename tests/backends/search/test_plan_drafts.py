@@ -207,8 +207,8 @@ def test_tensorrt_llm_reads_a_file_that_the_command_writes(
     shell = subprocess.run(
         ["sh"], input=done.out, cwd=tmp_path, env=path, check=True, capture_output=True, text=True
     )
-    assert shell.stdout.endswith("--extra_llm_api_options drafts.yaml\n")
-    read = yaml.safe_load((tmp_path / "drafts.yaml").read_text())
+    assert shell.stdout.endswith("--extra_llm_api_options options.yaml\n")
+    read = yaml.safe_load((tmp_path / "options.yaml").read_text())
     assert read == {"speculative_config": said, "disable_overlap_scheduler": True}
 
 
