@@ -412,11 +412,12 @@ def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
             if limit and used <= limit.seconds:  # the mean over runs meets it
                 runs = f"after {len(candidate.trial.runs)} runs"
                 more = f"{units.time(used)} {runs}, and may miss by {units.time(why.by)}"
-                return f"{name} is undecided: {more}: {op}{full}"
-            return f"{name} misses by {units.time(why.by)}: {op}{full}"
+                return f"{name} is undecided: {more}: {op}{full}{decision(plans, candidate)}"
+            return f"{name} misses by {units.time(why.by)}: {op}{full}{decision(plans, candidate)}"
         return f"{name} has {units.time(-why.by)} left of its limit at the end of its interval: {op}"
     if why.than is None:
-        return f"{_overloaded(candidate) if why.constraint == 'rate' else 'nothing limits it'}: {op}"
+        overloaded = _overloaded(candidate) if why.constraint == "rate" else "nothing limits it"
+        return f"{overloaded}: {op}{decision(plans, candidate)}"
     best = plans.best
     assert best is not None
     if why.constraint == "cost":
@@ -427,16 +428,45 @@ def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
     if plans.priced and candidate.devices <= best.devices and why.by:
         each = [units.digits(c.structure.device.price_per_hour_usd or 0) for c in (candidate, best)]
         count = f"{candidate.devices:,} GPU{'s' if candidate.devices > 1 else ''}"
-        return f"{more}, with {count}: one costs ${each[0]}, not ${each[1]}"
+        return f"{more}, with {count}: one costs ${each[0]}, not ${each[1]}{decision(plans, candidate)}"
     if not why.by:
         same = "costs as much" if plans.priced else "takes as many GPUs"
         more = f"{same}, and answers {units.digits(candidate.tokens_per_s_user)} tokens/s a user"
         more += f", not {units.digits(best.tokens_per_s_user)}"
     if isinstance(best, PoolCandidate) and not isinstance(candidate, PoolCandidate):
-        op = "its decode steps wait for prompts that are read beside them"
-    else:
-        op = f"{op}, {units.percent(why.than)} in the first plan"
-    return f"{more}: {op}"
+        more += ": its decode steps wait for prompts that are read beside them"
+    return f"{more}{decision(plans, candidate)}"
+
+
+DECIDING = {  # what decides against a plan, by constraint
+    "speed": "tokens/s a user decide",
+    "rounding": "whole replicas decide: a fraction of one would do",
+    "kv_capacity": "the KV cache decides",
+    "max_num_seqs": "the limit of requests at once decides",
+    "headroom": "the headroom decides",
+    "rate": "no single limit decides: fewer replicas do not answer the rate within all of them",
+}
+
+
+def decision(plans: Plans, candidate: Candidate) -> str:
+    """The constraint that decides against a plan, and the smallest change with which it is not rejected."""
+    why = plans.rejection(candidate)
+    if why is None:
+        return ""
+    decides = DECIDING.get(why.constraint, "price decides" if plans.priced else "the number of GPUs decides")
+    if why.statistic:
+        decides = f"the limit of {why.constraint.upper()} ({why.statistic}) decides"
+    if why.change is None:
+        return f"; {decides}"
+    what, now, needed, replicas = why.change
+    wins = f"wins with {candidate.structure.split} × {replicas:,}" if candidate.meets else "meets the limits"
+    if what == "times":
+        return f"; {decides}; {wins} if all times are {units.percent(now - needed)} shorter"
+    if what in ("ttft", "tpot"):
+        return f"; {decides}; {wins} and --max-{what} {why.statistic}:{units.time(needed).replace(' ', '')}"
+    if plans.priced:
+        return f"; {decides}; wins at ${units.digits(needed)} an hour of a GPU, not ${units.digits(now)}"
+    return f"; {decides}"
 
 
 def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:

@@ -35,6 +35,9 @@ from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Trial
 if TYPE_CHECKING:
     from llmir.backends.simulate.drafts import Drafts
 
+    from .rejections import LosingReason
+    from .search import Search
+
 
 # Candidates and plans
 
@@ -283,7 +286,7 @@ class Plans(Figures, Result, PageExport):
     and `priced` says that all devices have a price, so that cost decides; else the number of devices does.
     `largest_rate` is what the first plan answers at most, in requests a second; `server` simulates it.
     `sturdy` is the cheapest plan for times that are longer by their error, where the first may miss a limit
-    then; its latencies are with that error.
+    then; its latencies are with that error. `search` found the plans, and evaluates changes of them.
     """
 
     traffic: Traffic
@@ -299,6 +302,7 @@ class Plans(Figures, Result, PageExport):
     notes: tuple[str, ...] = ()
     server: Profile | Pools | None = None
     sturdy: Candidate | None = None
+    search: Search | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -348,6 +352,21 @@ class Plans(Figures, Result, PageExport):
         """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
 
         return binding_limit(self, candidate)
+
+    @cached_property
+    def rejections(self) -> tuple[LosingReason | None, ...]:
+        """Of each plan that is shown the constraint that decides against it; None of the first.
+
+        Constraints are relaxed one at a time, and the plan is simulated again, when they are first asked for.
+        """
+        from .rejections import losing_reason
+
+        return tuple(losing_reason(self, each) for each in self.shown)
+
+    def rejection(self, candidate: Candidate) -> LosingReason | None:
+        """The constraint that decides against a plan that is shown."""
+        places = (i for i, each in enumerate(self.shown) if each is candidate)
+        return self.rejections[next(places)]
 
     @cached_property
     def hour(self) -> HourlyCost | None:
@@ -405,7 +424,14 @@ class Plans(Figures, Result, PageExport):
             "sturdy": self.sturdy and self.sturdy.to_dict(),
             "too_close_to_call": [self.shown.index(each) for each in self.close],
             "goals": {name: self.shown.index(each) for name, each in self.goals.items()},
-            "plans": [{**each.to_dict(), "why": self.why(each)._asdict()} for each in self.shown],
+            "plans": [
+                {
+                    **each.to_dict(),
+                    "why": self.why(each)._asdict(),
+                    "rejection": rejection and rejection.to_dict(),
+                }
+                for each, rejection in zip(self.shown, self.rejections, strict=True)
+            ],
             "front": [
                 {
                     "hardware": (of := self.structures[int(self.points.structure[i])]).device.name,

@@ -27,8 +27,20 @@ from llmir.hw.device import Device
 from .front import front, minimize
 from .plan import Candidate, Plans, PoolCandidate
 from .structures import PlanPoints, Rejection, Structure, device_rejection, feasible_structures
-from .traffic import BUDGET, SEEDS, Traffic
-from .trial import LOOKS, MISSES, UNDECIDED, UNIT, Replica, SeedRun, Trial, decide, pool_latencies
+from .traffic import BUDGET, Traffic
+from .trial import (
+    MEETS,
+    MISSES,
+    UNDECIDED,
+    UNIT,
+    Replica,
+    Room,
+    SeedRun,
+    Trial,
+    as_it_is,
+    decide,
+    pool_latencies,
+)
 
 # Replicas
 
@@ -72,44 +84,58 @@ class Search:
         self.structures, self.times, points, self.refused, self._first = found
         self.points = points and points.stretched(traffic.stretch)
         self.undecided: dict[int, Candidate] = {}  # the fewest replicas of a structure without a verdict
-        self._best: tuple[float, int] = inf, 0  # the least cost of a plan that meets the limits
+        self._best: tuple[float, float] = inf, 0  # the least cost of a plan that meets the limits
         priced = {s.device.price_per_hour_usd for s in structures}
         self.priced = None not in priced
         self._rows = ROWS
+        self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
         self._steps: dict[int, StepTimes] = {}  # of structures with the engine's own settings
         self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
         self._tries: dict[
-            tuple[int, int], TrialSetting
+            tuple[int, float], TrialSetting
         ] = {}  # the best by the first seed, by number and replicas
         self._promising = self._within(self.points)
         self._settings_of: dict[int, list[int]] = {}  # the engine's own first
         for number, first in enumerate(self._first):
             self._settings_of.setdefault(first, []).append(number)
 
-    def with_error(self, device: Device, error: float) -> Search:
-        """The search for the cheapest plan of one device, for times that are longer by an error too."""
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is, below: float = -1.0) -> Search:
+        """The search with other traffic, such as other limits, and other `room` on each replica.
+
+        Plans that cost more than `below` are simulated to the first look alone.
+        """
         assert self.points is not None
         other = copy(self)
-        stretch = 1 + error
-        other.traffic = replace(self.traffic, margin=self.traffic.stretch * stretch - 1)
-        other.points = self.points.stretched(stretch)
-        own = [n for n, s in enumerate(self.structures) if s.device is device]
-        other._promising = other._within(other.points.only(np.isin(other.points.structure, own)))
+        other.traffic, other._room = traffic, room
+        other.points = self.points.stretched(traffic.stretch / self.traffic.stretch)
+        other._promising = other._within(other.points)
         other._replicas, other._rates, other._tries, other.undecided, other.refused = {}, {}, {}, {}, {}
-        other._rows, other._best = 1, (inf, 0)
+        other._best, other._progress = (below, 0), None
         return other
+
+    def cheapest(self, device: Device) -> Candidate | None:
+        """The cheapest plan of one device that meets the limits."""
+        own = [n for n, s in enumerate(self.structures) if s.device is device]
+        assert self._promising is not None
+        self._promising = self._promising.only(np.isin(self._promising.structure, own))
+        self._rows, self._best = 1, (inf, 0)
+        met, _ = self.candidates()
+        return met[0] if met else None
+
+    def longer(self, error: float, below: float = -1.0) -> Search:
+        """The search for times that are longer by a share, or shorter where it is below 0."""
+        margin = self.traffic.stretch * (1 + error) - 1
+        return self.relaxed(replace(self.traffic, margin=margin), self._room, below)
 
     def sturdy(self, met: Sequence[Candidate]) -> Candidate | None:
         """The cheapest plan for times that are longer by their error; None where none of them meets limits.
 
         Devices are those of plans that meet the limits, each with the largest error of its first plan.
         """
-        found: list[Candidate] = []
-        for first in {each.structure.device.name: each for each in reversed(met)}.values():
-            search = self.with_error(first.structure.device, max(first.errors))
-            found += search.candidates()[0][:1]
-        return min(found, key=self._costs, default=None)
+        firsts = {each.structure.device.name: each for each in reversed(met)}.values()
+        found = [self.longer(max(each.errors)).cheapest(each.structure.device) for each in firsts]
+        return min((each for each in found if each), key=self._costs, default=None)
 
     def _within(self, of: PlanPoints | None) -> PlanPoints | None:
         """Points within the limits by closed form; simulated times are hardly ever lower."""
@@ -122,7 +148,7 @@ class Search:
             kept &= of.tpot_s <= traffic.tpot.seconds
         return of.only(kept)
 
-    def _cost(self, number: int, replicas: int) -> tuple[float, int]:
+    def _cost(self, number: int, replicas: float) -> tuple[float, float]:
         structure = self.structures[number]
         count = replicas * structure.split.devices
         return (count * (structure.device.price_per_hour_usd or 0.0) if self.priced else count, count)
@@ -214,7 +240,7 @@ class Search:
         hourly = candidate.cost_per_hour_usd or 0.0
         return (hourly if self.priced else candidate.devices, candidate.devices)
 
-    def _fewest_that_meet(self, number: int, guess: int, below: tuple[float, int]) -> Candidate | None:
+    def _fewest_that_meet(self, number: int, guess: int, below: tuple[float, float]) -> Candidate | None:
         """The plan with the fewest replicas that meet the limits, or with the most that there may be.
 
         The search begins at a guess. None where the plan costs as much as `below`, or has too many devices.
@@ -222,7 +248,7 @@ class Search:
         tried: dict[int, Candidate] = {}
 
         def meets(replicas: int) -> bool:
-            tried[replicas] = found = self._simulated(number, replicas)
+            tried[replicas] = found = self.simulated(number, replicas)
             if found.verdict == UNDECIDED and found.replicas <= self.undecided.get(number, found).replicas:
                 self.undecided[number] = found
             return found.meets
@@ -240,7 +266,7 @@ class Search:
             return None
         first = minimize(may, stable - 1, min(max(guess, stable), most), most)
         if first is None:
-            return self._simulated(number, most if self.most else guess) if last is None else None
+            return self.simulated(number, most if self.most else guess) if last is None else None
         found = minimize(meets, stable - 1, first, most)
         if found is None:
             return tried[max(tried)] if last is None else None
@@ -283,7 +309,7 @@ class Search:
             self._rates[key] = self.replica(number).largest_rate(chunk, batch)
         return self._rates[key]
 
-    def _total_rate(self, number: int, chunk: int, batch: int, replicas: int) -> float | None:
+    def _total_rate(self, number: int, chunk: int, batch: int, replicas: float) -> float | None:
         """Requests a second that all replicas answer at most; None where that is surely above the rate."""
         assert self.points is not None
         of = self.points
@@ -295,6 +321,20 @@ class Search:
     def _number_of(self, candidate: Candidate) -> int:
         return next(i for i, s in enumerate(self.structures) if s is candidate.structure)
 
+    def number_of(self, candidate: Candidate) -> int:
+        """The number of a plan's structure, with the engine's own settings."""
+        return self._first[self._number_of(candidate)]
+
+    def usage(self, number: int, replicas: float) -> float:
+        """The share of its limits that so many replicas use, by a run of the first seed.
+
+        Infinite where the closed form is beyond the limits.
+        """
+        promising = self._promising
+        if promising is None or not np.isin(promising.structure, self._settings_of[number]).any():
+            return inf
+        return self._setting(number, replicas).over
+
     def server(self, candidate: Candidate) -> Profile:
         """A replica of a plan, as a server that runs loads."""
         return self.replica(self._number_of(candidate)).profile(candidate.chunk, candidate.batch)
@@ -303,27 +343,41 @@ class Search:
         """The server of a structure."""
         if number not in self._replicas:
             first = self._first[number]
-            replica = Replica(self.structures[number], self.traffic, self._steps.get(first))
+            replica = Replica(self.structures[number], self.traffic, self._steps.get(first), self._room)
             self._replicas[number], self._steps[first] = replica, replica.steps
         return self._replicas[number]
 
-    def _simulated(self, number: int, replicas: int) -> Candidate:
-        """The best setting of a structure with so many replicas, and the verdict on it.
+    def simulated(self, number: int, replicas: int) -> Candidate:
+        """The best setting of a structure with so many replicas, and the verdict on it."""
+        _, own, chunk, batch, *_ = self._setting(number, replicas)
+        return self._candidate(own, chunk, batch, replicas, self._trial(number, replicas))
 
-        Runs go on to the last of `LOOKS` where the plan could still win, unless fewer or more replicas of the
+    def meets(self, number: int, replicas: float) -> bool:
+        """Whether so many replicas, a fraction of one too, surely meet all limits and answer the rate."""
+        if self.usage(number, replicas) > 1:
+            return False
+        _, own, chunk, batch, *_ = self._setting(number, replicas)
+        if self._trial(number, replicas).verdict != MEETS:
+            return False
+        answers = self._total_rate(own, chunk, batch, replicas)
+        return answers is None or answers >= self.traffic.stable_rate
+
+    def _trial(self, number: int, replicas: float) -> Trial:
+        """The runs of the best setting of a structure.
+
+        They go on to the budget where the plan could still win, unless fewer or more replicas of the
         structure were undecided with as many.
         """
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
         wins = self._cost(number, replicas) <= self._best and number not in self.undecided
         most = BUDGET * self.traffic.requests if wins else 0
-        looks = [runs for runs in LOOKS if runs == SEEDS or runs * requests <= most]
 
-        def run(seed: int) -> SeedRun:
-            return self._run(own, chunk, batch, replicas, seed, requests)
+        def run(seed: int, length: int) -> SeedRun:
+            return self._run(own, chunk, batch, replicas, seed, length)
 
-        return self._candidate(own, chunk, batch, replicas, decide(run, first, self.traffic, looks))
+        return decide(run, first, self.traffic, requests, most)
 
-    def _setting(self, number: int, replicas: int) -> TrialSetting:
+    def _setting(self, number: int, replicas: float) -> TrialSetting:
         """The best setting of a structure with so many replicas, by a run of the first seed.
 
         Settings other than the engine's are tried where those miss a limit.
@@ -333,12 +387,12 @@ class Search:
             tries: list[TrialSetting] = []
             for own in self._settings_of[number]:
                 tries += self._tried(own, replicas)
-                if min(tries).over <= 1:
+                if tries and min(tries).over <= 1:
                     break
             self._tries[key] = min(tries)
         return self._tries[key]
 
-    def _tried(self, number: int, replicas: int) -> list[TrialSetting]:
+    def _tried(self, number: int, replicas: float) -> list[TrialSetting]:
         """Chunks and batches of a structure, until one meets the limits in a run of the first seed."""
         tries: list[TrialSetting] = []
         for chunk, batch in self._settings(number):
@@ -355,7 +409,7 @@ class Search:
                 break
         return tries
 
-    def _requests(self, number: int, chunk: int, batch: int, replicas: int) -> int:
+    def _requests(self, number: int, chunk: int, batch: int, replicas: float) -> int:
         """Requests of a run: those of the traffic, or `STAYS` times as many as are there at once.
 
         A tenth of them then takes as long to come as a request stays, so that what is left is of the steady
@@ -366,8 +420,8 @@ class Search:
         inside = self.traffic.rate / replicas * (self.traffic.answer - 1) * tpot
         return max(self.traffic.requests, ceil(STAYS * min(inside, batch)))
 
-    def _run(self, number: int, chunk: int, batch: int, replicas: int, seed: int, requests: int) -> SeedRun:
-        self.tell(f"{replicas} × {self.structures[number].name}")
+    def _run(self, number: int, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
+        self.tell(f"{replicas:g} × {self.structures[number].name}")
         return self.replica(number).run(chunk, batch, replicas, seed, requests)
 
     def tell(self, plan: str) -> None:
@@ -441,6 +495,7 @@ def search(
         server = best.pools if isinstance(best, PoolCandidate) else found.server(best)
         if not isinstance(best, PoolCandidate) and any(best.within_error(i) for i in range(2)):
             sturdy = found.sturdy([each for each in met if not isinstance(each, PoolCandidate)])
+    found._progress = None  # what is asked later is told nobody
     return Plans(
         traffic=traffic,
         most_devices=most,
@@ -455,6 +510,7 @@ def search(
         notes=(*drafts, *traffic.notes),
         server=server,
         sturdy=sturdy,
+        search=found,
     )
 
 
@@ -648,14 +704,13 @@ class PoolSearch:
         unit = -(-servers[0] // units), -(-servers[1] // units)
         traffic = self._traffic(plan, units)
 
-        def run(seed: int) -> SeedRun:
+        def run(seed: int, length: int) -> SeedRun:
             search.tell(self._name(plan))
-            return self._run(pools, unit, traffic.alone(units, seed))
+            return self._run(pools, unit, replace(traffic, requests=length).alone(units, seed))
 
-        first = run(traffic.seed)
-        trial = Trial((first,), traffic.limits)
-        if trial.over <= 1:
-            trial = decide(run, first, traffic, LOOKS)
+        first = run(traffic.seed, traffic.requests)
+        most = BUDGET * search.traffic.requests if Trial((first,), traffic.limits).over <= 1 else 0
+        trial = decide(run, first, traffic, traffic.requests, most)
         one, two = (search.structures[side.number] for side in plan[:2])
         means = self._closed_form(plan, pools, servers)
         return PoolCandidate(

@@ -135,7 +135,7 @@ class Traffic(Record):
         load = sample_load(many, self.prompt, self.generate, rate=rate, burstiness=burstiness, seed=seed)
         return load.hit(self.prefix_hits)
 
-    def alone(self, units: int, seed: int) -> Load:
+    def alone(self, units: float, seed: int) -> Load:
         """What comes to one of so many units that are alike: every nth request, where they take turns."""
         return self.load(units, seed, burstiness=units if self.router == FIRST else 1.0)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import inf, nan, sqrt
+from math import ceil, exp, expm1, inf, isnan, log, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -30,14 +30,14 @@ from llmir.backends.simulate.result import (
     within_limits,
 )
 from llmir.backends.simulate.router import FIRST, ROUTERS, Router
-from llmir.backends.simulate.server import RequestTimeline, Server
+from llmir.backends.simulate.server import Capacity, RequestTimeline, Server
 from llmir.backends.simulate.server_kinds import LATER, decode_server_of, server_of
 from llmir.backends.simulate.step_times import StepTimes
 from llmir.base.dataclass import dataclass
 from llmir.base.values import Array, Record
 
 from .structures import Structure
-from .traffic import SEEDS, LatencyLimit, Traffic
+from .traffic import BUDGET, SEEDS, LatencyLimit, Traffic
 
 # Replicas
 
@@ -74,9 +74,14 @@ class SeedRun(NamedTuple):
 
 MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
 ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
-LOOKS = (SEEDS, 10, 20, 40)  # runs after which the verdict is looked at; the last one is the budget
-# Student's t at 1 - ERROR / len(LOOKS), by the number of runs.
-QUANTILES_OF_T = {5: 5.598, 10: 3.690, 20: 3.174, 40: 2.976}
+LOOKS = (SEEDS, 10, 20, BUDGET)  # runs after which the verdict is looked at; the last one is the budget
+# Sixteenths of the error that a look may spend, by its runs. Five runs are looked at twice.
+SHARES = {5: 1, 10: 2, 20: 4, 40: 8}
+# Student's t at 1 - ERROR * SHARES / 16, by the number of runs.
+QUANTILES_OF_T = {5: 8.1216, 10: 4.1458, 20: 3.1737, 40: 2.7079}
+# A run is as long as so many times its correlation lasts, where a limit is near, up to so many times longer.
+SPANS, LONGEST = 50, 4
+BATCHES = 20  # parts of a run, whose means show the correlation
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +90,15 @@ class Trial(Record):
 
     The verdict is a group sequential test by repeated confidence intervals (Jennison and Turnbull, Journal of
     the Royal Statistical Society B 51, 1989, 305). Requests of one run wait for one another, so runs by
-    different seeds are the independent observations. After each of `LOOKS` runs, Student's t bounds each
-    limited statistic at the one-sided level `ERROR` / len(`LOOKS`): a limit above the upper bound is met, one
-    below the lower bound is missed. By Bonferroni's inequality all looks together are wrong with a chance of
-    `ERROR` at most, however the looks depend on one another. The bounds assume that the statistic of a long
-    run is normal, to which it tends by the central limit theorem for means and quantiles.
+    different seeds are the independent observations. At each of `LOOKS` Student's t bounds each limited
+    statistic: a limit above the upper bound is met, one below the lower bound is missed. A look spends its
+    share of `ERROR`, early looks the least, as short series of skewed values need. By Bonferroni's inequality
+    the chance that any look is wrong is at most the sum of the shares, whatever the looks have in common.
 
-    A statistic is that of all runs together, and its spread is that of the single runs around it
-    (sectioning: Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that
-    of a run as long as all of them.
+    A statistic is that of all runs together, and its spread is that of the single runs around it (sectioning:
+    Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that of a run as
+    long as all of them. The spread is that of logarithms, which are less skewed. Bounds assume that they are
+    normal, to which long runs tend by the central limit theorem for means and quantiles.
     """
 
     runs: tuple[SeedRun, ...]
@@ -127,10 +132,15 @@ class Trial(Record):
         )  # type: ignore[return-value]
 
     def _half_width(self, values: Sequence[float], whole: float) -> float:
+        """From a value over all runs to its upper bound."""
+        return whole * expm1(self._spread(values, whole))
+
+    def _spread(self, values: Sequence[float], whole: float) -> float:
+        """Half the width of the interval of the value's logarithm; NaN of one run."""
         count = len(values)
-        if count == 1:
+        if count == 1 or not whole > 0 or not min(values) > 0:
             return nan
-        spread = sqrt(sum((value - whole) ** 2 for value in values) / (count - 1))
+        spread = sqrt(sum(log(value / whole) ** 2 for value in values) / (count - 1))
         return QUANTILES_OF_T[count] * spread / sqrt(count)
 
     @cached_property
@@ -143,14 +153,33 @@ class Trial(Record):
         return _limited(self.limits[which], self._seconds[which])
 
     def half_width(self, which: int) -> float:
-        """Half the width of the confidence interval of that statistic; 0 of one run, which has none."""
-        if len(self.runs) == 1:
-            return 0.0
-        return self._half_width([run.limited[which] for run in self.runs], self.limited(which))
+        """From that statistic to its upper bound; 0 of one run, which has none."""
+        return self.upper(which) - self.limited(which)
+
+    def bounds(self, which: int) -> tuple[float, float]:
+        """What that statistic is at least and at most, with the certainty of a verdict."""
+        value, limit = self.limited(which), self.limits[which]
+        spread = self._spread([_limited(limit, run.seconds[which]) for run in self.runs], value)
+        return (value, value) if isnan(spread) else (value * exp(-spread), value * exp(spread))
 
     def upper(self, which: int) -> float:
         """What that statistic is at most, with the certainty of a verdict."""
-        return self.limited(which) + self.half_width(which)
+        return self.bounds(which)[1]
+
+    @cached_property
+    def correlation(self) -> float:
+        """Requests over which a limited latency is correlated, by means of batches (Law, 2015, 9.5.3).
+
+        The variance of a mean of n values is so many times that of n independent ones.
+        """
+        found = [1.0]
+        for which, limit in enumerate(self.limits):
+            for run in self.runs if limit else ():
+                values = run.seconds[which][~np.isnan(run.seconds[which])]
+                means = [part.mean() for part in np.array_split(values, BATCHES) if part.size]
+                if len(means) == BATCHES and values.var() > 0:
+                    found.append(len(values) / BATCHES * float(np.var(means, ddof=1) / values.var()))
+        return float(np.mean(found[1:])) if len(found) > 1 else 1.0
 
     @cached_property
     def over(self) -> float:
@@ -163,10 +192,10 @@ class Trial(Record):
         limit = self.limits[which]
         if limit is None:
             return MEETS
-        value, half = self.limited(which), self.half_width(which)
-        if len(self.runs) == 1 or value - half <= limit.seconds < value + half:
+        lower, upper = self.bounds(which)
+        if len(self.runs) == 1 or lower <= limit.seconds < upper:
             return UNDECIDED
-        return MEETS if value + half <= limit.seconds else MISSES
+        return MEETS if upper <= limit.seconds else MISSES
 
     @cached_property
     def verdict(self) -> str:
@@ -175,27 +204,60 @@ class Trial(Record):
         return next(verdict for verdict in (MISSES, UNDECIDED, MEETS) if verdict in each)
 
 
-def decide(run: Callable[[int], SeedRun], first: SeedRun, traffic: Traffic, looks: Sequence[int]) -> Trial:
-    """Runs by the seeds of the traffic after a first one, until a look gives a verdict or is the last one."""
-    runs = [first]
-    for count in looks:
-        runs += [run(seed) for seed in traffic.seeds[len(runs) : count]]
+def decide(
+    run: Callable[[int, int], SeedRun], first: SeedRun, traffic: Traffic, requests: int, most: int
+) -> Trial:
+    """Runs by the seeds of the traffic until a look gives a verdict, or all have as many requests as `most`.
+
+    A `run` is by a seed, with so many requests. A limit that the fewest runs do not decide is near: runs are
+    then as long as their correlation asks for.
+    """
+    seeds = traffic.seeds
+    runs = [first, *(run(seed, requests) for seed in seeds[1:SEEDS])]
+    trial = Trial(tuple(runs), traffic.limits)
+    if trial.verdict != UNDECIDED or most <= SEEDS * requests:
+        return trial
+    length = min(max(ceil(SPANS * trial.correlation), requests), LONGEST * requests, most // SEEDS)
+    if length > requests:
+        runs = [run(seed, length) for seed in seeds[:SEEDS]]
         trial = Trial(tuple(runs), traffic.limits)
-        if trial.verdict != UNDECIDED:
+    for count in LOOKS[1:]:
+        if trial.verdict != UNDECIDED or count * length > most:
             break
+        runs += [run(seed, length) for seed in seeds[len(runs) : count]]
+        trial = Trial(tuple(runs), traffic.limits)
     return trial
 
 
-class Replica:
-    """A replica of a structure, simulated; `steps` are priced once for all runs, and for all settings."""
+Room = Callable[[Capacity], Capacity]
 
-    def __init__(self, structure: Structure, traffic: Traffic, steps: StepTimes | None = None) -> None:
-        self.structure, self.traffic = structure, traffic
+
+def as_it_is(room: Capacity) -> Capacity:
+    """The engine's own capacity."""
+    return room
+
+
+class Replica:
+    """A replica of a structure, simulated; `steps` are priced once for all runs, and for all settings.
+
+    `room` relaxes what the engine has room for.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        traffic: Traffic,
+        steps: StepTimes | None = None,
+        room: Room = as_it_is,
+    ) -> None:
+        self.structure, self.traffic, self.room = structure, traffic, room
         self.steps = steps or step_times(structure.program, structure.model, structure.drafts)
         self._profiles: dict[tuple[int, int], Profile] = {}
 
-    def run(self, chunk: int, batch: int, replicas: int, seed: int, requests: int) -> SeedRun:
+    def run(self, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
         """A run of so many requests on one of the replicas; on several, where the router looks at loads.
+
+        A fraction of a replica gets its part of the requests where the router does not look at loads.
 
         InputError where a request has no room.
         """
@@ -203,16 +265,16 @@ class Replica:
         if not ROUTERS[traffic.router].blind and replicas > 1:
             return self._together(profile, traffic, replicas, seed)
         load = profile.admitted(traffic.alone(replicas, seed))
-        server = serve(self.steps, profile.policy, profile.capacity(load.longest), load)
+        server = serve(self.steps, profile.policy, self.room(profile.capacity(load.longest)), load)
         found = Simulation.of(profile, server, load)
         ttft_s, tpot_s = traffic.steady(found.ttft_s), traffic.steady(found.tpot_s)
         return SeedRun.of(ttft_s, tpot_s, traffic, _at_once(server))
 
-    def _together(self, profile: Profile, traffic: Traffic, replicas: int, seed: int) -> SeedRun:
+    def _together(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> SeedRun:
         """A run of several replicas, up to `UNIT` of them, with their share of the traffic."""
-        many = min(replicas, UNIT)
+        many = min(int(replicas), UNIT)
         load = profile.admitted(traffic.load(replicas / many, seed, many))
-        room = profile.capacity(load.longest)
+        room = self.room(profile.capacity(load.longest))
         one = server_of(self.steps, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
         dealt = run_replicas(one, ROUTERS[traffic.router](many, load, room), load)
         found = ReplicaSimulation.of_run(profile, dealt, load)
@@ -222,7 +284,7 @@ class Replica:
         """Requests a second that it answers at most: no larger rate is stable."""
         profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.load(1, self.traffic.seed))
-        room = profile.capacity(load.longest)
+        room = self.room(profile.capacity(load.longest))
         return saturation_rate(self.steps, profile.policy, room, load) / self.traffic.stretch
 
     def profile(self, chunk: int, batch: int) -> Profile:

@@ -65,13 +65,13 @@ def test_a_value_near_its_limit_is_undecided_and_never_called_above_it() -> None
     found = llmir.plan("llama3.1-8b", gpus=1, traffic=llmir.Traffic(rate=4, requests=100))
     best = found.best
     assert best is not None
-    limits = (LatencyLimit(best.trial.ttft_s.p99 * 1.0001), None)
-    traffic = replace(found.traffic, ttft=limits[0])
+    limits = (None, LatencyLimit(best.trial.tpot_s.p99 * 1.0001))
+    traffic = replace(found.traffic, tpot=limits[1])
     near = replace(best, traffic=traffic, trial=Trial(best.trial.runs, limits))
     assert near.verdict == "undecided" and not near.meets
-    told = replace(found, traffic=traffic, ranked=(), missed=(near,))
+    told = replace(found, traffic=traffic, ranked=(), missed=(near,), search=None)
     assert "undecided" in reason(told, told.why(near), near)
-    assert "TTFT misses" not in reason(told, told.why(near), near)
+    assert "TPOT misses" not in reason(told, told.why(near), near)
     head = str(
         llmir.plan("llama3.1-8b", max_ttft="1ms", gpus=1, traffic=llmir.Traffic(rate=40, requests=100))
     )
