@@ -709,7 +709,7 @@ class PoolSearch:
             return self._run(pools, unit, replace(traffic, requests=length).alone(units, seed))
 
         first = run(traffic.seed, traffic.requests)
-        most = BUDGET * search.traffic.requests if Trial((first,), traffic.limits).over <= 1 else 0
+        most = BUDGET * traffic.requests if Trial((first,), traffic.limits).over <= 1 else 0
         trial = decide(run, first, traffic, traffic.requests, most)
         one, two = (search.structures[side.number] for side in plan[:2])
         means = self._closed_form(plan, pools, servers)
