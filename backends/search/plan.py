@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import hypot
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,13 +30,10 @@ from llmir.hw.prices import OperatingCost, operating_cost
 from .front import front
 from .structures import PlanPoints, Rejection, Structure, structure_capacity
 from .traffic import MAX_REQUESTS_OF_SERVERS, MOST, SECONDS, Traffic
-from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Trial
+from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Room, Trial, as_it_is
 
 if TYPE_CHECKING:
     from llmir.backends.simulate.drafts import Drafts
-
-    from .rejections import LosingReason
-    from .search import Search
 
 
 # Candidates and plans
@@ -277,6 +274,65 @@ class PoolCandidate(Candidate):
         return {**super().to_dict(), "pools": {**pools, "link": self.link}}
 
 
+class SmallestChange(NamedTuple):
+    """A change of `what` from `now` to `needed`, with which a plan of so many `replicas` wins.
+
+    `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), or `price` (dollars an
+    hour of a device, or devices of a replica where the ranking is by devices).
+    """
+
+    what: str
+    now: float
+    needed: float
+    replicas: int
+
+    def part(self, share: float) -> SmallestChange:
+        """A share of the change."""
+        return self._replace(needed=self.now + share * (self.needed - self.now))
+
+
+class LosingReason(NamedTuple):
+    """The constraint that decides against a plan, its statistic if it is a limit, and the smallest change.
+
+    The change is None where no change of one value makes the plan win.
+    """
+
+    constraint: str
+    statistic: str
+    change: SmallestChange | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {**self._asdict(), "change": self.change and self.change._asdict()}
+
+
+class PlanSearch(Protocol):
+    """A search that evaluates plans again with other traffic, times or room (`search.Search`)."""
+
+    traffic: Traffic
+
+    def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
+        """Why a plan is not the first; None of the first."""
+
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is, below: float = -1.0) -> PlanSearch:
+        """The search with other traffic and other room on each replica."""
+
+    def longer(self, error: float, below: float = -1.0) -> PlanSearch:
+        """The search for times that are longer by a share."""
+
+    def number_of(self, candidate: Candidate) -> int:
+        """The number of a plan's structure."""
+
+    def usage(self, number: int, replicas: float) -> float:
+        """The share of its limits that so many replicas use, by a run of the first seed."""
+
+    def meets(self, number: int, replicas: float) -> bool:
+        """Whether so many replicas surely meet all limits and answer the rate."""
+
+    def simulated(self, number: int, replicas: int) -> Candidate:
+        """So many replicas of a structure, with the verdict on them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plans(Figures, Result, PageExport):
     """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
@@ -302,7 +358,7 @@ class Plans(Figures, Result, PageExport):
     notes: tuple[str, ...] = ()
     server: Profile | Pools | None = None
     sturdy: Candidate | None = None
-    search: Search | None = None
+    search: PlanSearch | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -359,9 +415,8 @@ class Plans(Figures, Result, PageExport):
 
         Constraints are relaxed one at a time, and the plan is simulated again, when they are first asked for.
         """
-        from .rejections import losing_reason
-
-        return tuple(losing_reason(self, each) for each in self.shown)
+        search = self.search
+        return tuple(search.losing_reason(self, each) if search else None for each in self.shown)
 
     def rejection(self, candidate: Candidate) -> LosingReason | None:
         """The constraint that decides against a plan that is shown."""

@@ -22,56 +22,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from llmir.backends.memory.kv_capacity import UNLIMITED
 from llmir.backends.simulate.router import ROUTERS
 from llmir.backends.simulate.server import Capacity
 
-from .plan import LIMITED, Candidate, Plans, PoolCandidate
+from .plan import LIMITED, Candidate, LosingReason, Plans, PlanSearch, PoolCandidate, SmallestChange
 from .traffic import Traffic
 from .trial import MEETS, Room, as_it_is
-
-if TYPE_CHECKING:
-    from .search import Search
 
 TIMES, PRICE = "times", "price"  # changes that are not of a limit
 STEPS, HALVINGS = 5, 20  # of the share by which times are shorter, and of a change that is enough
 GROWTH, GROWTHS = 1.4, 12  # by which an estimate that is not enough grows, and how often
 LEAST = 0.01  # of a limit, by which it is longer
 MOST = 0.9  # of the times: a plan that needs more does not win by faster kernels
-
-
-class SmallestChange(NamedTuple):
-    """A change of `what` from `now` to `needed`, with which a plan of so many `replicas` wins.
-
-    `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), or `price` (dollars an
-    hour of a device, or devices of a replica where the ranking is by devices).
-    """
-
-    what: str
-    now: float
-    needed: float
-    replicas: int
-
-    def part(self, share: float) -> SmallestChange:
-        """A share of the change."""
-        return self._replace(needed=self.now + share * (self.needed - self.now))
-
-
-class LosingReason(NamedTuple):
-    """The constraint that decides against a plan, its statistic if it is a limit, and the smallest change.
-
-    The change is None where no change of one value makes the plan win.
-    """
-
-    constraint: str
-    statistic: str
-    change: SmallestChange | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return {**self._asdict(), "change": self.change and self.change._asdict()}
 
 
 def losing_reason(plans: Plans, candidate: Candidate) -> LosingReason | None:
@@ -108,12 +73,12 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
     return _meets(found, plans, candidate, change.replicas)
 
 
-def _search(plans: Plans) -> Search:
+def _search(plans: Plans) -> PlanSearch:
     assert plans.search is not None
     return plans.search
 
 
-def _meets(search: Search, plans: Plans, candidate: Candidate, replicas: float) -> bool:
+def _meets(search: PlanSearch, plans: Plans, candidate: Candidate, replicas: float) -> bool:
     """Whether so many replicas of the candidate's structure surely meet all limits."""
     return search.meets(_search(plans).number_of(candidate), replicas)
 

@@ -25,7 +25,8 @@ from llmir.base.errors import LlmirError
 from llmir.hw.device import Device
 
 from .front import front, minimize
-from .plan import Candidate, Plans, PoolCandidate
+from .plan import Candidate, LosingReason, Plans, PoolCandidate
+from .rejections import losing_reason
 from .structures import PlanPoints, Rejection, Structure, device_rejection, feasible_structures
 from .traffic import BUDGET, Traffic
 from .trial import (
@@ -122,6 +123,10 @@ class Search:
         self._rows, self._best = 1, (inf, 0)
         met, _ = self.candidates()
         return met[0] if met else None
+
+    def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
+        """Why a plan is not the first; None of the first."""
+        return losing_reason(plans, candidate)
 
     def longer(self, error: float, below: float = -1.0) -> Search:
         """The search for times that are longer by a share, or shorter where it is below 0."""
