@@ -4,7 +4,7 @@
 part of it.
 
 A plan that misses a limit is relaxed as it is. One that costs more than the first plan is relaxed with the
-most replicas that cost less. The constraints are, in this order:
+most replicas with which it comes before the first plan. The constraints are, in this order:
 
 - `speed`: it costs as much, and each user gets fewer tokens a second;
 - `rounding`: a fraction of a replica fewer, at the cost of the first plan, meets all limits;
@@ -21,7 +21,7 @@ sense that half of it is not enough.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import Any
 
 from llmir.backends.memory.kv_capacity import UNLIMITED
@@ -35,6 +35,7 @@ from .trial import MEETS, Room, as_it_is
 TIMES, PRICE = "times", "price"  # changes that are not of a limit
 STEPS, HALVINGS = 5, 20  # of the share by which times are shorter, and of a change that is enough
 GROWTH, GROWTHS = 1.4, 12  # by which an estimate that is not enough grows, and how often
+EQUAL = 1e-9  # share by which equal costs differ
 LEAST = 0.01  # of a limit, by which it is longer
 MOST = 0.9  # of the times: a plan that needs more does not win by faster kernels
 
@@ -70,7 +71,21 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
     else:
         limits = _with_limit(search.traffic, change.what, change.needed)
         found = search.relaxed(limits, below=below)
-    return _meets(found, plans, candidate, change.replicas)
+    return _meets(found, plans, candidate, change.replicas) and _ranks_first(
+        found, plans, candidate, change.replicas
+    )
+
+
+def _ranks_first(search: PlanSearch, plans: Plans, candidate: Candidate, replicas: int) -> bool:
+    """Whether so many replicas cost less than the first plan, or as much with more tokens/s a user."""
+    best = plans.best
+    if not candidate.meets or best is None:
+        return True
+    cost = _cost(plans, candidate) / candidate.replicas * replicas
+    if abs(cost - _cost(plans, best)) > EQUAL * cost:
+        return cost < _cost(plans, best)
+    found = search.simulated(_search(plans).number_of(candidate), replicas)
+    return found.tokens_per_s_user > best.tokens_per_s_user
 
 
 def _search(plans: Plans) -> PlanSearch:
@@ -88,9 +103,14 @@ def _cost(plans: Plans, candidate: Candidate) -> float:
 
 
 def _most_replicas(plans: Plans, candidate: Candidate) -> int:
-    """The most replicas of a plan that cost less than the first one."""
+    """The most replicas with which a plan comes before the first one.
+
+    They cost less, or as much where each user gets more tokens a second.
+    """
     assert plans.best is not None
-    return ceil(_cost(plans, plans.best) / (_cost(plans, candidate) / candidate.replicas) - 1e-9) - 1
+    fraction = _cost(plans, plans.best) / (_cost(plans, candidate) / candidate.replicas)
+    faster = candidate.tokens_per_s_user > plans.best.tokens_per_s_user
+    return floor(fraction + EQUAL) if faster else ceil(fraction - EQUAL) - 1
 
 
 def _with_limit(traffic: Traffic, name: str, seconds: float | None) -> Traffic:
