@@ -347,8 +347,8 @@ def assumptions(plans: Plans) -> list[str]:
     lines = [f"{limited}; {simulated}, with its share of them ({traffic.router} router){none}"]
     if of:
         lines.append(
-            f"verdicts are certain at {units.percent(1 - ERROR)}, or undecided after {BUDGET} runs a plan; "
-            f"± is the interval of that test"
+            f"verdicts are certain at {units.percent(1 - ERROR)}, or undecided after the requests of "
+            f"{BUDGET} runs; ± is the interval of that test"
         )
     if traffic.margin:
         change = "longer" if traffic.margin > 0 else "shorter"

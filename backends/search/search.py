@@ -375,7 +375,7 @@ class Search:
         """
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
         wins = self._cost(number, replicas) <= self._best and number not in self.undecided
-        most = BUDGET * self.traffic.requests if wins else 0
+        most = BUDGET * requests if wins else 0
 
         def run(seed: int, length: int) -> SeedRun:
             return self._run(own, chunk, batch, replicas, seed, length)

@@ -217,7 +217,8 @@ def decide(
     trial = Trial(tuple(runs), traffic.limits)
     if trial.verdict != UNDECIDED or most <= SEEDS * requests:
         return trial
-    length = min(max(ceil(SPANS * trial.correlation), requests), LONGEST * requests, most // SEEDS)
+    longer = min(ceil(SPANS * trial.correlation), LONGEST * requests, most // LOOKS[1])
+    length = max(requests, longer)
     if length > requests:
         runs = [run(seed, length) for seed in seeds[:SEEDS]]
         trial = Trial(tuple(runs), traffic.limits)
