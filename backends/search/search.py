@@ -271,10 +271,12 @@ class Search:
             return None
         first = minimize(may, stable - 1, min(max(guess, stable), most), most)
         if first is None:
-            return self.simulated(number, most if self.most else guess) if last is None else None
+            return (
+                self.simulated(number, most if self.most else guess, patient=True) if last is None else None
+            )
         found = minimize(meets, stable - 1, first, most)
         if found is None:
-            return tried[max(tried)] if last is None else None
+            return self.simulated(number, max(tried), patient=True) if last is None else None
         return tried[found]
 
     def _most_useful(self, number: int) -> int:
@@ -352,10 +354,13 @@ class Search:
             self._replicas[number], self._steps[first] = replica, replica.steps
         return self._replicas[number]
 
-    def simulated(self, number: int, replicas: int) -> Candidate:
-        """The best setting of a structure with so many replicas, and the verdict on it."""
+    def simulated(self, number: int, replicas: int, *, patient: bool = False) -> Candidate:
+        """The best setting of a structure with so many replicas, and the verdict on it.
+
+        `patient` goes on to the budget for a plan that costs too much as well.
+        """
         _, own, chunk, batch, *_ = self._setting(number, replicas)
-        return self._candidate(own, chunk, batch, replicas, self._trial(number, replicas))
+        return self._candidate(own, chunk, batch, replicas, self._trial(number, replicas, patient))
 
     def meets(self, number: int, replicas: float) -> bool:
         """Whether so many replicas, a fraction of one too, surely meet all limits and answer the rate."""
@@ -367,7 +372,7 @@ class Search:
         answers = self._total_rate(own, chunk, batch, replicas)
         return answers is None or answers >= self.traffic.stable_rate
 
-    def _trial(self, number: int, replicas: float) -> Trial:
+    def _trial(self, number: int, replicas: float, patient: bool = False) -> Trial:
         """The runs of the best setting of a structure.
 
         They go on to the budget where the plan could still win, unless fewer or more replicas of the
@@ -375,7 +380,7 @@ class Search:
         """
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
         wins = self._cost(number, replicas) <= self._best and number not in self.undecided
-        most = BUDGET * requests if wins else 0
+        most = BUDGET * requests if wins or patient else 0
 
         def run(seed: int, length: int) -> SeedRun:
             return self._run(own, chunk, batch, replicas, seed, length)
