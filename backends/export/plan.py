@@ -512,7 +512,7 @@ def _nearest_plan(plans: Plans, near: NearestStructure) -> str:
 
 def counts(plans: Plans) -> str:
     """How many plans there were."""
-    structures = len({(s.device.name, s.weights, s.split) for s in plans.structures})
+    structures = len({(s.device.name, s.types, s.split) for s in plans.structures})
     points = plans.points.rate.size
     few, many = len(plans.refused), f"{structures:,} split{'' if structures == 1 else 's'}"
     none = f"{few:,} splits cannot be or need" if few > 1 else "one split cannot be or needs"

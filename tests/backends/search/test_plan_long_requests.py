@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import llmir
 from llmir.backends.search.launch import launch
 from llmir.backends.search.search import PoolSearch, Search
+from llmir.backends.search.structures import ElementTypes
 from llmir.backends.search.trial import Replica
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
@@ -79,7 +80,7 @@ def test_a_default_that_rejects_or_starves_the_traffic_is_changed_and_emitted() 
     best = llmir.plan("llama3.3-70b", "h200", **records(llmir.plan, **limits, **asked)).best
     assert best is not None and 4 <= best.devices <= 10
     assert best.changed_settings["chunked_prefill"] == (False, True)
-    bf16 = best.structure._replace(weights="")
+    bf16 = best.structure._replace(types=ElementTypes())
     command = launch(replace(best, structure=bf16), "trtllm", "meta-llama/Llama-3.3-70B-Instruct")
     assert "\nenable_chunked_prefill: true\n" in command
     assert command.endswith("--extra_llm_api_options options.yaml\n")
