@@ -18,6 +18,7 @@ from llmir.backends.search.plan import (
     Plans,
     PoolCandidate,
     decode_step,
+    device_refusal,
     nearest_structure,
 )
 from llmir.backends.search.structures import Structure
@@ -27,6 +28,7 @@ from llmir.backends.simulate.router import ROUTERS
 from llmir.backends.step.facts import precision, precision_text
 from llmir.base.errors import InputError
 from llmir.base.formats import exporter
+from llmir.hw.device import Device
 
 from . import json, table, units, wording
 
@@ -372,6 +374,9 @@ def assumptions(plans: Plans) -> list[str]:
         errors.append(f"{device} {wording.basis_text(step)}{wording.error_band(step.error)}")
     if errors:
         lines.append(f"times: {'; '.join(errors)}")
+    priced = dict.fromkeys(c.structure.device for c in plans.shown if c.cost_per_hour_usd is not None)
+    if priced:
+        lines.append(f"prices: {'; '.join(map(_price_source, priced))}")
     lines += dict.fromkeys(note for each in plans.shown for note in decode_step(each).plan.notes)
     if best and best.ttft_s < float("inf"):
         ttft, tpot = units.time(best.ttft_s), units.time(best.tpot_s)
@@ -380,6 +385,12 @@ def assumptions(plans: Plans) -> list[str]:
             f"closed form of the first plan: mean TTFT {ttft} (simulated {mean[0]}), TPOT {tpot} ({mean[1]})"
         )
     return lines
+
+
+def _price_source(device: Device) -> str:
+    """`H100-SXM Lambda, 2026-09`: the list and its date, or who states the price."""
+    parts = device.source("price_per_hour_usd").split(", ")
+    return f"{device.name} {', '.join(dict.fromkeys((parts[0], parts[-1])))}"
 
 
 def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
@@ -403,34 +414,27 @@ def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
 def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
     """Why a plan is not the first, in words."""
     op = f"{why.op} is {units.percent(why.share)} of a {why.step} step"
+    best = plans.first_like(candidate)
+    if candidate is best is not plans.best:
+        device = candidate.structure.device.name
+        return f"no price is known of {device} (--price): of such plans the one with the fewest GPUs"
     if why.constraint in ("ttft", "tpot"):
-        name = why.constraint.upper()
-        if why.by > 0:
-            full = f"; {candidate.batch:,} at once are all that run" if why.waiting else ""
-            i, limits = LIMITED.index(name), (plans.traffic.ttft, plans.traffic.tpot)
-            limit, used = limits[i], candidate.trial.limited(i)
-            if limit and used <= limit.seconds:  # the mean over runs meets it
-                runs = f"after {len(candidate.trial.runs)} runs"
-                more = f"{units.time(used)} {runs}, and may miss by {units.time(why.by)}"
-                return f"{name} is undecided: {more}: {op}{full}{decision(plans, candidate)}"
-            return f"{name} misses by {units.time(why.by)}: {op}{full}{decision(plans, candidate)}"
-        return f"{name} has {units.time(-why.by)} left of its limit at the end of its interval: {op}"
+        return _latency_reason(plans, why, candidate, op)
     if why.than is None:
         overloaded = _overloaded(candidate) if why.constraint == "rate" else "nothing limits it"
         return f"{overloaded}: {op}{decision(plans, candidate)}"
-    best = plans.best
     assert best is not None
     if why.constraint == "cost":
         hourly = [units.digits(c.cost_per_hour_usd or 0) for c in (candidate, best)]
         more = f"costs {units.percent(why.by)} more (${hourly[0]}, not ${hourly[1]} an hour)"
     else:
         more = f"takes {units.percent(why.by)} more GPUs ({candidate.devices:,}, not {best.devices:,})"
-    if plans.priced and candidate.devices <= best.devices and why.by:
+    if why.constraint == "cost" and candidate.devices <= best.devices and why.by:
         each = [units.digits(c.structure.device.price_per_hour_usd or 0) for c in (candidate, best)]
         count = f"{candidate.devices:,} GPU{'s' if candidate.devices > 1 else ''}"
         return f"{more}, with {count}: one costs ${each[0]}, not ${each[1]}{decision(plans, candidate)}"
     if not why.by:
-        same = "costs as much" if plans.priced else "takes as many GPUs"
+        same = "costs as much" if why.constraint == "cost" else "takes as many GPUs"
         more = f"{same}, and answers {units.digits(candidate.tokens_per_s_user)} tokens/s a user"
         more += f", not {units.digits(best.tokens_per_s_user)}"
     if isinstance(best, PoolCandidate) and not isinstance(candidate, PoolCandidate):
@@ -453,7 +457,8 @@ def decision(plans: Plans, candidate: Candidate) -> str:
     why = plans.rejection(candidate)
     if why is None:
         return ""
-    decides = DECIDING.get(why.constraint, "price decides" if plans.priced else "the number of GPUs decides")
+    priced = not candidate.rank[0]
+    decides = DECIDING.get(why.constraint, "price decides" if priced else "the number of GPUs decides")
     if why.statistic:
         decides = f"the limit of {why.constraint.upper()} ({why.statistic}) decides"
     if why.change is None:
@@ -464,9 +469,24 @@ def decision(plans: Plans, candidate: Candidate) -> str:
         return f"; {decides}; {wins} if all times are {units.percent(now - needed)} shorter"
     if what in ("ttft", "tpot"):
         return f"; {decides}; {wins} and --max-{what} {why.statistic}:{units.time(needed).replace(' ', '')}"
-    if plans.priced:
+    if priced:
         return f"; {decides}; wins at ${units.digits(needed)} an hour of a GPU, not ${units.digits(now)}"
     return f"; {decides}"
+
+
+def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: str) -> str:
+    """By how much a plan misses a limit, or what is left of it."""
+    name = why.constraint.upper()
+    if why.by <= 0:
+        return f"{name} has {units.time(-why.by)} left of its limit at the end of its interval: {op}"
+    full = f"; {candidate.batch:,} at once are all that run" if why.waiting else ""
+    i, limits = LIMITED.index(name), (plans.traffic.ttft, plans.traffic.tpot)
+    limit, used = limits[i], candidate.trial.limited(i)
+    result = f"misses by {units.time(why.by)}"
+    if limit and used <= limit.seconds:  # the mean over runs meets it
+        runs = f"after {len(candidate.trial.runs)} runs"
+        result = f"is undecided: {units.time(used)} {runs}, and may miss by {units.time(why.by)}"
+    return f"{name} {result}: {op}{full}{decision(plans, candidate)}"
 
 
 def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
@@ -493,9 +513,21 @@ def misses(plans: Plans) -> list[str]:
         closest = plans.missed[0]
         return [f"closest is {name(plans, closest)}: {reason(plans, plans.why(closest), closest)}"]
     if near := nearest_structure(plans):
-        return [_nearest_plan(plans, near)]
+        return [f"closest is {_nearest_plan(plans, near)}"]
     first = [f"closest is {of}: {refusal.why}" for of, refusal in plans.refused.items()][:1]
     return first or ["no plan is within the limits"]
+
+
+def devices_without_plan(plans: Plans) -> dict[str, str]:
+    """Why no plan of a device was simulated, by device."""
+    return {name: _no_plan(plans, name) for name, best in plans.by_device.items() if best is None}
+
+
+def _no_plan(plans: Plans, device: str) -> str:
+    refusal = device_refusal(plans, device)
+    if isinstance(refusal, NearestStructure):
+        return f"no plan is within the limits; closest is {_nearest_plan(plans, refusal)}"
+    return refusal.why if refusal else "no number of replicas answers the rate"
 
 
 def _nearest_plan(plans: Plans, near: NearestStructure) -> str:
@@ -507,7 +539,7 @@ def _nearest_plan(plans: Plans, near: NearestStructure) -> str:
     where = (
         f"{_named(plans, near.structure, str(near.structure.split))}, by closed form with {at_once} at a time"
     )
-    return f"closest is {where}: {used}, {over}; {op}"
+    return f"{where}: {used}, {over}; {op}"
 
 
 def counts(plans: Plans) -> str:
@@ -544,6 +576,7 @@ def plans(plans: Plans) -> Group:
     whys = [(n, each) for n, each in enumerate(plans.shown, 1) if each is not plans.best]
     same = _grouped((reason(plans, plans.why(each), each), str(n)) for n, each in whys)
     lines = [(f" {', '.join(numbers)}", why) for why, numbers in same]
+    lines += [(" –", f"{device}: {why}") for device, why in devices_without_plan(plans).items()]
     closest = _grouped((refusal.why, name) for name, refusal in plans.refused.items())
     lines += [(" –", f"{_several(names)} {why}") for why, names in closest][: max(0, LINES - len(lines))]
     if plans.shown:
@@ -598,6 +631,7 @@ def _report_parts(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[
     """What a report says: lines, a row for each plan, and why each is where it is."""
     rows = [row(plans, n, each) for n, each in enumerate(plans.shown, 1)]
     whys = [(str(n), reason(plans, plans.why(c), c)) for n, c in enumerate(plans.shown, 1)]
+    whys += [("–", f"{device}: {why}") for device, why in devices_without_plan(plans).items()]
     lines = [
         answer(plans),
         basis(plans),

@@ -25,6 +25,7 @@ from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import PageExport, Result
 from llmir.base.values import Array, Figures
+from llmir.hw.device import Device
 from llmir.hw.prices import OperatingCost, operating_cost
 
 from .front import front
@@ -37,6 +38,17 @@ if TYPE_CHECKING:
 
 
 # Candidates and plans
+
+Rank = tuple[bool, float, float]  # the order of plans: without a price, USD per hour or devices, devices
+
+
+def plan_rank(device: Device, devices: float) -> Rank:
+    """The order of plans: first those with a price, by cost; then those without one, by devices.
+
+    A device without a price so leaves the order of the others as it is.
+    """
+    price = device.price_per_hour_usd
+    return price is None, devices * (1.0 if price is None else price), devices
 
 
 def _types(structure: Structure) -> dict[str, str | None]:
@@ -77,6 +89,11 @@ class Candidate(Figures):
         """What they cost and draw, at the rate that is asked for."""
         traffic = self.traffic
         return operating_cost(self.structure.device, self.devices, traffic.rate * traffic.answer)
+
+    @property
+    def rank(self) -> Rank:
+        """Its place among plans that meet all limits."""
+        return plan_rank(self.structure.device, self.devices)
 
     @property
     def cost_per_hour_usd(self) -> float | None:
@@ -314,10 +331,10 @@ class PlanSearch(Protocol):
     def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
         """Why a plan is not the first; None of the first."""
 
-    def relaxed(self, traffic: Traffic, room: Room = as_it_is, below: float = -1.0) -> PlanSearch:
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is, *, patient: bool = False) -> PlanSearch:
         """The search with other traffic and other room on each replica."""
 
-    def longer(self, error: float, below: float = -1.0) -> PlanSearch:
+    def longer(self, error: float, *, patient: bool = False) -> PlanSearch:
         """The search for times that are longer by a share."""
 
     def number_of(self, candidate: Candidate) -> int:
@@ -338,8 +355,8 @@ class Plans(Figures, Result, PageExport):
     """What a search found: `ranked` are plans that meet all limits, the cheapest first; `missed` do not.
 
     `structures` are all that fit, `points` their plans of one replica by closed form, `refused` why others
-    have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated,
-    and `priced` says that all devices have a price, so that cost decides; else the number of devices does.
+    have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated.
+    `devices` names those asked for. In `ranked`, plans of devices without a price follow those with one.
     `largest_rate` is what the first plan answers at most, in requests a second; `server` simulates it.
     `sturdy` is the cheapest plan for times that are longer by their error, where the first may miss a limit
     then; its latencies are with that error. `search` found the plans, and evaluates changes of them.
@@ -347,7 +364,7 @@ class Plans(Figures, Result, PageExport):
 
     traffic: Traffic
     most_devices: int | None
-    priced: bool
+    devices: tuple[str, ...]
     structures: tuple[Structure, ...]
     points: PlanPoints
     ranked: tuple[Candidate, ...]
@@ -375,14 +392,30 @@ class Plans(Figures, Result, PageExport):
         if best is None:
             return ()
 
-        def cost(candidate: Candidate) -> float:
-            return candidate.cost_per_hour_usd or 0.0 if self.priced else candidate.devices
-
+        (unpriced, cost, _), error = best.rank, max(best.errors)
         return tuple(
             each
             for each in self.ranked[1:]
-            if cost(each) <= cost(best) * (1 + hypot(max(each.errors), max(best.errors)))
+            if each.rank[0] == unpriced and each.rank[1] <= cost * (1 + hypot(max(each.errors), error))
         )
+
+    @property
+    def priced(self) -> bool:
+        """Whether cost decides: whether the first plan, or without one any device, has a price."""
+        of = [self.best.structure] if self.best else self.structures
+        return any(each.device.price_per_hour_usd is not None for each in of)
+
+    def first_like(self, candidate: Candidate) -> Candidate | None:
+        """The first plan that meets all limits among those with a price, or among those without one."""
+        return next((each for each in self.ranked if each.rank[0] == candidate.rank[0]), None)
+
+    @property
+    def by_device(self) -> Mapping[str, Candidate | None]:
+        """Of each device the first plan that meets all limits, else the closest miss; None without either."""
+        found: dict[str, Candidate | None] = dict.fromkeys(self.devices)
+        for each in reversed(self.shown):
+            found[each.structure.device.name] = each
+        return found
 
     @property
     def drafts(self) -> Drafts | None:
@@ -487,6 +520,7 @@ class Plans(Figures, Result, PageExport):
                 }
                 for each, rejection in zip(self.shown, self.rejections, strict=True)
             ],
+            "devices": {name: each and self.shown.index(each) for name, each in self.by_device.items()},
             "front": [
                 {
                     "hardware": (of := self.structures[int(self.points.structure[i])]).device.name,
@@ -724,7 +758,7 @@ def _prefill(s: Structure, traffic: Traffic, chunk: int) -> Report:
 
 def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
     """What binds a plan: the limit that it misses most, else what it costs more, else the nearest limit."""
-    traffic, best = candidate.traffic, plans.best
+    traffic, best = candidate.traffic, plans.first_like(candidate)
     limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
     used = {name: (candidate.trial.upper(i), of.seconds) for name, (i, of) in limits.items() if of}
     nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
@@ -733,17 +767,21 @@ def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
         op, share = max(op_shares(decode_step(candidate)).items(), key=lambda item: item[1])
         return BindingLimit("rate", traffic.rate - (candidate.largest_rate or 0.0), "decode", op, share)
     if best is not None and candidate is not best and not missed:
-        return _dearer(plans, candidate, best)
+        return _dearer(candidate, best)
     step, report = (
         ("prefill", prefill_step(candidate)) if nearest == "ttft" else ("decode", decode_step(candidate))
     )
     op, share = max(op_shares(report).items(), key=lambda item: item[1])
     by = used[nearest][0] - used[nearest][1] if nearest else 0.0
-    return BindingLimit(nearest or _deciding(plans), by, step, op, share, None, missed and _full(candidate))
+    return BindingLimit(
+        nearest or _deciding(candidate), by, step, op, share, None, missed and _full(candidate)
+    )
 
 
-def nearest_structure(plans: Plans) -> NearestStructure | None:
+def nearest_structure(plans: Plans, device: str | None = None) -> NearestStructure | None:
     """What binds where no plan is within the limits by closed form; None where one is.
+
+    With a `device`, of its plans alone.
 
     >>> import llmir
     >>> found = llmir.plan("llama3.1-8b", "h100-sxm", llmir.Traffic(rate=4), max_tpot="1ms", gpus=1)
@@ -752,6 +790,9 @@ def nearest_structure(plans: Plans) -> NearestStructure | None:
     ('tp 1', 1, 'tpot', 'gate_up_proj')
     """
     points, traffic = plans.points, plans.traffic
+    if device is not None:
+        own = [n for n, each in enumerate(plans.structures) if each.device.name == device]
+        points = points.only(np.isin(points.structure, own))
     limits = {"ttft": (traffic.ttft, points.ttft_s), "tpot": (traffic.tpot, points.tpot_s)}
     over = {name: times / limit.seconds for name, (limit, times) in limits.items() if limit}
     if not over or not points.rate.size:
@@ -772,22 +813,31 @@ def nearest_structure(plans: Plans) -> NearestStructure | None:
     return NearestStructure(s, batch, name, float(times[nearest]), limit.seconds, step, op, share)
 
 
-def _deciding(plans: Plans) -> str:
-    return "cost" if plans.priced else "devices"
+def device_refusal(plans: Plans, device: str) -> Rejection | NearestStructure | None:
+    """Why a device has no plan: too few devices, else the limit that its nearest plan misses, else memory."""
+    others = [name for name in plans.devices if name.startswith(f"{device} ")]  # "X 2" is no "X"
+    own = [
+        refusal
+        for name, refusal in plans.refused.items()
+        if name.startswith(f"{device} ") and not name.startswith(tuple(f"{other} " for other in others))
+    ]
+    devices = next((each for each in own if each.fits), None)
+    return devices or nearest_structure(plans, device) or next(iter(own), None)
 
 
-def _dearer(plans: Plans, candidate: Candidate, best: Candidate) -> BindingLimit:
+def _deciding(candidate: Candidate) -> str:
+    return "devices" if candidate.cost_per_hour_usd is None else "cost"
+
+
+def _dearer(candidate: Candidate, best: Candidate) -> BindingLimit:
     """What more it costs, and the op that takes most more of its devices' time for a token."""
-    if plans.priced:
-        by = (candidate.cost_per_hour_usd or 0.0) / (best.cost_per_hour_usd or 1.0) - 1
-    else:
-        by = candidate.devices / best.devices - 1
+    by = candidate.rank[1] / best.rank[1] - 1
     own, others = _of_a_token(candidate), _of_a_token(best)
     op = max(own, key=lambda name: own[name] - others.get(name, 0.0))
     if own[op] <= others.get(op, 0.0):  # its devices work less: they are dearer, or more than it needs
         op = max(own, key=lambda name: own[name])
     share, than = (op_shares(decode_step(each)).get(op, 0.0) for each in (candidate, best))
-    return BindingLimit(_deciding(plans), by, "decode", op, share, than)
+    return BindingLimit(_deciding(candidate), by, "decode", op, share, than)
 
 
 def _of_a_token(candidate: Candidate) -> dict[str, float]:

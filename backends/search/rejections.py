@@ -21,7 +21,7 @@ sense that half of it is not enough.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil, floor, inf
+from math import ceil, floor
 from typing import Any
 
 from llmir.backends.memory.kv_capacity import UNLIMITED
@@ -42,7 +42,7 @@ MOST = 0.9  # of the times: a plan that needs more does not win by faster kernel
 
 def losing_reason(plans: Plans, candidate: Candidate) -> LosingReason | None:
     """Why a plan is not the first; None of the first."""
-    if candidate is plans.best:
+    if candidate is plans.first_like(candidate):
         return None
     if plans.search is None or isinstance(candidate, PoolCandidate):
         return LosingReason(PRICE, "", _lower_price(plans, candidate)) if candidate.meets else None
@@ -61,16 +61,16 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
     One that misses a limit needs only to meet it.
     """
     if change.what == PRICE:
-        best = plans.best
-        return best is not None and change.needed * candidate.devices <= _cost(plans, best)
-    search, below = _search(plans), -1.0 if candidate.meets else inf
+        best = plans.first_like(candidate)
+        return best is not None and change.needed * candidate.devices <= _cost(best)
+    search, patient = _search(plans), not candidate.meets
     if change.what == TIMES:
         if change.needed < 1 - MOST:
             return False
-        found = search.longer(change.needed - 1, below)
+        found = search.longer(change.needed - 1, patient=patient)
     else:
         limits = _with_limit(search.traffic, change.what, change.needed)
-        found = search.relaxed(limits, below=below)
+        found = search.relaxed(limits, patient=patient)
     return _meets(found, plans, candidate, change.replicas) and _ranks_first(
         found, plans, candidate, change.replicas
     )
@@ -78,14 +78,19 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
 
 def _ranks_first(search: PlanSearch, plans: Plans, candidate: Candidate, replicas: int) -> bool:
     """Whether so many replicas cost less than the first plan, or as much with more tokens/s a user."""
-    best = plans.best
+    best = plans.first_like(candidate)
     if not candidate.meets or best is None:
         return True
-    cost = _cost(plans, candidate) / candidate.replicas * replicas
-    if abs(cost - _cost(plans, best)) > EQUAL * cost:
-        return cost < _cost(plans, best)
+    cost = _cost(candidate) / candidate.replicas * replicas
+    if abs(cost - _cost(best)) > EQUAL * cost:
+        return cost < _cost(best)
     found = search.simulated(_search(plans).number_of(candidate), replicas)
     return found.tokens_per_s_user > best.tokens_per_s_user
+
+
+def _first(plans: Plans, candidate: Candidate) -> Candidate:
+    """The first plan of those with a price, or without one, as the candidate; itself if there is none."""
+    return plans.first_like(candidate) or candidate
 
 
 def _search(plans: Plans) -> PlanSearch:
@@ -98,8 +103,9 @@ def _meets(search: PlanSearch, plans: Plans, candidate: Candidate, replicas: flo
     return search.meets(_search(plans).number_of(candidate), replicas)
 
 
-def _cost(plans: Plans, candidate: Candidate) -> float:
-    return candidate.cost_per_hour_usd or 0.0 if plans.priced else float(candidate.devices)
+def _cost(candidate: Candidate) -> float:
+    """Dollars an hour, or devices where these have no price."""
+    return candidate.rank[1]
 
 
 def _most_replicas(plans: Plans, candidate: Candidate) -> int:
@@ -107,9 +113,8 @@ def _most_replicas(plans: Plans, candidate: Candidate) -> int:
 
     They cost less, or as much where each user gets more tokens a second.
     """
-    assert plans.best is not None
-    fraction = _cost(plans, plans.best) / (_cost(plans, candidate) / candidate.replicas)
-    faster = candidate.tokens_per_s_user > plans.best.tokens_per_s_user
+    fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas)
+    faster = candidate.tokens_per_s_user > _first(plans, candidate).tokens_per_s_user
     return floor(fraction + EQUAL) if faster else ceil(fraction - EQUAL) - 1
 
 
@@ -150,7 +155,7 @@ def _seconds(limit: Any) -> float:
 
 def _of_a_cost(plans: Plans, candidate: Candidate, replicas: int) -> LosingReason:
     """What keeps a plan from so few replicas that it costs less than the first one."""
-    if _cost(plans, candidate) <= _cost(plans, plans.best or candidate):
+    if _cost(candidate) <= _cost(_first(plans, candidate)):
         return LosingReason("speed", "", _shorter_times(plans, candidate, replicas))
     if _rounding(plans, candidate):
         return LosingReason("rounding", "", _shorter_times(plans, candidate, replicas))
@@ -168,8 +173,7 @@ def _of_a_cost(plans: Plans, candidate: Candidate, replicas: int) -> LosingReaso
 
 def _rounding(plans: Plans, candidate: Candidate) -> bool:
     """Whether a fraction of a replica fewer would do, at the cost of the first plan."""
-    assert plans.best is not None
-    fraction = _cost(plans, plans.best) / (_cost(plans, candidate) / candidate.replicas) * (1 - 1e-6)
+    fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas) * (1 - 1e-6)
     if not ROUTERS[plans.traffic.router].blind:
         return False
     return _meets(_search(plans).relaxed(_search(plans).traffic), plans, candidate, fraction)
@@ -248,9 +252,9 @@ def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> Smalles
 
 def _lower_price(plans: Plans, candidate: Candidate) -> SmallestChange | None:
     """The price of the device at which a plan costs as much as the first one."""
-    best = plans.best
+    best = plans.first_like(candidate)
     if best is None:
         return None
-    each = _cost(plans, candidate) / candidate.devices
-    needed = _cost(plans, best) / candidate.devices
+    each = _cost(candidate) / candidate.devices
+    needed = _cost(best) / candidate.devices
     return SmallestChange(PRICE, each, needed, candidate.replicas) if needed < each else None

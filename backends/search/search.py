@@ -25,7 +25,7 @@ from llmir.base.errors import LlmirError
 from llmir.hw.device import Device
 
 from .front import front, minimize
-from .plan import Candidate, LosingReason, Plans, PoolCandidate
+from .plan import Candidate, LosingReason, Plans, PoolCandidate, Rank, plan_rank
 from .rejections import losing_reason
 from .structures import PlanPoints, Rejection, Structure, device_rejection, feasible_structures
 from .traffic import BUDGET, Traffic
@@ -85,9 +85,9 @@ class Search:
         self.structures, self.times, points, self.refused, self._first = found
         self.points = points and points.stretched(traffic.stretch)
         self.undecided: dict[int, Candidate] = {}  # the fewest replicas of a structure without a verdict
-        self._best: tuple[float, float] = inf, 0  # the least cost of a plan that meets the limits
-        priced = {s.device.price_per_hour_usd for s in structures}
-        self.priced = None not in priced
+        self._best: dict[str, Rank] = {}  # of each device, the best plan that meets the limits
+        # Whether plans are simulated to the budget; None if only those that can still win are.
+        self._patient: bool | None = None
         self._rows = ROWS
         self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
@@ -101,10 +101,10 @@ class Search:
         for number, first in enumerate(self._first):
             self._settings_of.setdefault(first, []).append(number)
 
-    def relaxed(self, traffic: Traffic, room: Room = as_it_is, below: float = -1.0) -> Search:
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is, *, patient: bool = False) -> Search:
         """The search with other traffic, such as other limits, and other `room` on each replica.
 
-        Plans that cost more than `below` are simulated to the first look alone.
+        Unless it is `patient`, plans are simulated to the first look alone.
         """
         assert self.points is not None
         other = copy(self)
@@ -112,7 +112,7 @@ class Search:
         other.points = self.points.stretched(traffic.stretch / self.traffic.stretch)
         other._promising = other._within(other.points)
         other._replicas, other._rates, other._tries, other.undecided, other.refused = {}, {}, {}, {}, {}
-        other._best, other._progress = (below, 0), None
+        other._best, other._patient, other._progress = {}, patient, None
         return other
 
     def cheapest(self, device: Device) -> Candidate | None:
@@ -120,7 +120,7 @@ class Search:
         own = [n for n, s in enumerate(self.structures) if s.device is device]
         assert self._promising is not None
         self._promising = self._promising.only(np.isin(self._promising.structure, own))
-        self._rows, self._best = 1, (inf, 0)
+        self._rows, self._best, self._patient = 1, {}, None
         met, _ = self.candidates()
         return met[0] if met else None
 
@@ -128,10 +128,10 @@ class Search:
         """Why a plan is not the first; None of the first."""
         return losing_reason(plans, candidate)
 
-    def longer(self, error: float, below: float = -1.0) -> Search:
+    def longer(self, error: float, *, patient: bool = False) -> Search:
         """The search for times that are longer by a share, or shorter where it is below 0."""
         margin = self.traffic.stretch * (1 + error) - 1
-        return self.relaxed(replace(self.traffic, margin=margin), self._room, below)
+        return self.relaxed(replace(self.traffic, margin=margin), self._room, patient=patient)
 
     def sturdy(self, met: Sequence[Candidate]) -> Candidate | None:
         """The cheapest plan for times that are longer by their error; None where none of them meets limits.
@@ -140,7 +140,7 @@ class Search:
         """
         firsts = {each.structure.device.name: each for each in reversed(met)}.values()
         found = [self.longer(max(each.errors)).cheapest(each.structure.device) for each in firsts]
-        return min((each for each in found if each), key=self._costs, default=None)
+        return min((each for each in found if each), key=lambda each: each.rank, default=None)
 
     def _within(self, of: PlanPoints | None) -> PlanPoints | None:
         """Points within the limits by closed form; simulated times are hardly ever lower."""
@@ -153,10 +153,9 @@ class Search:
             kept &= of.tpot_s <= traffic.tpot.seconds
         return of.only(kept)
 
-    def _cost(self, number: int, replicas: float) -> tuple[float, float]:
+    def _cost(self, number: int, replicas: float) -> Rank:
         structure = self.structures[number]
-        count = replicas * structure.split.devices
-        return (count * (structure.device.price_per_hour_usd or 0.0) if self.priced else count, count)
+        return plan_rank(structure.device, replicas * structure.split.devices)
 
     def _most_replicas(self, number: int) -> float:
         return inf if self.most is None else self.most // self.structures[number].split.devices
@@ -214,41 +213,43 @@ class Search:
     def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
         """Plans that meet the limits, the cheapest first; and those that do not, even with all devices.
 
-        Structures are tried, the cheapest guess first, until no other can cost less than the first plan and
-        there are `ROWS` plans.
+        Structures are tried, the cheapest guess first. Once there are `ROWS` plans, a structure is left out
+        if it costs more than the best plan of its device, so that each device has its best plan.
         """
         met: list[Candidate] = []
         missed: list[Candidate] = []
         for number, guess in sorted(self._first_guesses(), key=lambda start: self._cost(*start)):
-            enough = len(met) + len(missed) >= self._rows
-            if enough and self._cost(number, guess) >= self._best:
-                break
+            name = self.structures[number].device.name
+            below = self._best.get(name) if len(met) + len(missed) >= self._rows else None
+            if below and self._cost(number, guess) > below:
+                continue
             try:
-                found = self._fewest_that_meet(number, guess, self._best if enough else (inf, 0))
+                found = self._fewest_that_meet(number, guess, below)
             except LlmirError as error:  # a request has no room, of more than `traffic.every` has
                 self.refused[self.structures[number].name] = Rejection(str(error))
                 continue
             if found:
                 (met if found.meets else missed).append(found)
-            self._best = min(map(self._costs, met), default=(inf, 0))
-        open_ = (each for each in self.undecided.values() if self._costs(each) < self._best)
+            if found and found.meets:
+                self._best[name] = min(found.rank, self._best.get(name, found.rank))
+        open_ = (each for each in self.undecided.values() if self._can_win(each.rank, each.structure.device))
         missed += [each for each in open_ if not any(each is other for other in missed)]
         self.sort(met, missed)
         return met, missed
 
+    def _can_win(self, rank: Rank, device: Device) -> bool:
+        """Whether no plan of the device with a better rank meets the limits."""
+        return rank <= self._best.get(device.name, rank)
+
     def sort(self, met: list[Candidate], missed: list[Candidate]) -> None:
         """The cheapest first of those that meet the limits, the closest of the others."""
-        met.sort(key=lambda c: (*self._costs(c), -c.tokens_per_s_user))
+        met.sort(key=lambda c: (c.rank, -c.tokens_per_s_user))
         missed.sort(key=lambda c: (c.verdict == MISSES, c.trial.over))
 
-    def _costs(self, candidate: Candidate) -> tuple[float, int]:
-        hourly = candidate.cost_per_hour_usd or 0.0
-        return (hourly if self.priced else candidate.devices, candidate.devices)
-
-    def _fewest_that_meet(self, number: int, guess: int, below: tuple[float, float]) -> Candidate | None:
+    def _fewest_that_meet(self, number: int, guess: int, below: Rank | None) -> Candidate | None:
         """The plan with the fewest replicas that meet the limits, or with the most that there may be.
 
-        The search begins at a guess. None where the plan costs as much as `below`, or has too many devices.
+        The search begins at a guess. None where the plan costs more than `below`, or has too many devices.
         """
         tried: dict[int, Candidate] = {}
 
@@ -262,7 +263,7 @@ class Search:
             return self._setting(number, replicas).over <= 1
 
         most = int(min(self._most_replicas(number), self._most_useful(number)))
-        last = minimize(lambda n: self._cost(number, n) >= below, 0, most, most) if below[0] < inf else None
+        last = minimize(lambda n: self._cost(number, n) > below, 0, most, most) if below else None
         most = most if last is None else last - 1
         stable = self._stable_replicas(number, min(guess, most))
         if stable > most:
@@ -379,8 +380,10 @@ class Search:
         structure were undecided with as many.
         """
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
-        wins = self._cost(number, replicas) <= self._best and number not in self.undecided
-        most = BUDGET * requests if wins or patient else 0
+        wins = self._patient
+        if wins is None:
+            wins = self._can_win(self._cost(number, replicas), self.structures[number].device)
+        most = BUDGET * requests if patient or (wins and number not in self.undecided) else 0
 
         def run(seed: int, length: int) -> SeedRun:
             return self._run(own, chunk, batch, replicas, seed, length)
@@ -484,8 +487,12 @@ def search(
     refused: Mapping[str, Rejection],
     link: str | None = None,
     progress: Progress | None = None,
+    devices: Sequence[Device] = (),
 ) -> Plans:
-    """Plans of some structures for some traffic; `refused` says why others cannot be."""
+    """Plans of some structures for some traffic; `refused` says why others cannot be.
+
+    `devices` are those asked for, of which some may have no structure.
+    """
     found = Search(structures, traffic, most, chunks, batches, progress)
     met, missed = found.candidates()
     refused = {**refused, **found.refused}
@@ -509,7 +516,7 @@ def search(
     return Plans(
         traffic=traffic,
         most_devices=most,
-        priced=found.priced,
+        devices=tuple(dict.fromkeys(each.name for each in (*devices, *(s.device for s in structures)))),
         structures=found.structures,
         points=found.points or PlanPoints(*(np.zeros(0, dtype=int),) * 7),
         ranked=tuple(met),
@@ -645,10 +652,9 @@ class PoolSearch:
         each = (self.search.structures[side.number].split.devices for side in plan[:2])
         return sum(n * of for n, of in zip(servers, each, strict=True))
 
-    def _cost(self, plan: PoolPlan) -> tuple[float, int]:
-        devices = self._devices(plan, plan.servers)
-        price = self.search.structures[plan.decode.number].device.price_per_hour_usd or 0.0
-        return (devices * price if self.search.priced else devices, devices)
+    def _cost(self, plan: PoolPlan) -> Rank:
+        device = self.search.structures[plan.decode.number].device
+        return plan_rank(device, self._devices(plan, plan.servers))
 
     def _name(self, plan: PoolPlan) -> str:
         one, two = (self.search.structures[side.number] for side in plan[:2])

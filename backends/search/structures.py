@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.memory.kv_capacity import UNLIMITED
 from llmir.backends.request.candidates import Candidates
 from llmir.backends.request.speculation import draft_program
 from llmir.backends.request.workload import Workload
@@ -185,15 +186,14 @@ def structure_capacity(
     """
     found = engine_capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
-    each = -(-(job.prompt + job.generate + found.rows - 2) // found.block) + found.state
     fills = engine_policy(job, chunked)
-    cached = found.blocks // each
+    sizes = job.length, job.length + job.generate + found.rows - 2
+    cached = found._replace(sequences=UNLIMITED).requests(*sizes)
     requests = min(cached, found.sequences)
     if fills.mixes and not fills.chunked:  # a decode step has tokens left for a whole prompt
         beside = max(job.pool.tokens - job.prompt, 0) // found.rows
         requests = min(requests, found.ranks * (1 + beside))
-    holds = max_request_tokens(found, fills)
-    most = requests, holds, cached, found.sequences
+    most = requests, max_request_tokens(found, fills), cached, found.sequences
     return StructureCapacity(job.pool.tokens, *most, found.rows, fills)
 
 

@@ -302,7 +302,8 @@ def _at_once(server: Server) -> float:
     starts, ends = np.sort(server.course.start_s), np.sort(server.course.end_s)
     most = int((np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")).max())
     spare = server.policy.roomy(server.capacity)
-    room = spare is not None and most * max(server.final) + spare <= server.blocks.total
+    demand = most * max(server.final) + server.ahead
+    room = spare is not None and demand + spare <= server.blocks.total
     return most if room else inf
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.gc_pause import pause_gc
+from llmir.base.names import normalize
 from llmir.ir.core.program import Program
 
 from .capacity import length_error
@@ -30,6 +32,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from llmir.backends.export.manifests import Checkpoint
     from llmir.backends.search.plan import Plans
     from llmir.backends.search.search import Progress
     from llmir.backends.search.structures import ElementTypes, Rejection, Structure
@@ -66,8 +69,8 @@ def plan(
 
     A model given by name, path or config runs the passes of the engine. A program is estimated as it is.
     Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic,
-    with five seeds or more until the verdict on each limit is certain at 99%. Cost ranks the plans if all
-    devices have a price, else the number of devices.
+    with five seeds or more until the verdict on each limit is certain at 99%. Cost ranks the plans of devices
+    with a price. Those of devices without one follow, ranked by the number of devices.
 
     Args:
         hw: Devices, separated by commas or in a list.
@@ -80,7 +83,8 @@ def plan(
             as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
         chunk: Prompt tokens of a step; by default every size that the engine supports.
         batch: Requests of a step, likewise.
-        emit: An engine (vllm, sglang, trtllm); plans are then limited to those that its command can start.
+        emit: An engine (vllm, sglang, trtllm), or containers of the engine of the estimate (compose, k8s,
+            dynamo); plans are then limited to those that `launch_files` can start.
         servers: A plan takes two of its options. With a `link` for caches (nvlink, network, or a rate such as
             `25GBps,5us`) the search includes plans of separate prefill and decode servers. The `router`
             distributes requests to servers of a kind: round-robin (the default), random or least-loaded.
@@ -144,17 +148,63 @@ def plan(
         raise InputError(length_error(served.read, served.answer, served.positions, program.name))
     types = _precisions(record_or_default(Precision, precision))
     steps = draft_values(_draft_programs(source, drafts))
-    structures, refused = _structures(
-        source, program, _devices(hw, options.price), types, options.engine, emit, most, steps
-    )
+    devices = _devices(hw, options.price)
+    structures, refused = _structures(source, program, devices, types, options.engine, emit, most, steps)
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
         if link is not None:
             server_channel(structure.model, link)
         engine_policy(structure.job(1, 1, None, None, None))  # raises for an engine without a scheduler
-    plans = search(structures, served, most, chunks, batches, refused, link, progress)
+    plans = search(structures, served, most, chunks, batches, refused, link, progress, devices)
     return replace(plans, notes=(*source.notes, *plans.notes))
+
+
+def launch_files(plans: Plans, emit: str, model: str, draft_model: str = "") -> dict[str, str]:
+    """The files by name that start the first plan and that benchmark it; none without a plan.
+
+    Args:
+        emit: As in `plan`, which then finds only plans that can be started.
+        model: The name, id or path of the model that was planned.
+        draft_model: That of the draft model, if there is one.
+
+    Raises:
+        InputError: The plan cannot be started so.
+
+    >>> import llmir
+    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(rate=0.5), gpus=8, emit="k8s")
+    >>> files = launch_files(found, "k8s", "llama3.1-8b")
+    >>> list(files), "meta-llama/Llama-3.1-8B" in files["kubernetes.yaml"]
+    (['kubernetes.yaml', 'benchmark.sh'], True)
+    """
+    from llmir.backends.export import manifests
+
+    if plans.best is None:
+        return {}
+    draft = checkpoint(draft_model) if draft_model else None
+    return manifests.launch_files(plans.best, emit, checkpoint(model), draft)
+
+
+def checkpoint(model: str) -> Checkpoint:
+    """What an engine loads for a model by name, id or path.
+
+    >>> checkpoint("llama3.1-8b").id, checkpoint("Qwen/Qwen3-32B").id
+    ('meta-llama/Llama-3.1-8B', 'Qwen/Qwen3-32B')
+    """
+    from llmir.backends.export.manifests import Checkpoint
+    from llmir.frontends.models import presets
+
+    path = Path(model).expanduser()
+    if path.is_dir() or path.name == "config.json":
+        return Checkpoint(str((path if path.is_dir() else path.parent).resolve()), folder=True)
+    preset = presets.find(model)
+    if "/" in model and not path.exists():
+        return Checkpoint(model)
+    if preset is None or not preset.hf_id:
+        return Checkpoint(model, f"name the folder of the checkpoint, or its id on the hub, for {model}")
+    own = normalize(model) in (normalize(preset.name), normalize(preset.hf_id))
+    note = f"{preset.hf_id} has the shapes of {model}; name the release that you serve"
+    return Checkpoint(preset.hf_id, "" if own else note)
 
 
 def _requests(traffic: Traffic | None) -> Any:
@@ -243,7 +293,7 @@ def _structures(
 ) -> tuple[list[Structure], dict[str, Rejection]]:
     """Every possible split on every device, and the reason for each rejected one."""
     from llmir.backends.request.speculation import draft_kind
-    from llmir.backends.search.launch import check_launch
+    from llmir.backends.search.launch import check_launch, launchable
     from llmir.backends.search.structures import Rejection, Structure, splits, structure_name
     from llmir.passes.plan import divides
 
@@ -251,16 +301,21 @@ def _structures(
     experts = any("expert" in n.op.axes for graph in program.graphs.values() for n in graph.sources)
     tensor = [n for n in range(1, limit + 1) if divides(program, n)]
     stages = program.depth(program.entries[0])
-    structures, refused = [], {}
+    structures: list[Structure] = []
+    refused: dict[str, Rejection] = {}
     drafter = draft_kind(program, drafts[-1]) if drafts else ""
     for device in devices:
         model = _model(device, Estimation(engine=engine))
         between = default_steps(source, model.runs)
+        unlaunchable: Mapping[str, LlmirError] = {}
+        if emit is not None:
+            weights = dict.fromkeys(_element_types(precision).weights for precision in types)
+            _, unlaunchable = launchable(emit, model.runs, tuple(weights), drafter, device)
         for precision in types:
             asked = _element_types(precision)
-            if emit is not None:
-                check_launch(emit, model.runs, asked.weights, None, drafter)
             try:
+                if asked.weights in unlaunchable:
+                    raise unlaunchable[asked.weights]
                 run = _element_types(Deployment(precision).precision_on(model))
             except LlmirError as error:
                 refused[f"{device.name} {asked}"] = Rejection(str(error))
@@ -269,7 +324,7 @@ def _structures(
                 deployment = Deployment(precision, Parallel(**split._asdict()))
                 try:
                     if emit is not None:
-                        check_launch(emit, model.runs, run.weights, split, drafter)
+                        check_launch(emit, model.runs, run.weights, split, drafter, device)
                     steps = deployment.around(*between, model=model)
                     deployed = lower(program, steps)
                     drafting = drafts and _draft_steps(deployed, steps, model.runs, *drafts)

@@ -78,20 +78,22 @@ def plans(found: Plans) -> Mapping[str, Any]:
     ]
     model = found.structures[0].program.name if found.structures else "plans"
     curves, missed = _latencies(found), [] if found.best else plan_text.misses(found)
+    absent = [f"{device}: {why}" for device, why in plan_text.devices_without_plan(found).items()]
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
-    changed = plan_text.settings(found.best) if found.best else []
-    first = [plan_text.basis(found), *changed, *plan_text.traffic_lines(found), *plan_text.energy(found)]
-    first += [*hourly_sections(found), *hourly_misses(found)]
+    changed = "; ".join(plan_text.settings(found.best)) if found.best else ""
+    lines = (changed, "; ".join(plan_text.traffic_lines(found)))
+    first = [plan_text.basis(found), *filter(None, lines), *plan_text.doubts(found)]
+    more = [*absent, *plan_text.goals(found), *plan_text.energy(found), *hourly_sections(found)]
     return document(
         model,
         _objective(found),
         _figures(found),
         views,
         answer=plan_text.answer(found),
-        lines=[*first, *plan_text.goals(found), *plan_text.doubts(found), *missed],
+        lines=[*first, *missed, *hourly_misses(found)],
         basis=plan_text.counts(found),
-        notes=[*plan_text.assumptions(found), *found.notes],
+        notes=[*more, *plan_text.assumptions(found), *found.notes],
         about=about,
     )
 

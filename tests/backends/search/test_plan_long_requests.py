@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import llmir
-from llmir.backends.search.launch import launch
+from llmir.backends.search.launch import launch_command
 from llmir.backends.search.search import PoolSearch, Search
 from llmir.backends.search.structures import ElementTypes
 from llmir.backends.search.trial import Replica
@@ -73,7 +73,8 @@ def test_a_prompt_that_no_step_reads_whole_is_a_reason() -> None:
 def test_a_default_that_rejects_or_starves_the_traffic_is_changed_and_emitted() -> None:
     """TensorRT-LLM reads whole prompts of up to 8,192 tokens; a prompt of 8,192 leaves no token for decodes.
 
-    NVIDIA measured 537 tokens/s a GPU with chunked prefill (issue 24): 2 · 1024 / 537 are 4 GPUs at least.
+    NVIDIA's performance overview of TensorRT-LLM has 537 tokens/s a GPU with chunked prefill: 2 · 1024 / 537
+    are 4 GPUs at least.
     """
     limits = {"max_ttft": "5s", "max_tpot": "60ms", "weights": "fp8", "engine": "trtllm"}
     asked = {"rate": 2, "prompt": 8192, "generate": 1024, "requests": 200, "gpus": 16}
@@ -81,9 +82,9 @@ def test_a_default_that_rejects_or_starves_the_traffic_is_changed_and_emitted() 
     assert best is not None and 4 <= best.devices <= 10
     assert best.changed_settings["chunked_prefill"] == (False, True)
     bf16 = best.structure._replace(types=ElementTypes())
-    command = launch(replace(best, structure=bf16), "trtllm", "meta-llama/Llama-3.3-70B-Instruct")
-    assert "\nenable_chunked_prefill: true\n" in command
-    assert command.endswith("--extra_llm_api_options options.yaml\n")
+    command = launch_command(replace(best, structure=bf16), "trtllm", "meta-llama/Llama-3.3-70B-Instruct")
+    assert "enable_chunked_prefill: true" in command.lines
+    assert command.words[-1] == "--extra_llm_api_options options.yaml"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,8 @@ def test_a_request_that_fits_in_more_of_the_memory_has_a_plan(engine: str, flag:
     assert best is not None and best.structure.utilization == 0.95
     default, plan = best.changed_settings["memory_utilization"]
     assert default < plan == 0.95
-    assert flag in launch(best, engine, "meta-llama/Llama-3.1-8B")
+    command = launch_command(best, engine, "meta-llama/Llama-3.1-8B")
+    assert flag in " ".join([*command.words, *command.lines])
 
 
 def test_requests_beyond_the_positions_are_counted_and_need_no_room() -> None:

@@ -12,6 +12,7 @@ from llmir.backends.export.plan import reason
 from llmir.backends.search import trial
 from llmir.backends.search.traffic import LatencyLimit
 from llmir.backends.search.trial import Replica, Trial
+from llmir.hw import library
 from tests.flat import records
 
 
@@ -52,8 +53,9 @@ def test_the_first_plan_is_stable_however_long_requests_may_wait(limit: str | No
 
 @pytest.mark.slow
 def test_plans_of_as_many_devices_do_not_speak_of_cost() -> None:
+    devices = [replace(library.load(name), price_per_hour_usd=None) for name in ("h100-sxm", "h200")]
     found = llmir.plan(
-        "llama3.1-8b", "h100-sxm,h200", max_ttft="1s", gpus=2, traffic=llmir.Traffic(rate=4, requests=100)
+        "llama3.1-8b", devices, max_ttft="1s", gpus=2, traffic=llmir.Traffic(rate=4, requests=100)
     )
     assert not found.priced
     said = [reason(found, found.why(each), each) for each in found.ranked[1:]]
