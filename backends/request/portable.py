@@ -223,15 +223,13 @@ class PortableRequests:
 
     @cached_property
     def held(self) -> Function:
-        """Bytes of the caches of each stage as they are reserved: by an engine in pages."""
-        tape, at = record_tape(1)
-        by = policy(self.cache_policy)
+        """Bytes of the caches of each stage as they are reserved; by an engine for prompts of T tokens."""
+        tape, at = record_tape()
         if self.pool:
-            paged = "paged" if self.cache_policy == "exact" else self.cache_policy
-            by = policy(paged, self.pool.rule.block)
-        return Function.of(
-            tape, SIZES, [at(size) for size in reserved_bytes(self.program.phase("decode"), by)]
-        )
+            sequences, prompt, context = (at.symbols[size] for size in SIZES)
+            return Function.of(tape, SIZES, self.pool.needed(sequences, context + 1, prompt))
+        sizes = reserved_bytes(self.program.phase("decode"), policy(self.cache_policy))
+        return Function.of(tape, SIZES, [at(size) for size in sizes])
 
     @cached_property
     def counted(self) -> Function | None:
@@ -248,8 +246,9 @@ class PortableRequests:
 
     @cached_property
     def falls(self) -> bool:
-        """Whether caches may take less after a token more."""
-        return any(map(may_decrease, reserved_bytes(self.program.phase("decode"), policy(self.cache_policy))))
+        """Whether caches may take less after a token more; those of an engine never do."""
+        sizes = reserved_bytes(self.program.phase("decode"), policy(self.cache_policy))
+        return not self.pool and any(map(may_decrease, sizes))
 
     @cached_property
     def limits(self) -> dict[str, Any]:

@@ -605,7 +605,8 @@ class Workload(Record, Result, PageExport):
         limits = self.max_model_len, self.max_num_seqs, self.max_batched_tokens or stated
         of = self.length + self.generate - 1, self.memory_utilization, self.reserve_bytes
         graphs = engine.section(CudaGraphs) if engine else None
-        pool = KvPool(self.program, self.device, rule, *of, *limits, self.cache_policy, self.images, graphs)
+        how = self.images, graphs, self.generate - 1
+        pool = KvPool(self.program, self.device, rule, *of, *limits, self.cache_policy, *how)
         if self.chunk != ALL:
             return pool
         tokens = -(-batch // self._lanes) * (self.length - self.cached)

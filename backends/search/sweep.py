@@ -30,8 +30,6 @@ import numpy as np
 from llmir.backends.cost import models
 from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.cost.registry import model_source
-from llmir.backends.memory.caches import policy
-from llmir.backends.memory.liveness import reserved_bytes
 from llmir.backends.request.workload import LONGEST, Workload
 from llmir.backends.step import evaluate
 from llmir.backends.step.evaluate import RowKind, StepEvaluator, TimeEstimate, step_evaluator
@@ -49,7 +47,6 @@ from llmir.base.values import Array, Immutable
 from llmir.hw.prices import operating_cost
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Size, may_decrease
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.text import print_program
 
@@ -293,12 +290,11 @@ class CapacityCheck:
         jobs = [self._job(int(end)) for end in (np.min(length), np.max(length))]
         pools = [each.pool for each in jobs]
         alike = all(pools) and len({pool.tokens for pool in pools if pool}) == 1
-        sizes = _held_bytes(pools[0], self.program) if alike else ()
-        if not sizes or any(map(may_decrease, sizes)):
+        if not alike:
             lengths, places = np.unique(length, return_inverse=True)
             most = np.array([self._most(int(n)) for n in lengths])
             return batch <= most[places].reshape(np.shape(length))
-        fits: Array = _short(jobs[0], sizes, batch, length) <= 0
+        fits: Array = _short(jobs[0], batch, length) <= 0
         return fits & (batch <= pools[0].at_once) if pools[0] else fits
 
     def _most(self, length: int) -> int:
@@ -320,19 +316,12 @@ class CapacityCheck:
         return job
 
 
-def _held_bytes(pool: Any, program: Program) -> tuple[Size, ...]:
-    """What requests keep on each stage."""
-    by = "paged" if pool.cache_policy == "exact" else pool.cache_policy
-    return reserved_bytes(program.phase("decode"), policy(by, pool.rule.block))
-
-
-def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) -> Array:
+def _short(job: Workload, batch: Array, length: Array) -> Array:
     """`Workload.peak_bytes` less what may be used, where a step takes as many tokens for all lengths."""
     pool, program = job.pool, job.program
     assert pool is not None, "an engine's rule has a pool"
     parts, dp = program.micro_batches, program.parallelism.dp
     sequences = batch // parts
-    at = Binding(B=sequences, T=1, C=length - 1)
     each = np.maximum(pool.sequences, -(-sequences * parts // dp))
     if np.max(each) == pool.sequences:
         rooms: list[Any] = [room.caches for room in pool.rooms(pool.sequences)]
@@ -340,7 +329,8 @@ def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) ->
         counts, places = np.unique(each, return_inverse=True)
         stages = zip(*(pool.rooms(int(n)) for n in counts), strict=True)
         rooms = [np.array([room.caches for room in stage])[places].reshape(each.shape) for stage in stages]
-    lacks = [at(size) - room for size, room in zip(sizes, rooms, strict=True)]
+    held = pool.needed(np.asarray(sequences), np.asarray(length))
+    lacks = [bytes - room for bytes, room in zip(held, rooms, strict=True)]
     usable = job.capacity_bytes
     most: Array = np.ceil(usable + reduce(np.maximum, lacks))
     return most - usable

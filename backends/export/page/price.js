@@ -242,13 +242,13 @@ export class Setup {
   // The most bytes that a rank holds, and of what.
   peak(batch, prompt, generate) {
     const each = floor(batch / this.parts);
-    return this.limits.rule ? this.pooled(each, prompt + generate - 2) : this.stepped(each, prompt, generate);
+    return this.limits.rule ? this.pooled(each, prompt, prompt + generate - 2) : this.stepped(each, prompt, generate);
   }
 
-  pooled(sequences, last) {
+  pooled(sequences, prompt, last) {
     const { limits } = this, { sequences: usual, grows, dp } = limits;
     const asked = max(usual, Math.ceil((sequences * this.parts) / dp));
-    const held = this.fullest(sequences, last);
+    const held = this.held(sequences, prompt, last);
     let found = null;
     limits.stages.forEach((stage, i) => {
       const sampled = asked > usual ? grows.each[i] * asked + grows.fixed[i] : 0;
@@ -259,23 +259,6 @@ export class Setup {
       if (!found || short > found.short) found = { short, bytes, weights, caches: held[i], activations, overhead, stage: i };
     });
     return found;
-  }
-
-  // The most that caches of each stage take up to a last context.
-  fullest(sequences, last) {
-    const most = this.held(sequences, 1, last);
-    for (const context of this.falls ? this.full(last) : []) {
-      this.held(sequences, 1, context).forEach((bytes, i) => (most[i] = max(most[i], bytes)));
-    }
-    return most;
-  }
-
-  // The contexts up to a last one in which caches take most: of any number of sequences, as of one.
-  full(last) {
-    if (this.filled?.last !== last) {
-      this.filled = { last, found: heaviest(max(0, last - CHUNK), last, (context) => this.held(1, 1, context)) };
-    }
-    return this.filled.found;
   }
 
   stepped(sequences, prompt, generate) {

@@ -322,6 +322,19 @@ def test_the_number_of_layers_does_not_change_the_number_of_nodes(tmp_path: Path
     assert [nodes(80, level) - nodes(1, level) for level in LEVELS] == [0, 0, 79]
 
 
+@pytest.mark.parametrize(("model", "expected"), [("llama3.1-8b", "layer"), ("gemma-3n-e4b", "overview")])
+def test_a_layer_of_more_than_60_ops_is_drawn_as_an_overview(
+    tmp_path: Path, model: str, expected: str
+) -> None:
+    """Without passes a layer of Gemma 3n has 65 ops, one of Llama 23."""
+    report = llmir.analyze(llmir.load(model), "h100-sxm", new=8)
+
+    def drawn(level: str | None) -> str:
+        return llmir.draw(report, tmp_path / "x.dot", level=level).read_text("utf-8")
+
+    assert drawn(None) == drawn(expected) != drawn("layer" if expected == "overview" else "overview")
+
+
 def test_unrolled_layers_that_are_equal_fold_again(tmp_path: Path) -> None:
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     texts = []
