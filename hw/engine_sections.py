@@ -62,6 +62,34 @@ class MemoryReserve(ByDevice):
         return max(self.least, self.bytes + sum(each))
 
 
+# How an engine divides the memory of caches: one pool of equal pages for all layers; one for layers with
+# windows and one for the others; or one for each size of window.
+SPLITS = ("shared", "ratio", "windows")
+KEPT = ("window", "chunk")
+
+
+@dataclass(frozen=True)
+class CacheRule:
+    """How an engine allocates the blocks of caches.
+
+    `split` divides memory into pools (`SPLITS`). The pool of windows has `window_ratio` times the tokens of
+    the other pool; pools by window have shares in proportion to the bytes of their windows. Caches that it
+    `keeps` (`window`, `chunk`) never free a block. A window keeps the tokens of so many `steps` in flight.
+    Where `models` names architectures, all others keep all tokens in one pool.
+    """
+
+    split: str = "shared"
+    window_ratio: float = 0.0
+    keeps: tuple[str, ...] = KEPT
+    steps: int = 0
+    models: tuple[str, ...] = ()
+    source: str = ""
+
+    def of(self, architecture: object) -> CacheRule:
+        """The rule for models of an architecture."""
+        return self if not self.models or architecture in self.models else CacheRule(source=self.source)
+
+
 @dataclass(frozen=True, eq=False)
 class EngineMemory(Record):
     """What an engine holds beside weights and cache, and how much is left for the cache.
@@ -71,7 +99,7 @@ class EngineMemory(Record):
     each of them and `vocabularies` fp32 rows of the vocabulary on each multiprocessor, beside the hidden
     states and `experts` times the workspace of the experts. `kept_bytes` stay of either, and `outside` of
     PyTorch's allocator lie so many bytes by tp: contexts, and buffers of collectives. `graph_bytes` are for
-    CUDA graphs. Without `utilization` the share is what leaves `aside` free.
+    CUDA graphs. Without `utilization` the share is what leaves `aside` free. `caches` is the rule of blocks.
     """
 
     rule: str
@@ -89,6 +117,7 @@ class EngineMemory(Record):
     origin: str = ""
     rows: int = 0
     error: float | None = None
+    caches: CacheRule = CacheRule()
 
     def outside_bytes(self, tp: int) -> float:
         """That of the most ranks known that are no more."""
@@ -113,6 +142,35 @@ def _outside(value: object, where: str, unit: float) -> dict[int, float]:
     found = {schema.count(tp, f"{where}: tp", 1): schema.amount(v, f"{where}.{tp}", unit) for tp, v in pairs}
     if 1 not in found:
         raise HardwareError(f"{where} must say it for tp 1, got {schema.show(value)}")
+    return found
+
+
+def _split(value: object, where: str, unit: float) -> str:
+    if value not in SPLITS:
+        raise HardwareError(f"{where} must be one of {', '.join(SPLITS)}, got {schema.show(value)}")
+    return str(value)
+
+
+def _kept(value: object, where: str, unit: float) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(each in KEPT for each in value):
+        raise HardwareError(f"{where} must be a list of {', '.join(KEPT)}, got {schema.show(value)}")
+    return tuple(value)
+
+
+CACHES = {
+    "split": Key("split", _split),
+    "window_ratio": Key("window_ratio", schema.number),
+    "keeps": Key("keeps", _kept),
+    "steps": Key("steps", schema.count),
+    "models": Key("models", schema.spellings),
+    "source": Key("source", schema.text, required=True),
+}
+
+
+def _caches(value: object, where: str, unit: float) -> CacheRule:
+    found = CacheRule(**schema.read_fields(value, where, CACHES))
+    if (found.split == "ratio") != bool(found.window_ratio):
+        raise HardwareError(f"{where}: split ratio and window_ratio need each other")
     return found
 
 
@@ -144,6 +202,7 @@ MEMORY = {
     "origin": Key("origin", schema.text, required=True),
     "rows": Key("rows", schema.count),
     "error_percent": Key("error", schema.number, 0.01),
+    "caches": Key("caches", _caches),
 }
 
 
@@ -375,14 +434,16 @@ class Scheduler:
     """One that `mixes` reads chunks of prompts beside decodes; else prompts go first, and decodes wait.
 
     One that is not `chunked` reads whole prompts, and refuses a prompt of more tokens than a step has.
-    One that goes `ahead` fills a step while the one before it runs.
-    One that `pads` runs all sequences of a step as if they were as long as the longest.
+    One that goes `ahead` fills a step while the one before it runs. One that is `cautious` admits a prompt
+    when all of it has room in the cache, not only its first chunk. One that `pads` runs all sequences of a
+    step as if they were as long as the longest.
     """
 
     mixes: bool = True
     chunked: bool = True
     pads: bool = False
     ahead: bool = False
+    cautious: bool = False
     source: str = ""
 
 
@@ -394,6 +455,7 @@ scheduler = engine.section("scheduler")(
             "chunked": Key("chunked", schema.flag),
             "pads": Key("pads", schema.flag),
             "ahead": Key("ahead", schema.flag),
+            "cautious": Key("cautious", schema.flag),
             "source": Key("source", schema.text, required=True),
         },
     )

@@ -23,7 +23,7 @@ from . import engine as versions
 from .device import Device
 from .engine import Engine
 from .link import BOX, MachineNode
-from .prices import at_prices
+from .prices import at_prices, list_prices
 from .schema import check_keys, cite, leaves, merge, parse
 
 __all__ = [
@@ -262,7 +262,11 @@ def _resolve(path: Path, source: str, above: tuple[Path, ...]) -> Resolved:
         circle = " -> ".join(p.name for p in (*above[above.index(here) :], here))
         raise HardwareError(f"{path.name}: extend goes round in a circle, {circle}")
     calibrated = here.stem if here.parent == _DEVICES.resolve() else ""
-    return _laid(parse(path), path.name, path.parent, source, (*above, here), calibrated)
+    own = parse(path)
+    if listed := list_prices().get(calibrated):
+        own["price_per_hour_usd"] = listed.usd_per_hour
+        own["sources"] = {**own.get("sources", {}), "price_per_hour_usd": listed.source}
+    return _laid(own, path.name, path.parent, source, (*above, here), calibrated)
 
 
 def _laid(

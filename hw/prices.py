@@ -1,17 +1,49 @@
-"""Prices of devices in USD per hour, and the cost and energy of the tokens that devices make."""
+"""Prices of devices in USD per hour, and the cost and energy of the tokens that devices make.
+
+`prices.yaml` holds the list prices of bundled devices; a user's file or `at_prices` states others.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
 
+from . import schema
 from .device import Device
 
 # --- Prices of devices ---
+
+_LIST = Path(__file__).parent / "prices.yaml"
+
+
+class ListPrice(NamedTuple):
+    """A list price on demand: USD per hour of one device, and the list and the month that had it."""
+
+    usd_per_hour: float
+    source: str
+
+
+@functools.cache
+def list_prices() -> Mapping[str, ListPrice]:
+    """The list prices of bundled devices, by the name of the device's file.
+
+    >>> list_prices()["h100-sxm"]
+    ListPrice(usd_per_hour=3.99, source='Lambda, lambda.ai/instances, 8x H100 SXM, 2026-09')
+    """
+    return {name: _list_price(row, f"{_LIST.name}: {name}") for name, row in schema.parse(_LIST).items()}
+
+
+def _list_price(row: Any, where: str) -> ListPrice:
+    said = dict(schema.mapping(row, where))
+    source, date = (schema.text(said.get(key), f"{where}.{key}", 1) for key in ("source", "date"))
+    return ListPrice(schema.number(said.get("usd_per_hour"), f"{where}.usd_per_hour", 1), f"{source}, {date}")
+
 
 Prices = Mapping[str, tuple[Device, float]]  # a device and USD an hour, by how it is called
 

@@ -644,7 +644,7 @@ class WorkloadDiff(Result):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of `llmir diff`, `schema_version` 2."""
+        """The JSON of `llmir diff`, `schema_version` 3."""
         sides: dict[str, dict[str, Any]] = {}
         for name, side in (("before", self.before), ("after", self.after)):
             sides[name] = {
@@ -658,7 +658,7 @@ class WorkloadDiff(Result):
             sides[name]["pipeline"] = passes
         names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "max_batch")
         return {
-            "schema_version": 2,
+            "schema_version": 3,
             **sides,
             "basis": self.basis.to_dict(),
             **{name: self.total(name).to_dict() for name in names},

@@ -218,7 +218,16 @@ def memory_lines(of: MemoryBreakdown) -> list[tuple[str, str, str]]:
         ("KV cache", _gib(of.kv_bytes), _rest(of)),
         ("", "", f"{tokens}{_blocks(of)}"),
         ("", "", f"{requests(of)}{limits}"),
+        *([("", "", _concurrency(of))] if of.rule == "physical" else []),
     ]
+
+
+def _concurrency(of: MemoryBreakdown) -> str:
+    """What vLLM logs."""
+    assert of.max_concurrency is not None, "an engine logs it"
+    fewer = of.max_concurrency < 0.99 * of.max_requests
+    counted = ", which counts windows with all tokens in flight" if fewer else ""
+    return f"maximum concurrency {of.max_concurrency:,.2f}x in the log of {of.engine}{counted}"
 
 
 def requests(of: MemoryBreakdown) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from llmir.base import arguments
@@ -53,6 +54,45 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
     except OSError as error:
         reason = f"cannot be written ({error.strerror or error})"
         raise OutputError(f"{plain(os.fspath(path), limit=1000)}: {reason}") from None
+
+
+def check_folder(folder: str | os.PathLike[str], names: Iterable[str], inputs: Iterable[str]) -> None:
+    """`OutputError` if files of these names cannot be written there, or if one of them is an input.
+
+    The folder need not exist, its parent must.
+    """
+    target, shown = Path(arguments.path("emit_to", folder)), plain(os.fspath(folder), limit=1000)
+    if not target.exists():
+        check_writable(target)
+    elif not target.is_dir():
+        raise OutputError(f"{shown}: is a file, a folder is needed")
+    read = {os.path.realpath(each) for each in inputs}
+    for name in names:
+        if target.exists():
+            check_writable(target / name)
+        if os.path.realpath(target / name) in read:
+            raise OutputError(f"{plain(str(target / name), limit=1000)}: is an input, it is not overwritten")
+
+
+def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> None:
+    """Write files into a folder, all of them or none; create the folder if there is none."""
+    target, shown = Path(os.path.realpath(folder)), plain(os.fspath(folder), limit=1000)
+    made, written = not target.exists(), list[Path]()
+    try:
+        target.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".llmir-", dir=target) as staging:
+            for name, text in files.items():
+                (Path(staging) / name).write_text(text, encoding="utf-8")
+            for name in files:
+                new = not (target / name).exists()
+                os.replace(Path(staging) / name, target / name)
+                written += [target / name] if new else []
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if made and target.is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+        raise OutputError(f"{shown}: cannot be written ({error.strerror or error})") from None
 
 
 def _is_device(target: Path) -> bool:

@@ -238,6 +238,8 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
     reads = "chunks of prompts" if found.policy.chunked else "whole prompts"
     order = f"{reads} beside decodes" if found.policy.mixes else f"{reads} first, then decodes"
     states = f", {room.state:,} of which hold the states of each sequence" if room.state else ""
+    groups = sum(group.pages for group in room.groups)
+    shared = f", shared by {groups:,} groups of layers" if groups > 1 else ""
     limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
     return [
         *(pair for pair in wording.head_lines(found.job) if pair[0] in wording.SERVER_LINES),
@@ -245,7 +247,8 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
         ("load", _state(found)),
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
-        ("cache", f"{room.blocks:,} blocks of {room.block} token{'s' * (room.block > 1)}{states}"),
+        ("cache", f"{room.blocks:,} blocks of {room.block:,} token{'s' * (room.block > 1)}{shared}{states}"),
+        ("fits", f"{found.max_requests:,} of the longest requests at once without preemption"),
     ]
 
 

@@ -1,10 +1,14 @@
-"""Cache policies: how many bytes or pages an engine reserves for the KV caches of a stage.
+"""Cache policies and cache groups: how many bytes or pages an engine reserves for the KV caches of a stage.
 
 The type of a cache states its growth: `[B, C, …]` a row per token, `[B, min(C, w − 1), …]` a ring for a
 window, `[B, ceildiv(C, m), …]` a row per m tokens, `[B, n, …]` a fixed size. `CacheState` is one such
 cache. A policy turns its size into reserved bytes: `CachePolicy` (`exact`), `PagedCachePolicy` (whole pages
 for each sequence, one pool per kind of layer) and `UnifiedCachePolicy` (one pool of equal pages).
 `policy(name)` returns one.
+
+`stage_caches` states the block rule of an engine: each `CacheGroup` is a set of layers whose caches grow
+alike (full, window, chunk, latent, or a state of fixed size), and each `CachePool` holds equal pages for its
+groups. All commands count requests with `StageCaches.needed`; the simulator takes and frees the same pages.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import ceil
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from llmir.base.arguments import choice
+from llmir.base.array_namespace import SCALARS, Namespace, Number
 from llmir.base.dataclass import dataclass
+from llmir.hw.engine_sections import CacheRule
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import C, Dim, Min, Size, after_step, ceildiv
@@ -207,3 +213,217 @@ def policy(name: str, page: int = PAGE) -> CachePolicy:
 @lru_cache(maxsize=256)
 def _policy(name: str, page: int) -> CachePolicy:
     return replace(POLICIES[name], page=page)
+
+
+# Groups of layers and their blocks
+
+
+class CacheGroup(NamedTuple):
+    """Layers whose caches grow alike.
+
+    A block holds `tokens` tokens of one sequence in all these layers, and takes `pages` pages of the pool. A
+    window or chunk also keeps the last `kept` tokens before those of the step. It frees the blocks that it
+    leaves, so that a sequence that decodes has at most `limit` blocks. Both are None where nothing is freed.
+    """
+
+    tokens: int
+    pages: int = 1
+    kept: int | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The most blocks of a sequence that decodes: a window that begins within a block has one more."""
+        return None if self.kept is None else int(self.limit_of(1))
+
+    def limit_of(self, new: Number, xp: Namespace = SCALARS) -> Any:
+        """The most blocks of a sequence with so many `new` tokens in flight, beside the tokens kept.
+
+        `max_admission_blocks_per_request` of vllm/v1/kv_cache_interface.py,
+        github.com/vllm-project/vllm/pull/40946.
+
+        >>> CacheGroup(16, kept=1023).limit_of(1024), CacheGroup(16, kept=1023).limit_of(2 * 1024)
+        (129, 193)
+        """
+        return None if self.kept is None else xp.ceildiv(self.kept + new, self.tokens) + 1
+
+    def blocks(self, tokens: Number, new: Number = 1, xp: Namespace = SCALARS) -> Number:
+        """Blocks of a sequence with so many tokens, of which `new` ones are in flight."""
+        found, limit = xp.ceildiv(tokens, self.tokens), self.limit_of(new, xp)
+        return found if limit is None else xp.minimum(found, limit)
+
+
+def pages(groups: Sequence[CacheGroup], tokens: Number, new: Number = 1, xp: Namespace = SCALARS) -> Number:
+    """Pages of all groups for a sequence with so many tokens, of which `new` ones are in flight."""
+    return sum(group.pages * group.blocks(tokens, new, xp) for group in groups)
+
+
+def pages_needed(
+    groups: Sequence[CacheGroup],
+    state: int,
+    sequences: Number,
+    prompt: Number,
+    length: Number,
+    in_flight: int,
+    xp: Namespace = SCALARS,
+) -> Number:
+    """Pages with which so many sequences reach so many tokens without preemption, whenever each began.
+
+    All may be as long as they get, but those that are prefilled, whose windows have more blocks: the tokens
+    in flight are those of as many whole prompts as possible, and of a part of one. The states of a sequence
+    take `state` pages.
+    """
+    each = pages(groups, length, xp=xp)
+    if not in_flight or all(group.kept is None for group in groups):
+        return sequences * (each + state)
+    whole = xp.floor(in_flight / prompt)
+    rest = xp.maximum(1, in_flight - whole * prompt)
+    more = (xp.maximum(0, pages(groups, prompt, new, xp) - each) for new in (prompt, rest))
+    counts = xp.minimum(sequences, whole), xp.minimum(1, xp.maximum(0, sequences - whole))
+    return sequences * (each + state) + sum(n * extra for n, extra in zip(counts, more, strict=True))
+
+
+class CachePool(NamedTuple):
+    """Equal pages of so many `bytes`, for groups of layers; the states of a sequence take `state` pages.
+
+    A token of its layers takes `token_bytes`, as long as no window leaves it; the longest window is of
+    `window` tokens, None where some layers keep all.
+    """
+
+    bytes: int
+    groups: tuple[CacheGroup, ...]
+    state: int
+    token_bytes: float
+    window: int | None
+
+    def needed(
+        self, sequences: Number, prompt: Number, length: Number, in_flight: int, xp: Namespace = SCALARS
+    ) -> Number:
+        """Bytes of `pages_needed`."""
+        return pages_needed(self.groups, self.state, sequences, prompt, length, in_flight, xp) * self.bytes
+
+
+class StageCaches(NamedTuple):
+    """The pools of a stage, and the rule by which they divide its memory."""
+
+    pools: tuple[CachePool, ...]
+    rule: CacheRule
+
+    def shares(self, longest: Number, xp: Namespace = SCALARS) -> list[Number]:
+        """The share of each pool, where a request has so many tokens at most."""
+        if len(self.pools) == 1:
+            return [1.0]
+        weights = [self._weight(pool, longest, xp) for pool in self.pools]
+        return [weight / sum(weights) for weight in weights]
+
+    def _weight(self, pool: CachePool, longest: Number, xp: Namespace) -> Number:
+        if self.rule.window_ratio:
+            return pool.token_bytes * (1 if pool.window is None else self.rule.window_ratio)
+        return pool.token_bytes * (longest if pool.window is None else xp.minimum(pool.window, longest))
+
+    def needed(
+        self,
+        sequences: Number,
+        prompt: Number,
+        length: Number,
+        longest: Number,
+        in_flight: int,
+        xp: Namespace = SCALARS,
+    ) -> Number:
+        """Bytes of the stage with which no pool is short: `CachePool.needed`, over the pool's share."""
+        found: Number = 0
+        for pool, share in zip(self.pools, self.shares(longest, xp), strict=True):
+            found = xp.maximum(found, pool.needed(sequences, prompt, length, in_flight, xp) / share)
+        return found
+
+    def log_tokens(self, bytes: float) -> int | None:
+        """Tokens that vLLM logs for so many bytes where windows free blocks: of each group, as many pages.
+
+        `_report_kv_cache_config` of vllm/v1/core/kv_cache_utils.py.
+        """
+        windows = any(group.kept is not None for pool in self.pools for group in pool.groups)
+        if len(self.pools) != 1 or not windows or self.pools[0].state:
+            return None
+        (pool,) = self.pools
+        groups = sum(group.pages for group in pool.groups)
+        return max(0, int(bytes / pool.bytes)) // groups * min(group.tokens for group in pool.groups)
+
+
+class _Growth(NamedTuple):
+    """How caches of a layer grow: bytes of a row, tokens of a row, tokens kept; or bytes of a state."""
+
+    row: int = 0
+    per: int = 1
+    kept: int | None = None
+    state: int = 0
+
+
+_SPAN = 1 << 16  # tokens: a multiple of what compressed caches and chunks count in
+
+
+def stage_caches(states: Sequence[CacheState], block: int, rule: CacheRule, parts: int = 1) -> StageCaches:
+    """The pools of a stage with these caches, of which each of `parts` micro-batches has its own."""
+    layers: dict[tuple[str, _Growth], list[tuple[CacheState, _Growth]]] = {}
+    for state in states:
+        growth = _growth(state, rule.keeps)
+        kind = growth._replace(row=0, state=min(growth.state, 1))
+        layers.setdefault((state.layer, kind), []).append((state, growth))
+    kinds: Counter[_Growth] = Counter()
+    for (_, kind), alike in layers.items():
+        row, fixed = (sum(getattr(growth, name) for _, growth in alike) for name in ("row", "state"))
+        kinds[kind._replace(row=row, state=fixed)] += alike[0][0].times // parts
+    names = {kind: _pool_name(kind.kept, rule) for kind in kinds}
+    growing = [name for kind, name in names.items() if kind.row]
+    pools: dict[int | None, Counter[_Growth]] = {}
+    for kind, times in kinds.items():
+        alone = None not in growing and growing  # states have no pool of their own
+        pools.setdefault(growing[0] if alone and kind.state else names[kind], Counter())[kind] += times
+    return StageCaches(tuple(_pool(each, block) for each in pools.values()), rule)
+
+
+def _pool_name(kept: int | None, rule: CacheRule) -> int | None:
+    """What tells the pool of layers with such a window from others."""
+    match rule.split:
+        case "windows":
+            return kept
+        case "ratio":
+            return None if kept is None else 0
+    return None
+
+
+def _growth(state: CacheState, keeps: Collection[str]) -> _Growth:
+    """How a cache grows; windows and chunks that `keeps` names keep all tokens."""
+    if state.most is not None:
+        return _Growth(state=state.row * state.most)
+    match state.rows:
+        case Dim(terms=(((Min(b=int(most)),), 1),)):
+            return _Growth(state.row, kept=None if "window" in keeps else most)
+        case Dim(terms=terms) if (("C",), 1) in terms and len(terms) > 1:
+            chunk = max(abs(factor) for _, factor in terms)
+            return _Growth(state.row, kept=None if "chunk" in keeps else chunk - 1)
+    one, two = (float(Binding(C=n * _SPAN)(state.rows)) for n in (1, 2))
+    if one == two:  # of a fixed number of rows, as of images
+        return _Growth(state=round(state.row * two))
+    return _Growth(state.row, per=max(1, round(_SPAN / (two - one))))
+
+
+def _pool(kinds: Counter[_Growth], block: int) -> CachePool:
+    """A pool of equal pages.
+
+    Blocks of attention have `block` tokens, or a multiple so that a state fits in a page; shorter rows have
+    more tokens in a block. A page has as many layers as the rarest kind, or all if no kind has 25% more, and
+    a state takes one (`_get_kv_cache_groups_uniform_page_size` of vllm/v1/core/kv_cache_utils.py).
+    """
+    widest, largest = max(kind.row for kind in kinds), max(kind.state for kind in kinds)
+    least = block * widest
+    page = max(1, ceil(largest / least)) * least if widest else largest
+    layers = _group(kinds.values())
+    each = {kind: ceil(times / layers) for kind, times in kinds.items()}
+    growing = [kind for kind in kinds if kind.row]
+    kept = [kind.kept for kind in growing]
+    return CachePool(
+        page * layers,
+        tuple(CacheGroup(page // kind.row * kind.per, each[kind], kind.kept) for kind in growing),
+        sum(n for kind, n in each.items() if kind.state),
+        sum(kind.row / kind.per * kinds[kind] for kind in growing),
+        None if None in kept else max((n for n in kept if n is not None), default=0) + 1,
+    )

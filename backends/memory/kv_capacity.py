@@ -10,25 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
-from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from llmir.base.array_namespace import Number, namespace
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
 from llmir.base.values import Figures, Record
 from llmir.hw import engine
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import CudaGraphs, EngineMemory, StepBudget
+from llmir.hw.engine_sections import CacheRule, CudaGraphs, EngineMemory, StepBudget
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.core.tensor import Tensor
 from llmir.ir.sizes.binding import Binding
 from llmir.ir.sizes.polynomial import Size, may_decrease
 
-from .caches import policy
-from .liveness import reserved_bytes, stage_memories
+from .caches import CacheGroup, StageCaches, pages, pages_needed, policy, stage_caches
+from .liveness import cache_states, reserved_bytes, stage_memories
 
 # Room for caches
 
@@ -102,9 +102,9 @@ class KvPool(Record):
     """What an engine's rule makes of a program on a device, for requests of `length` tokens.
 
     What is not stated is as the rule has it: sequences at once and tokens of a step, of each data-parallel
-    rank, and the share that may be used. A request has `max_model_len` tokens at most, by default `length`.
-    `reserve_bytes` are kept free, and each request has so many `images`. `graphs` are what the engine
-    captures.
+    rank, and the share that may be used. A request has `max_model_len` tokens at most, by default `length`,
+    of which `answer` ones are generated and written to the cache. `reserve_bytes` are kept free, and each
+    request has so many `images`. `graphs` are what the engine captures.
     """
 
     program: Program
@@ -119,6 +119,7 @@ class KvPool(Record):
     cache_policy: str = "exact"
     images: int = 0
     graphs: CudaGraphs | None = None
+    answer: int = 0
 
     @property
     def _budget(self) -> StepBudget:
@@ -175,8 +176,11 @@ class KvPool(Record):
     @cached_property
     def _tokens(self) -> tuple[int, ...]:
         """Tokens in the caches of each stage."""
-        caches = (room.caches for room in self.rooms())
-        return token_capacity(self.program, tuple(caches), self.rule.block)
+        rooms = tuple(room.caches for room in self.rooms())
+        found = token_capacity(self.program, rooms, self.rule.block)
+        logs = (caches.log_tokens(room) for caches, room in zip(self.caches, rooms, strict=True))
+        pairs = zip(found, logs, strict=True)
+        return tuple(n if log is None else log * self.program.parallelism.dp for n, log in pairs)
 
     @cached_property
     def tightest(self) -> int:
@@ -188,24 +192,65 @@ class KvPool(Record):
         """Tokens in the caches of all ranks, in whole blocks; None where they take no room."""
         return None if min(self._tokens) >= UNLIMITED else min(self._tokens)
 
-    @property
-    def state_blocks(self) -> int:
-        """Blocks that take as much as the states of a sequence, on the stage where those are most."""
-        kept = states(self.program, self.rule.block)
-        return max((ceil(state / block) for state, block in kept if block), default=0)
+    @cached_property
+    def caches(self) -> tuple[StageCaches, ...]:
+        """The pools of pages of each stage."""
+        rule = self.rule.caches.of(self.program.facts.get("architecture"))
+        return _stage_caches(self.program, self.rule.block, rule)
 
     @property
-    def most_states(self) -> int:
-        """Sequences whose states alone lie in the caches of all ranks."""
-        rooms, kept = self.rooms(), states(self.program, self.rule.block)
-        each = (int(room.caches / state) for room, (state, _) in zip(rooms, kept, strict=True) if state)
-        return max(0, min(each, default=UNLIMITED)) * self.program.parallelism.dp
+    def in_flight(self) -> int:
+        """Tokens of a rank that are scheduled and not yet computed, at most."""
+        return self.caches[0].rule.steps * self.tokens
+
+    @cached_property
+    def pages(self) -> PagePool:
+        """The pool of pages that is the first to be full of the longest requests."""
+        found = []
+        for room, caches in zip(self.rooms(), self.caches, strict=True):
+            for pool, share in zip(caches.pools, caches.shares(self.longest), strict=True):
+                if pool.bytes:
+                    total = max(0, int(room.caches * share / pool.bytes))
+                    one = pool.needed(1, self._prompt(self.longest), self.longest, 0) / pool.bytes
+                    paged = PagePool(total, pool.groups, pool.state)
+                    most = largest_fit(lambda n, p=paged: self.pages_of(p, n) <= p.total)  # type: ignore[misc]
+                    found.append((most, total / one, paged))
+        return min(found, key=lambda each: each[:2])[2] if found else PagePool(UNLIMITED, (), 0)
+
+    def pages_of(self, pool: PagePool, sequences: int) -> int:
+        """Pages of a rank for so many of the longest requests."""
+        of = sequences, self._prompt(self.longest), self.longest, self.in_flight
+        return int(pages_needed(pool.groups, pool.state, *of))
+
+    @property
+    def max_concurrency(self) -> float:
+        """The longest requests of a rank, as vLLM logs them: each has all tokens in flight."""
+        pool = self.pages
+        each = int(pages(pool.groups, self.longest, max(1, self.in_flight))) + pool.state
+        return pool.total / each if each else float(UNLIMITED)
+
+    def _prompt(self, length: Number) -> Number:
+        """Tokens of the prompt of a request with so many tokens."""
+        return length - self.answer
 
     def held(self, sequences: int, length: int) -> tuple[float, ...]:
-        """Bytes of caches of a rank of each stage, with so many requests in each micro-batch."""
-        by = "paged" if self.cache_policy == "exact" else self.cache_policy
-        sizes = reserved_bytes(self.program.phase("decode"), policy(by, self.rule.block))
+        """Bytes of caches of a rank of each stage, with so many requests in each micro-batch.
+
+        With so many bytes all requests reach this length without preemption.
+        """
+        if self.cache_policy == "exact":
+            return tuple(map(float, self.needed(sequences, length)))
+        sizes = reserved_bytes(self.program.phase("decode"), policy(self.cache_policy, self.rule.block))
         return tuple(peak_cache_bytes(size, sequences, length - 1) for size in sizes)
+
+    def needed(self, sequences: Number, length: Number, prompt: Number = None) -> tuple[Number, ...]:
+        """`held` for numbers, arrays or symbols, by the rule of the engine."""
+        xp = namespace(sequences, length)
+        each = xp.ceildiv(sequences, self.program.parallelism.dp) * self.program.micro_batches
+        read = self._prompt(length) if prompt is None else prompt
+        longest = xp.maximum(length, self.longest) if self.max_model_len else length
+        of = each, read, length, longest, self.in_flight
+        return tuple(caches.needed(*of, xp=xp) for caches in self.caches)
 
     def short(self, sequences: int) -> float:
         """Bytes that so many requests lack on the stage that lacks most; below 0 where there is room."""
@@ -230,6 +275,20 @@ class KvPool(Record):
         return UNLIMITED if self.max_num_seqs is None else self.max_num_seqs * self.program.parallelism.dp
 
 
+class PagePool(NamedTuple):
+    """Pages of a rank: how many there are, and which blocks of groups and states take them."""
+
+    total: int
+    groups: tuple[CacheGroup, ...]
+    state: int
+
+
+@lru_cache(maxsize=4096)
+def _stage_caches(program: Program, block: int, rule: CacheRule) -> tuple[StageCaches, ...]:
+    parts, decode = program.micro_batches, program.phase("decode")
+    return tuple(stage_caches(states, block, rule, parts) for states in cache_states(decode))
+
+
 def token_capacity(program: Program, caches: tuple[float, ...], block: int) -> tuple[int, ...]:
     """Tokens that lie in so many bytes of each stage, in whole blocks and on all data-parallel ranks.
 
@@ -249,19 +308,6 @@ def token_capacity(program: Program, caches: tuple[float, ...], block: int) -> t
 
     found = (block * blocks(size, room) for size, room in zip(sizes, caches, strict=True))
     return tuple(min(UNLIMITED, n * parallel) for n in found)
-
-
-@lru_cache(maxsize=4096)
-def states(program: Program, block: int) -> tuple[tuple[float, float], ...]:
-    """Bytes that a sequence keeps on a rank of each stage however long it is, and those of a block more."""
-    parallel, parts = program.parallelism.dp, program.micro_batches
-    found = []
-    for size in reserved_bytes(program.phase("decode"), policy("unified", block)):
-        # Far from where few tokens are rounded up, as those of compressed caches are.
-        one, two = (float(Binding(B=parallel, T=1, C=n * CHUNK - 1)(size)) / parts for n in (1, 2))
-        state = 2 * one - two
-        found.append((state if state > 1e-9 * two else 0.0, (two - one) * block / CHUNK))
-    return tuple(found)
 
 
 def keeps_every_token(program: Program, length: int) -> bool:
@@ -388,9 +434,9 @@ class MemoryBreakdown(Figures, Result):
 
     Of `physical_bytes` a rule makes `usable_bytes`; `kv_bytes` are what the others leave of those, 0 if
     nothing. `kv_tokens` lie in them in whole blocks, None if they take none, and `max_requests` requests of
-    `request_tokens` at once, of which caches keep all tokens if `keeps_all`. Of `overhead_bytes`
-    `graph_bytes` are for CUDA graphs. Without an engine activations are those of all requests read in one
-    step.
+    `request_tokens` at once, of which caches keep all tokens if `keeps_all`; `max_concurrency` is what vLLM
+    logs, None without an engine. Of `overhead_bytes` `graph_bytes` are for CUDA graphs. Without an engine
+    activations are those of all requests read in one step.
     """
 
     model: str
@@ -410,6 +456,7 @@ class MemoryBreakdown(Figures, Result):
     kv_tokens: int | None
     max_requests: int
     request_tokens: int
+    max_concurrency: float | None
     keeps_all: bool
     fullest: str
     block: int
@@ -442,6 +489,7 @@ def pool_breakdown(pool: KvPool, engine: str) -> MemoryBreakdown:
         kv_tokens=pool.kv_tokens,
         max_requests=pool.max_requests,
         request_tokens=pool.longest,
+        max_concurrency=pool.max_concurrency,
         keeps_all=keeps_every_token(pool.program, pool.longest),
         fullest=str(room.fullest),
         block=rule.block,
@@ -483,6 +531,7 @@ def step_breakdown(
         kv_tokens=None if tokens[tightest] >= UNLIMITED else tokens[tightest],
         max_requests=max_requests,
         request_tokens=length,
+        max_concurrency=None,
         keeps_all=keeps_every_token(program, length),
         fullest="all requests in one step",
         block=1,

@@ -482,11 +482,16 @@ def _memories(program: Program, by: CachePolicy) -> tuple[RankMemory, ...]:
 @lru_cache(maxsize=256)
 def reserved_bytes(program: Program, by: CachePolicy) -> tuple[Size, ...]:
     """Bytes that a policy reserves for the caches of one rank of each stage, of all micro-batches."""
+    return tuple(map(by.reserved, cache_states(program)))
+
+
+def cache_states(program: Program) -> list[list[CacheState]]:
+    """The caches of one rank of each stage, of all phases and micro-batches."""
     states: list[list[CacheState]] = [[] for _ in program.entries]
     for at in (*program.instances(), *other_phase_tensors(program)):
         if at.node.op.role == "cache":
             states[at.stage].append(cache_state(program, at.graph, at.node, at.path, at.repeat))
-    return tuple(map(by.reserved, states))
+    return states
 
 
 def cache_state(program: Program, graph: Graph, node: Node, path: str, repeat: int) -> CacheState:

@@ -18,7 +18,7 @@ from llmir.base.formats import Result
 from llmir.base.values import Figures
 from llmir.hw.prices import OperatingCost, operating_cost
 
-from .closed_loop import ClosedLoop, LoopSimulator, mean_request
+from .closed_loop import ClosedLoop, LoopSimulator
 from .workload import LONGEST, Workload
 
 MANY = 1 << 20  # requests: no limit that allows more is one
@@ -323,12 +323,14 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
 def _requests(
     job: Workload, max_ttft_s: float | None, max_tpot_s: float | None, simulate: LoopSimulator | None
 ) -> CapacityAnswer:
-    """Users in a closed loop, whose prompts are read beside others' decodes: requests of all ages."""
+    """Users in a closed loop, whose prompts are prefilled beside others' decodes.
+
+    Memory holds all requests at their full length, so that none is preempted.
+    """
     step = job.program.micro_batches
     alone = ClosedLoop(replace(job, batch=step), step, simulate=simulate)
-    aged = alone.job if alone.whole else mean_request(alone.job, alone.chunk)
-    memory = CapacityMeasure("memory", BOTH, "bytes", aged.peak_bytes, lambda n: aged.capacity_bytes)
-    if not aged.max_batch:  # nothing runs, so that no user has a time
+    memory = CapacityMeasure("memory", BOTH, "bytes", job.peak_bytes, lambda n: job.capacity_bytes)
+    if not job.max_batch:  # nothing runs, so that no user has a time
         _, limits = _limits([memory], MANY, step, 0)
         return _answer("requests", 0, step, step, limits, alone.job)
 

@@ -1,21 +1,25 @@
 """Launch commands: the command that starts a replica of a plan, with flags of the engine's release.
 
 First the flags and files of speculative decoding (`DRAFT_FLAGS`), then the flags of each engine with the
-release and page that document them (`LAUNCHERS`), `check_launch` and `launch`.
+release and page that document them (`LAUNCHERS`), its container images (`IMAGES`), `check_launch` and
+`launch_command`. `export.manifests` writes files with such commands.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from llmir.backends.request.speculation import LAYER, LOOKUP, MODEL
-from llmir.backends.simulate.engine import engine_capacity
+from llmir.backends.simulate.engine import engine_capacity, engine_policy, max_request_tokens
+from llmir.backends.step.facts import precision
 from llmir.base.arguments import choice
 from llmir.base.errors import InputError
+from llmir.hw.device import Device
 from llmir.hw.engine import Engine, number
+from llmir.hw.link import BOX
 
 from .plan import Candidate
 from .structures import Split
@@ -43,7 +47,7 @@ class DraftFlags(NamedTuple):
     lines: Callable[[DraftOptions], list[str]] | None = None
 
 
-FILE = "drafts.yaml"
+FILE = "options.yaml"
 
 
 def _vllm(method: str, **more: int) -> Callable[[DraftOptions], list[str]]:
@@ -51,7 +55,7 @@ def _vllm(method: str, **more: int) -> Callable[[DraftOptions], list[str]]:
         said: dict[str, str | int] = {"method": method, "num_speculative_tokens": of.tokens, **more}
         if of.model:
             said["model"] = of.model
-        if of.model and of.weights:  # by default what drafts is as its checkpoint is
+        if of.model and of.weights not in ("", *_CASTS):  # by default what drafts is as its checkpoint is
             said["quantization"] = of.weights
         return [f"--speculative-config {shlex.quote(json.dumps(said))}"]
 
@@ -79,7 +83,7 @@ def _trtllm(kind: str, *more: str) -> Callable[[DraftOptions], list[str]]:
     return lines
 
 
-def _file(of: DraftOptions) -> list[str]:
+def _file(*of: DraftOptions) -> list[str]:
     return [f"--extra_llm_api_options {FILE}"]
 
 
@@ -122,12 +126,9 @@ DRAFT_FLAGS: Mapping[str, Mapping[str, DraftFlags]] = {
 }
 
 
-def draft_file(lines: list[str]) -> str:
-    """What a shell writes into the file."""
-    return "\n".join([f"cat > {FILE} <<'END'", *lines, "END", ""])
-
-
 # Commands
+
+_CASTS = ("bf16", "fp16")  # types to which an engine casts unquantized weights
 
 
 class Flag(NamedTuple):
@@ -141,6 +142,9 @@ class Flag(NamedTuple):
 class Launcher(NamedTuple):
     """What starts an engine, and its flags: of `tp`, `pp`, `dp`, `ep`, `batch`, `chunk`, types of weights.
 
+    Flags of `utilization` and `chunked` are stated where a plan changed them, and `kv fp8` is the flag of an
+    fp8 KV cache. A flag without dashes is a line of the file of options. The server listens on `port`, and
+    `host` makes it listen on all addresses.
     That of `longest`, where there is one, is stated where caches hold fewer tokens than the model may have:
     the engine does not start otherwise.
     `expert_ranks` says that the flag of `ep` takes their number. That of `dp`, where there is one, is of
@@ -150,11 +154,14 @@ class Launcher(NamedTuple):
     command: str
     flags: dict[str, Flag]
     expert_ranks: bool = True
+    port: int = 8000
+    host: str = "--host 0.0.0.0"
 
 
 _VLLM = "docs.vllm.ai/en/v0.5.3/models/engine_args.html"
 _SGLANG = "docs.sglang.io/advanced_features/server_arguments.html"
 _TRTLLM = "nvidia.github.io/TensorRT-LLM/0.18.2/commands/trtllm-serve.html"
+_TRTLLM_ARGUMENTS = "tensorrt_llm/llmapi/llm_args.py"
 LAUNCHERS = {
     "vllm": Launcher(
         "vllm serve {model}",
@@ -165,8 +172,12 @@ LAUNCHERS = {
             "ep": Flag("--enable-expert-parallel", "0.11", "vllm/engine/arg_utils.py, parallel_group"),
             "batch": Flag("--max-num-seqs", "0.5.3", _VLLM),
             "chunk": Flag("--max-num-batched-tokens", "0.5.3", _VLLM),
+            "utilization": Flag("--gpu-memory-utilization", "0.5.3", _VLLM),
             "longest": Flag("--max-model-len", "0.5.3", _VLLM),
             "fp8": Flag("--quantization fp8", "0.5.3", _VLLM),
+            "bf16": Flag("--dtype bfloat16", "0.5.3", _VLLM),
+            "fp16": Flag("--dtype float16", "0.5.3", _VLLM),
+            "kv fp8": Flag("--kv-cache-dtype fp8", "0.5.3", _VLLM),
         },
         expert_ranks=False,
     ),
@@ -180,8 +191,13 @@ LAUNCHERS = {
             ),
             "batch": Flag("--max-running-requests", "0.5", _SGLANG),
             "chunk": Flag("--chunked-prefill-size", "0.5", _SGLANG),
+            "utilization": Flag("--mem-fraction-static", "0.5", _SGLANG),
             "fp8": Flag("--quantization fp8", "0.5", _SGLANG),
+            "bf16": Flag("--dtype bfloat16", "0.5", _SGLANG),
+            "fp16": Flag("--dtype float16", "0.5", _SGLANG),
+            "kv fp8": Flag("--kv-cache-dtype fp8_e4m3", "0.5", _SGLANG),
         },
+        port=30000,
     ),
     "trtllm": Launcher(
         "trtllm-serve {model}",
@@ -191,32 +207,106 @@ LAUNCHERS = {
             "ep": Flag("--ep_size", "1.1.0", "tensorrt_llm/commands/serve.py"),
             "batch": Flag("--max_batch_size", "0.18.2", _TRTLLM),
             "chunk": Flag("--max_num_tokens", "0.18.2", _TRTLLM),
+            "utilization": Flag("--kv_cache_free_gpu_memory_fraction", "0.18.2", _TRTLLM),
+            "chunked": Flag("enable_chunked_prefill: true", "0.18.2", _TRTLLM_ARGUMENTS),
+            "bf16": Flag("dtype: bfloat16", "1.0", _TRTLLM_ARGUMENTS),
+            "fp16": Flag("dtype: float16", "1.0", _TRTLLM_ARGUMENTS),
+            "kv fp8": Flag("kv_cache_config: {dtype: fp8}", "1.0", _TRTLLM_ARGUMENTS),
         },
     ),
 }
 
 
+# Container images of an engine, by the vendor of the device; the tag is a release.
+IMAGES: Mapping[str, Mapping[str, Flag]] = {
+    "vllm": {
+        "NVIDIA": Flag("vllm/vllm-openai:v{}", "0.5.3", "docs.vllm.ai/en/stable/deployment/docker.html"),
+        "AMD": Flag("vllm/vllm-openai-rocm:v{}", "0.14", "docs.vllm.ai/en/stable/deployment/docker.html"),
+    },
+    "sglang": {"NVIDIA": Flag("lmsysorg/sglang:v{}", "0.5", "docs.sglang.io/get_started/install.html")},
+    "trtllm": {
+        "NVIDIA": Flag(
+            "nvcr.io/nvidia/tensorrt-llm/release:{}", "1.0", "nvidia.github.io/TensorRT-LLM/quick-start-guide"
+        )
+    },
+}
+CONTAINERS = ("compose", "k8s", "dynamo")  # files that start containers of the engine of a plan
+EMITS = (*LAUNCHERS, *CONTAINERS)
+
+
+def launched_engine(emit: str, runs: Engine | None) -> str:
+    """The engine that is started; InputError where it is another one than the one of the plan."""
+    engine = emit if choice("emit", emit, EMITS) in LAUNCHERS else runs.name if runs else ""
+    if engine in LAUNCHERS and runs is not None and runs.name == engine:
+        return engine
+    known = engine if emit in LAUNCHERS else " or ".join(LAUNCHERS)
+    raise InputError(f"emit: {emit}; the plan is of {runs or 'no engine'}, say --engine {known}")
+
+
+def release_of(runs: Engine) -> str:
+    """The release of an engine that is estimated: the one asked for, else the newest that was measured."""
+    return runs.release or runs.versions[-1]
+
+
 def check_launch(
-    engine: str, runs: Engine | None, weights: str = "", split: Split | None = None, drafter: str = ""
+    emit: str,
+    runs: Engine | None,
+    weights: str = "",
+    split: Split | None = None,
+    drafter: str = "",
+    device: Device | None = None,
 ) -> None:
-    """InputError for what cannot be launched: another engine than the one that is priced, an option of
-    which no flag is known, or none of its release. `drafter` is what drafts, if anything does.
+    """InputError for what cannot be launched: another engine than the one of the plan, an option of which no
+    flag is known, or none of its release. `drafter` is what drafts, if anything does. Containers need an
+    image for the device, and replicas that lie within a node.
     """
-    launcher = LAUNCHERS[choice("emit", engine, tuple(LAUNCHERS))]
-    if runs is None or runs.name != engine:
-        raise InputError(f"emit: {engine}; the plan is of {runs or 'no engine'}, say --engine {engine}")
+    engine = launched_engine(emit, runs)
+    assert runs is not None
     if split and split.sp:
-        raise InputError(f"emit: {engine}; no flag is known that splits tokens too (sp)")
-    release = runs.release or runs.versions[-1]
+        raise InputError(f"emit: {emit}; no flag is known that splits tokens too (sp)")
+    release, flags = release_of(runs), LAUNCHERS[engine].flags
     for name in _options(weights, split):
-        flag = launcher.flags.get(name)
-        if flag is None:
+        if name not in flags:
             what = f"makes weights {name}; serve such weights" if name == weights else f"sets {name}"
-            raise InputError(f"emit: {engine}; no flag is known that {what}")
-        _known(engine, release, flag.name, flag.since, flag.source)
+            raise InputError(f"emit: {emit}; no flag is known that {what}")
+        _known(engine, release, flags[name].name, flags[name].since, flags[name].source)
     if drafter:
         told = DRAFT_FLAGS[engine][drafter]
         _known(engine, release, f"drafting by {drafter}", told.since, told.source)
+    if emit in CONTAINERS and device is not None:
+        _check_container(emit, engine, release, device, split)
+
+
+def _check_container(emit: str, engine: str, release: str, device: Device, split: Split | None) -> None:
+    image = IMAGES[engine].get(device.vendor)
+    if image is None:
+        raise InputError(f"emit: {emit}; no image of {engine} is known for {device.name}")
+    _known(engine, release, image.name.format(release), image.since, image.source)
+    if emit == "dynamo" and engine == "trtllm":
+        raise InputError("emit: dynamo; no flags of its TensorRT-LLM workers are known, use vllm or sglang")
+    if split and split.devices > (node := node_devices(device)):
+        raise InputError(f"emit: {emit}; a replica of {split.devices} GPUs is more than a node of {node}")
+
+
+def node_devices(device: Device) -> int:
+    """How many devices a node has: those of its cluster, else of a box."""
+    return device.node.devices if device.node else BOX
+
+
+def launchable(
+    emit: str, runs: Engine | None, types: Sequence[str], drafter: str, device: Device
+) -> tuple[tuple[str, ...], dict[str, InputError]]:
+    """Of types of weights, those that a command can state, and why others cannot; InputError if none can."""
+    errors: dict[str, InputError] = {}
+    for kind in types:
+        try:
+            check_launch(emit, runs, kind, None, drafter, device)
+        except InputError as error:
+            errors[kind] = error
+    kept = tuple(kind for kind in types if kind not in errors)
+    if not kept:
+        raise next(iter(errors.values()))
+    return kept, errors
 
 
 def _known(engine: str, release: str, what: str, since: str, source: str) -> None:
@@ -230,16 +320,36 @@ def _options(weights: str, split: Split | None) -> list[str]:
     return ["tp", *more, *([weights] if weights else []), "batch", "chunk"]
 
 
-def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "") -> str:
-    """The command of one replica, as a shell takes it, below what it is and where its flags are listed.
+class LaunchCommand(NamedTuple):
+    """The command of one replica: its `words` as a shell takes them, and `lines` of the file that it reads.
 
-    `draft_model` names the model that drafts, where one does. InputError for what `check` refuses.
+    `sources` say where its flags are listed.
     """
-    s, count = candidate.structure, candidate.replicas
+
+    engine: str
+    release: str
+    words: tuple[str, ...]
+    lines: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The words without a shell's quotes."""
+        return shlex.split(" ".join(self.words))
+
+
+def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str = "") -> LaunchCommand:
+    """The command of one replica of a plan, which serves the checkpoint `model`.
+
+    `draft_model` names the model that drafts, where one does. InputError for what `check_launch` refuses.
+    """
+    s = candidate.structure
     drafter = s.drafts and s.drafts.kind(s.program)
-    check_launch(engine, s.model.runs, s.weights, s.split, drafter or "")
-    launcher, runs = LAUNCHERS[engine], s.model.runs
+    check_launch(emit, s.model.runs, s.weights, s.split, drafter or "", s.device)
+    runs = s.model.runs
     assert runs is not None
+    engine = launched_engine(emit, runs)
+    launcher = LAUNCHERS[engine]
     values: dict[str, Any] = s.split._asdict()
     values |= {"batch": candidate.batch // s.split.dp, "chunk": candidate.chunk, s.weights: None}
     if not launcher.expert_ranks:
@@ -250,27 +360,37 @@ def launch(candidate: Candidate, engine: str, model: str, draft_model: str = "")
     if positions and held < positions and "longest" in launcher.flags:
         names.append("longest")
         values["longest"] = held
+    values |= {"utilization": s.utilization, "chunked": None}
+    names += [name for name in ("utilization", "chunked") if getattr(s, name) is not None]
+    if kv := _kv_option(candidate):
+        names.append(kv)
+        values[kv] = None
+    lines: list[str] = []
     for name in names:
+        if name not in launcher.flags:
+            raise InputError(f"emit: {emit}; no flag is known that sets {name}")
         flag, value = launcher.flags[name], values[name]
-        words.append(flag.name if value is None else f"{flag.name} {value}")
+        text = flag.name if value is None else f"{flag.name} {value}"
+        (words if flag.name.startswith("-") else lines).append(text)
         sources.append(flag.source)
-    before = ""
     if s.drafts and drafter:
         told, said = DRAFT_FLAGS[engine][drafter], DraftOptions(s.drafts.tokens, draft_model, s.weights)
-        words += told.flags(said)
+        words += [word for word in told.flags(said) if not told.lines]
         sources.append(told.source)
-        before = draft_file(told.lines(said)) if told.lines else ""
-    release = runs.release or runs.versions[-1]
-    each = "one replica" if count == 1 else f"each of {count:,} replicas"
-    head = f"# {each}, on {s.split.devices:,} × {s.device.name}; {engine} {release}"
-    listed = [f"# flags: {source}" for source in dict.fromkeys(sources)]
-    if "/" not in model:  # the engine would look for it on the hub
-        listed.append(f"# model: say the folder of the checkpoint, or its name on the hub, for {model}")
-    return "\n".join([head, *listed, before + " \\\n  ".join(words)]) + "\n"
+        lines += told.lines(said) if told.lines else []
+    words += _file() if lines else []
+    sources = list(dict.fromkeys(sources))
+    return LaunchCommand(engine, release_of(runs), tuple(words), tuple(lines), tuple(sources))
+
+
+def _kv_option(candidate: Candidate) -> str:
+    """The option of a low-precision KV cache; "" for one of the type of activations."""
+    kind = precision(candidate.structure.program)["kv_cache"] or ""
+    return f"kv {kind}" if kind not in ("", "fp32", *_CASTS) else ""
 
 
 def _cache_tokens(candidate: Candidate) -> int:
     """Tokens that the caches of one data-parallel rank hold."""
     s, traffic = candidate.structure, candidate.traffic
-    found = engine_capacity(s.job(*traffic.tokens, candidate.chunk, candidate.batch), s.drafts)
-    return (found.blocks // found.ranks - found.state) * found.block
+    job = s.job(*traffic.tokens, candidate.chunk, candidate.batch)
+    return max_request_tokens(engine_capacity(job, s.drafts), engine_policy(job))

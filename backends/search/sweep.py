@@ -30,15 +30,13 @@ import numpy as np
 from llmir.backends.cost import models
 from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.cost.registry import model_source
-from llmir.backends.memory.caches import policy
-from llmir.backends.memory.liveness import reserved_bytes
 from llmir.backends.request.workload import LONGEST, Workload
 from llmir.backends.step import evaluate
 from llmir.backends.step.evaluate import RowKind, StepEvaluator, TimeEstimate, step_evaluator
 from llmir.backends.step.facts import precision_text
 from llmir.backends.step.functions import SIZES, STEP_SYMBOLS, StepFunction
 from llmir.backends.step.sizes import batch_program, check_sizes
-from llmir.backends.step.timing import Overhead, Timing
+from llmir.backends.step.timing import Timing
 from llmir.backends.tape.record import Function, Symbol
 from llmir.backends.work.rows import BOUNDS
 from llmir.base import arguments, registry
@@ -49,7 +47,6 @@ from llmir.base.values import Array, Immutable
 from llmir.hw.prices import operating_cost
 from llmir.ir.core.program import Program
 from llmir.ir.sizes.binding import Binding
-from llmir.ir.sizes.polynomial import Size, may_decrease
 from llmir.ir.tools.pipeline import Pass
 from llmir.ir.tools.text import print_program
 
@@ -213,8 +210,10 @@ def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
     seconds = steps.priced(at)
     timing = Timing(seconds.whole, steps.program.micro_batches)
     ideal = step_evaluator(steps.program, models.model(steps.model.device, "ideal")).timing(at)
-    runs, parts = steps.runs(at), steps.program.micro_batches
-    priced = [(kind, TimeEstimate.of(kind.price, runs if kind.pads else at, at)) for kind in steps.kinds]
+    runs, hidden, parts = steps.runs(at), steps.hidden(at), steps.program.micro_batches
+    priced = [
+        (kind, TimeEstimate.of(kind.price, runs if kind.pads else at, at, hidden)) for kind in steps.kinds
+    ]
     # Sums of what contexts do not decide come first, as those are computed once for a batch.
     varies = _varies([each.time for _, each in priced])
     due: list[Number] = [0.0] * len(BOUNDS)
@@ -224,8 +223,8 @@ def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
         due = [total + at.xp.where(each.bound == i, time, 0.0) for i, total in enumerate(due)]
         known = _known(kind, time, each.which, at)
         errors = [total + part for total, part in zip(errors, known, strict=True)]
-    for added in steps.overheads(at, seconds):
-        due[-1] = due[-1] + at.xp.maximum(parts * _sum(added), 0.0)
+    for added in seconds.overheads:
+        due[-1] = due[-1] + parts * sum(added)
     every = [*due, sum(timing.bubbles[1:], timing.bubbles[0])]
     total = sum(every[1:], every[0])
     return (
@@ -269,10 +268,6 @@ def _known(kind: RowKind, time: Number, which: Number, at: Binding) -> list[Numb
     return found
 
 
-def _sum(added: Overhead) -> Number:
-    return sum(added[1:], added[0])
-
-
 # Capacity
 
 CACHED_LENGTHS = 64  # lengths, whose pools are
@@ -295,12 +290,11 @@ class CapacityCheck:
         jobs = [self._job(int(end)) for end in (np.min(length), np.max(length))]
         pools = [each.pool for each in jobs]
         alike = all(pools) and len({pool.tokens for pool in pools if pool}) == 1
-        sizes = _held_bytes(pools[0], self.program) if alike else ()
-        if not sizes or any(map(may_decrease, sizes)):
+        if not alike:
             lengths, places = np.unique(length, return_inverse=True)
             most = np.array([self._most(int(n)) for n in lengths])
             return batch <= most[places].reshape(np.shape(length))
-        fits: Array = _short(jobs[0], sizes, batch, length) <= 0
+        fits: Array = _short(jobs[0], batch, length) <= 0
         return fits & (batch <= pools[0].at_once) if pools[0] else fits
 
     def _most(self, length: int) -> int:
@@ -322,19 +316,12 @@ class CapacityCheck:
         return job
 
 
-def _held_bytes(pool: Any, program: Program) -> tuple[Size, ...]:
-    """What requests keep on each stage."""
-    by = "paged" if pool.cache_policy == "exact" else pool.cache_policy
-    return reserved_bytes(program.phase("decode"), policy(by, pool.rule.block))
-
-
-def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) -> Array:
+def _short(job: Workload, batch: Array, length: Array) -> Array:
     """`Workload.peak_bytes` less what may be used, where a step takes as many tokens for all lengths."""
     pool, program = job.pool, job.program
     assert pool is not None, "an engine's rule has a pool"
     parts, dp = program.micro_batches, program.parallelism.dp
     sequences = batch // parts
-    at = Binding(B=sequences, T=1, C=length - 1)
     each = np.maximum(pool.sequences, -(-sequences * parts // dp))
     if np.max(each) == pool.sequences:
         rooms: list[Any] = [room.caches for room in pool.rooms(pool.sequences)]
@@ -342,7 +329,8 @@ def _short(job: Workload, sizes: Sequence[Size], batch: Array, length: Array) ->
         counts, places = np.unique(each, return_inverse=True)
         stages = zip(*(pool.rooms(int(n)) for n in counts), strict=True)
         rooms = [np.array([room.caches for room in stage])[places].reshape(each.shape) for stage in stages]
-    lacks = [at(size) - room for size, room in zip(sizes, rooms, strict=True)]
+    held = pool.needed(np.asarray(sequences), np.asarray(length))
+    lacks = [bytes - room for bytes, room in zip(held, rooms, strict=True)]
     usable = job.capacity_bytes
     most: Array = np.ceil(usable + reduce(np.maximum, lacks))
     return most - usable

@@ -17,7 +17,8 @@ import numpy as np
 
 from llmir.backends.cost.channel import HOST, Channel, channel
 from llmir.backends.cost.op_time import DeviceCostModel
-from llmir.backends.memory.kv_capacity import UNLIMITED, KvPool
+from llmir.backends.memory.caches import CacheGroup
+from llmir.backends.memory.kv_capacity import UNLIMITED, KvPool, largest_fit
 from llmir.backends.memory.transfer import rank_bytes
 from llmir.backends.request.workload import Workload
 from llmir.base.arguments import integer, number, refuse
@@ -30,6 +31,7 @@ from llmir.ir.tools.ranks import independent_ranks
 
 from .cluster import run_pools, run_replicas, serve
 from .drafts import POOLS, Drafts
+from .kv_blocks import BlockPool
 from .load import Array, Load, closed_loop_warm_up
 from .result import PoolSimulation, ReplicaSimulation, Simulation
 from .router import ROUTERS, Router, check_router
@@ -59,8 +61,8 @@ def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
     if name == "vllm" and scheduler and not scheduler.mixes:
         older: dict[str, Any] = {"mixes": False, "watermark": 0.01}
         known = replace(known, **older)
-    if scheduler and scheduler.ahead:
-        known = replace(known, ahead=True)
+    if scheduler:
+        known = replace(known, ahead=scheduler.ahead, cautious=scheduler.cautious)
     if chunked is None:
         chunked = job.reads_chunks
     return replace(known, chunked=chunked)
@@ -72,19 +74,22 @@ def engine_capacity(job: Workload, drafts: Drafts | None = None) -> Capacity:
     No more sequences run than a step has tokens for, drafts included.
     """
     pool, rows = _pool(job), drafts.rows if drafts else 1
-    dp, block = job.program.parallelism.dp, pool.rule.block  # of ranks, each has a scheduler
-    tokens, state = UNLIMITED if pool.kv_tokens is None else pool.kv_tokens, pool.state_blocks
-    tokens += state * dp * block  # those of one sequence are counted apart
-    tokens = int(tokens * drafts.share(job.program)) if drafts else tokens
-    if tokens < (state + 1) * block:
+    dp, pages = job.program.parallelism.dp, pool.pages  # of ranks, each has a scheduler
+    total = int(pages.total * (drafts.share(job.program) if drafts else 1))
+    block = min((group.tokens for group in pages.groups), default=pool.rule.block)
+    if total < pages.state + (pages.groups != ()):
         where = f"{job.program.devices} × {job.device.name}"
         raise InputError(f"does not fit: {job.program.name} on {where} leaves no room for caches")
     if (sequences := min(pool.sequences, pool.tokens // rows)) < 1:
         asked = f"a step verifies {rows:,} tokens of a sequence, and has {pool.tokens:,}"
         raise InputError(f"draft_tokens: {rows - 1}; {asked}")
-    sequences = min(sequences * dp, pool.most_states)
-    steps = pool.tokens, sequences, dp, in_flight(job.program), rows, state
-    return Capacity(tokens // block, block, *steps)
+    sequences = min(sequences, total // pages.state if pages.state else UNLIMITED) * dp
+    steps = pool.tokens, sequences, dp, in_flight(job.program), rows
+    if not pages.groups:  # states alone, which limit the sequences
+        return Capacity(UNLIMITED, block, *steps)
+    if pages.groups == (CacheGroup(block),):
+        return Capacity(total * dp, block, *steps, pages.state)
+    return Capacity(total * dp, block, *steps, pages.state, pages.groups, pool.caches[0].rule.steps)
 
 
 def step_times(program: Program, model: DeviceCostModel, drafts: Drafts | None) -> StepTimes:
@@ -110,8 +115,10 @@ def check_load(load: Load, room: Capacity, fills: Policy) -> None:
 def max_request_tokens(room: Capacity, fills: Policy, shares: bool = False) -> int:
     """Tokens that one request may have in the cache, on its rank; of drafts, too."""
     # One more where prefixes are shared: the block of the last token may be cached and be read again.
-    kept = fills.spare(room.blocks) + shares + room.state
-    return (room.blocks // room.ranks - kept) * room.block
+    blocks = room.pool(BlockPool, BlockPool)
+    kept = fills.spare(room.blocks) + shares * blocks.pages_of_block + room.state
+    most = room.blocks // room.ranks - kept
+    return largest_fit(lambda tokens: blocks.prompt(tokens) <= most) if room.groups else most * room.block
 
 
 def _within(what: str, tokens: Array, most: int) -> None:

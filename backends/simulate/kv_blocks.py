@@ -1,16 +1,23 @@
 """Blocks of a paged KV cache, and the prefix cache.
 
-`BlockPool` counts free blocks and the blocks that coming decode steps take. `PrefixCache` holds blocks that
-requests share or that are kept for later requests, by hashes of their tokens, as vLLM does
-(vllm/v1/core/block_pool.py).
+`BlockPool` counts free blocks and the blocks that coming decode steps take; `GroupedBlockPool` does so where
+groups of layers share the blocks and windows free some. `PrefixCache` holds blocks that requests share or
+that are kept for later requests, by hashes of their tokens, as vLLM does (vllm/v1/core/block_pool.py).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
-from .load import Load
+import numpy as np
+
+from llmir.backends.memory.caches import CacheGroup, pages
+from llmir.backends.memory.kv_capacity import largest_fit
+from llmir.base.array_namespace import ARRAYS
+
+from .load import Array, Load
 
 # Block counts
 
@@ -32,10 +39,13 @@ class BlockPool:
     (7, 7)
     """
 
-    __slots__ = ("free", "size", "total", "turns")
+    __slots__ = ("free", "groups", "in_flight", "size", "total", "turns")
 
-    def __init__(self, total: int, size: int) -> None:
+    def __init__(
+        self, total: int, size: int, groups: Sequence[CacheGroup] = (), in_flight: tuple[int, int] = (0, 0)
+    ) -> None:
         self.total, self.size, self.turns = total, size, [0] * size
+        self.groups, self.in_flight = tuple(groups), in_flight
         self.free = total
 
     def join(self, context: int, step: int) -> None:
@@ -48,7 +58,39 @@ class BlockPool:
 
     def of(self, tokens: int) -> int:
         """Blocks that so many tokens of one sequence take."""
+        if self.groups:
+            return int(pages(self.groups, tokens))
         return -(-tokens // self.size)
+
+    def of_each(self, tokens: Array) -> Array:
+        """`of` for an array."""
+        if self.groups:
+            return np.asarray(pages(self.groups, tokens, xp=ARRAYS)).astype(int)
+        return -(-tokens // self.size)
+
+    @property
+    def pages_of_block(self) -> int:
+        """Pages of a block that sequences may share: those of layers that keep all tokens."""
+        kept = [group for group in self.groups if group.kept is None and group.tokens == self.size]
+        return sum(group.pages for group in kept) if self.groups else 1
+
+    def chunk(self, cached: int, new: int) -> int:
+        """Blocks of a sequence while a step prefills `new` tokens of it, after so many cached ones.
+
+        Where steps overlap, the tokens of the step before are in flight, too.
+        """
+        if not self.groups:
+            return -(-(cached + new) // self.size)
+        budget, steps = self.in_flight
+        flying = new + min(cached, (steps - 1) * budget) if steps else 1
+        return int(pages(self.groups, cached + new, flying))
+
+    def prompt(self, tokens: int) -> int:
+        """Blocks that are free when a prompt is admitted as a whole."""
+        if not self.groups:
+            return -(-tokens // self.size)
+        budget, steps = self.in_flight
+        return int(pages(self.groups, tokens, max(1, steps * budget)))
 
     def due(self, step: int) -> int:
         """Blocks that the decodes of a step take."""
@@ -80,6 +122,112 @@ class BlockPool:
         return found
 
 
+class GroupedBlockPool(BlockPool):
+    """Blocks that groups of layers share, where windows free the blocks that they leave.
+
+    A window takes blocks until it has its limit; from then on it frees a block for each that it takes. So a
+    sequence decodes like one without the group from that step on: `ends` is a heap of these steps, and
+    `ending` counts the sequences of each, by group and turn.
+
+    >>> blocks = GroupedBlockPool(10, 4, [CacheGroup(4), CacheGroup(4, kept=3)])
+    >>> blocks.of(4), blocks.of(8), blocks.of(12), blocks.of(16)
+    (2, 4, 5, 6)
+    >>> blocks.join(context=4, step=0)
+    >>> [blocks.taken(step, 1) for step in range(9)], blocks.taken(0, 9)
+    ([2, 0, 0, 0, 1, 0, 0, 0, 1], 4)
+    """
+
+    __slots__ = ("_each", "_sizes", "ending", "ends")
+
+    def __init__(
+        self, total: int, size: int, groups: Sequence[CacheGroup], in_flight: tuple[int, int] = (0, 0)
+    ) -> None:
+        super().__init__(total, size, groups, in_flight)
+        self._each = [BlockPool(0, group.tokens) for group in self.groups]
+        self._sizes = [(group.tokens, group.pages, group.limit, group.kept) for group in self.groups]
+        self.ends: list[tuple[int, int, int]] = []
+        self.ending: Counter[tuple[int, int, int]] = Counter()
+
+    def of(self, tokens: int) -> int:
+        """Blocks that so many tokens of one sequence take."""
+        found = 0
+        for size, pages_, limit, _ in self._sizes:
+            blocks = -(-tokens // size)
+            found += pages_ * (blocks if limit is None or blocks < limit else limit)
+        return found
+
+    def chunk(self, cached: int, new: int) -> int:
+        """Blocks of a sequence while a step prefills `new` tokens of it, after so many cached ones."""
+        budget, steps = self.in_flight
+        flying, found = new + min(cached, (steps - 1) * budget) if steps else 1, 0
+        for size, pages_, _, kept in self._sizes:
+            blocks = -(-(cached + new) // size)
+            if kept is not None:
+                blocks = min(blocks, 1 - -(kept + flying) // size)
+            found += pages_ * blocks
+        return found
+
+    def join(self, context: int, step: int) -> None:
+        """A sequence decodes from this step on, with so many cached tokens before it."""
+        self._let_end(step)
+        self._count(context, step, 1)
+
+    def leave(self, context: int, step: int) -> None:
+        """A sequence decodes no more from this step on, with so many cached tokens before it."""
+        self._let_end(step)
+        self._count(context, step, -1)
+
+    def _count(self, context: int, step: int, by: int) -> None:
+        for number, (group, each) in enumerate(zip(self.groups, self._each, strict=True)):
+            limit = group.limit
+            if limit is not None:
+                last = (limit - 1) * group.tokens  # the context that takes the last block
+                if context > last:
+                    continue
+                end = step + last + 1 - context, number, (step - context) % group.tokens
+                if end not in self.ending:
+                    heappush(self.ends, end)
+                self.ending[end] += by
+            each.turns[(step - context) % group.tokens] += by
+
+    def _let_end(self, step: int) -> None:
+        """Takes groups away from sequences whose windows have their limit before this step."""
+        ends = self.ends
+        while ends and ends[0][0] <= step:
+            end = heappop(ends)
+            _, number, turn = end
+            self._each[number].turns[turn] -= self.ending.pop(end)
+
+    def due(self, step: int) -> int:
+        """Blocks that the decodes of a step take."""
+        return self.taken(step, 1)
+
+    def taken(self, step: int, steps: int) -> int:
+        """Blocks that so many decode steps take, from this one on."""
+        if self.ends and self.ends[0][0] <= step:
+            self._let_end(step)
+        found, last = 0, step + steps
+        for (size, pages_, _, _), pool in zip(self._sizes, self._each, strict=True):
+            found += pages_ * (pool.turns[step % size] if steps == 1 else pool.taken(step, steps))
+        if self.ends and self.ends[0][0] < last:
+            for end, count in self.ending.items():
+                at, number, turn = end
+                if at < last:
+                    group = self.groups[number]
+                    found -= group.pages * count * _times(at, last, turn, group.tokens)
+        return found
+
+    def steps(self, step: int, spare: int = 0) -> int:
+        """How many decode steps, from this one on, have enough free blocks, with some to `spare`."""
+        free = self.free - spare
+        return largest_fit(lambda steps: self.taken(step, steps) <= free)
+
+
+def _times(first: int, last: int, turn: int, size: int) -> int:
+    """How many of the steps from `first` to before `last` have this turn."""
+    return (last - 1 - turn) // size - (first - 1 - turn) // size
+
+
 # Prefix cache
 
 
@@ -90,16 +238,20 @@ class PrefixCache:
     the blocks of each hash, from when they are read, and `size` is the number of its blocks. Idle blocks,
     which no request holds, are free; they stay in the cache until they are needed, and are evicted in the
     order in which they were freed, of one request the last blocks first.
+
+    Requests share the blocks of layers that keep all tokens, `pages` of the pool for each block. Those of
+    windows are counted for each request.
     """
 
     def __init__(self, load: Load, blocks: BlockPool) -> None:
         self.hashes, covered, self.tokens = load.hashed(blocks.size)
         self.covered: list[int] = covered.tolist()
         self.blocks = blocks
+        self.pages = blocks.pages_of_block
         self.users: dict[int, int] = {}
         self.size: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._spare = 0  # idle blocks
+        self._spare = 0  # idle blocks, in pages
         self._has: dict[int, list[int]] = {}  # hashes that each request holds
         self._known: dict[int, tuple[int, int]] = {}  # leading hashes held; blocks held by hash
 
@@ -115,8 +267,13 @@ class PrefixCache:
         return found
 
     def needed(self, request: int, cached: int) -> int:
-        """Free blocks that become its own with so many cached tokens: the idle ones."""
-        return sum(self.size[each] for each in self._first(request, cached) if not self.users[each])
+        """Free blocks that become its own with so many cached tokens: the idle ones, and those of windows."""
+        idle = sum(self.size[each] for each in self._first(request, cached) if not self.users[each])
+        return idle * self.pages + self._apart(cached)
+
+    def _apart(self, cached: int) -> int:
+        """Blocks of cached tokens that are not shared."""
+        return self.blocks.of(cached) - cached // self.blocks.size * self.pages
 
     def _first(self, request: int, cached: int) -> Sequence[int]:
         return self.hashes[request][: -(-cached // self.tokens)]
@@ -125,11 +282,12 @@ class PrefixCache:
         """A request holds its cached blocks, and with them all blocks of their hashes."""
         held = self._has[request] = list(self._first(request, cached))
         self._known[request] = len(held), cached // self.blocks.size
+        self.blocks.free -= self._apart(cached)
         for each in held:
             if not self.users[each]:
                 del self._idle[each]
-                self._spare -= self.size[each]
-                self.blocks.free -= self.size[each]
+                self._spare -= self.size[each] * self.pages
+                self.blocks.free -= self.size[each] * self.pages
             self.users[each] += 1
 
     def read(self, request: int, done: int) -> None:
@@ -156,13 +314,13 @@ class PrefixCache:
         self.evict(self.blocks.free)
         self.read(request, tokens)
         _, own = self._known.pop(request)
-        self.blocks.free += self.blocks.of(tokens) - own
+        self.blocks.free += self.blocks.of(tokens) - own * self.pages
         for each in reversed(self._has.pop(request)):
             self.users[each] -= 1
             if not self.users[each]:
                 self._idle[each] = None
-                self._spare += self.size[each]
-                self.blocks.free += self.size[each]
+                self._spare += self.size[each] * self.pages
+                self.blocks.free += self.size[each] * self.pages
 
     def untouched(self, request: int, enough: int) -> int:
         """Blocks, `enough` at most, that can be taken before idle ones go that a request would use."""
@@ -171,7 +329,7 @@ class PrefixCache:
         for each in self._idle:
             if left >= enough or each in found:
                 break
-            left += self.size[each]
+            left += self.size[each] * self.pages
         return left
 
     def evict(self, free: int) -> None:
@@ -179,4 +337,4 @@ class PrefixCache:
         while self._spare > free:
             each, _ = self._idle.popitem(last=False)
             del self.users[each]
-            self._spare -= self.size.pop(each)
+            self._spare -= self.size.pop(each) * self.pages

@@ -122,9 +122,6 @@ class LatencySpread(NamedTuple):
     p99: float
 
 
-FULL = 0.9  # of the blocks: with less in use more room would change little
-
-
 @dataclass(frozen=True, eq=False)
 class Simulation(Figures, Result, PageExport):
     """The requests of a `load`, served by an engine with the program, device and limits of a `profile`.
@@ -353,19 +350,14 @@ class Simulation(Figures, Result, PageExport):
         verified = (drafts.note(self.job.program),) if drafts else ()
         # Not of a report's one batch, which would leave ranks idle.
         given = *program_notes(self.job.program), *self.job.prefill.plan.notes
-        return (*given, *verified, *(long if self.refused else ()), *self._windowed)
+        return (*given, *verified, *(long if self.refused else ()))
 
     @property
-    def _windowed(self) -> tuple[str, ...]:
-        """That windows may leave more room than is counted, where that was all in use."""
-        room, pool = self.capacity, self.job.pool
-        if pool is None or room.state or self.most_blocks < FULL * room.blocks:
-            return ()
-        counted, most = room.blocks // -(-self.load.longest // room.block), pool.max_requests
-        if most <= counted / FULL:
-            return ()
-        rooms = f"room for {counted:,} of the longest requests at once, windows leave room for {most:,}"
-        return (f"caches are counted as if windows kept all tokens, as engines' logs do: {rooms}",)
+    def max_requests(self) -> int:
+        """How many of the longest requests run at once without preemption, whenever each began."""
+        load = self.load
+        prompt = int(load.prompt[np.argmax(load.reserved)])
+        return self.capacity.requests(prompt, load.longest + self.capacity.rows - 1)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report."""
@@ -374,7 +366,8 @@ class Simulation(Figures, Result, PageExport):
             "model": self.job.program.name,
             "hardware": self.job.device.name,
             "policy": self.policy.name,
-            "capacity": self.capacity._asdict(),
+            "capacity": self.capacity.to_dict(),
+            "max_requests": self.max_requests,
             "requests": len(self.load),
             "refused": self.refused,
             "cancelled": self.cancelled,

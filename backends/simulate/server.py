@@ -24,18 +24,22 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from heapq import heapify, heappop, heappush
 from struct import Struct
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from llmir.backends.memory.caches import CacheGroup, pages_needed
+from llmir.backends.memory.kv_capacity import largest_fit
 from llmir.base.dataclass import dataclass
 from llmir.base.registry import Kind
 
-from .kv_blocks import BlockPool, PrefixCache
+from .kv_blocks import BlockPool, GroupedBlockPool, PrefixCache
 from .load import Array, Load
 from .step_times import StepTimes
 
 # Capacity
+
+SomePool = TypeVar("SomePool", bound=BlockPool)
 
 
 class Capacity(NamedTuple):
@@ -44,7 +48,8 @@ class Capacity(NamedTuple):
     `blocks` of the KV cache, of `block` tokens each, and `sequences` at once are of all data-parallel `ranks`
     together. `tokens` are the budget of each rank in a step, or in each of the `micro_batches` that are in a
     pipeline at once. A sequence that decodes takes `rows` tokens of the budget: one, and one for each draft.
-    The states of a running sequence take `state` blocks, however long it is.
+    The states of a running sequence take `state` blocks, however long it is. Where layers differ, each of the
+    `groups` takes blocks by its own rule, and windows keep the tokens of so many `overlap` steps in flight.
     """
 
     blocks: int
@@ -55,6 +60,32 @@ class Capacity(NamedTuple):
     micro_batches: int = 1
     rows: int = 1
     state: int = 0
+    groups: tuple[CacheGroup, ...] = ()
+    overlap: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**self._asdict(), "groups": [group._asdict() for group in self.groups]}
+
+    def pool(self, kind: type[SomePool], grouped: type[SomePool]) -> SomePool:
+        """The blocks, none of them in use."""
+        if not self.groups:
+            return kind(self.blocks, self.block)
+        return grouped(self.blocks, self.block, self.groups, (self.tokens, self.overlap))
+
+    def requests(self, prompt: int, length: int) -> int:
+        """How many requests reach so many tokens without preemption, whenever each began."""
+        groups, of = self.groups or (CacheGroup(self.block),), (prompt, length, self.overlap * self.tokens)
+        most = self.blocks // self.ranks
+        found = largest_fit(lambda n: pages_needed(groups, self.state, n, *of) <= most)
+        return min(found * self.ranks, self.sequences)
+
+    @property
+    def ahead_blocks(self) -> int:
+        """Blocks that windows may need for tokens in flight: of a prompt to be admitted, and of others."""
+        flying = self.overlap * self.tokens
+        windows = [group for group in self.groups if group.kept is not None] if flying else []
+        return 2 * sum(group.pages * (-(-flying // group.tokens) + 1) for group in windows)
 
     @property
     def lanes(self) -> int:
@@ -153,13 +184,15 @@ class Policy(ABC):
 
     It reads prompts in chunks if it is `chunked`, else whole; and in the same steps as decodes if it `mixes`,
     else in steps of their own. With `ahead` it fills a step while the one before it runs: a request that
-    arrives meanwhile is read one step later. All policies admit requests in the order of arrival.
+    arrives meanwhile is read one step later. If it is `cautious`, it admits a prompt when all of it has
+    blocks, else when its first chunk has. All policies admit requests in the order of arrival.
     """
 
     name: ClassVar[str]
     chunked: bool = True
     mixes: bool = True
     ahead: bool = False
+    cautious: bool = False
 
     @abstractmethod
     def admits(self, server: Server, request: int, new: int) -> bool:
@@ -193,13 +226,13 @@ class Policy(ABC):
         """
         capacity, waiting, running = server.capacity, server.waiting, server.running
         decodes = capacity.rows * -(-server.decoding // server.lanes) if self.mixes else 0
-        left, of = [capacity.tokens - decodes] * capacity.ranks, server.blocks.of
+        left, blocks = [capacity.tokens - decodes] * capacity.ranks, server.blocks
         for request, done in list(server.reading.items()) if server.reading else ():
             if request not in server.reading:  # it was preempted for one before it
                 break
             rank = running[request]
             new = min(left[rank], server.to_read[request] - done)
-            while server.may_lack_blocks and of(done + new) - of(done) > self.free(server):
+            while server.may_lack_blocks and blocks.chunk(done, new) - blocks.of(done) > self.free(server):
                 last = next(reversed(server.reading))
                 server.preempt(last)
                 waiting.appendleft(last)
@@ -248,7 +281,8 @@ class Server:
 
     The next step is number `step`. In it `decoding` sequences decode, with `kept` cached tokens in all, and
     prompts are read in `chunks`: by request, new tokens after so many cached ones. `demand` is the sum of
-    `final` over all that run. Before the step `hold_until` a policy reads no prompts.
+    `final` over all that run. Before the step `hold_until` a policy reads no prompts. `flying` blocks hold
+    tokens in flight, which windows leave after the step.
     """
 
     # Attributes in slots are read faster than in a dict with so many.
@@ -256,7 +290,7 @@ class Server:
         *("prices", "policy", "capacity", "load", "course", "answered", "stays_s", "since_s", "log"),
         *("prompt", "generate", "written", "cached", "cancelled", "final", "to_read", "last_s"),
         *("blocks", "sharing", "batch", "waiting", "late", "reading", "running", "ends", "deadlines"),
-        *("chunks", "on_ranks", "lanes", "prefix_tokens"),
+        *("chunks", "on_ranks", "lanes", "prefix_tokens", "flying", "ahead"),
         *("step", "decoding", "kept", "demand", "preempted", "hold_until", "now", "decoded_s", "until"),
     )
 
@@ -276,13 +310,19 @@ class Server:
         self.since_s = course.arrival_s
         # One more where prefixes are shared: the block of the last token may be cached and be read again.
         most = load.reserved + capacity.rows - 1
-        self.final: list[int] = (-(-most // capacity.block) + load.shares + capacity.state).tolist()
+        shared = self._pool().pages_of_block * load.shares
+        self.final: list[int] = (self._pool().of_each(most) + shared + capacity.state).tolist()
         self.to_read: list[int] = list(self.prompt)
         self.load, self.last_s = load, [0.0] * len(self.prompt)
+        self.ahead = capacity.ahead_blocks
         self._reset()
 
+    def _pool(self) -> BlockPool:
+        """All blocks, none of them in use."""
+        return self.capacity.pool(BlockPool, GroupedBlockPool)
+
     def _reset(self) -> None:
-        self.blocks = BlockPool(self.capacity.blocks, self.capacity.block)
+        self.blocks = self._pool()
         self.sharing = PrefixCache(self.load, self.blocks) if self.load.shares else None
         self.batch = self.prices.batch()  # None where the sum of contexts says what a step takes
         self.waiting: deque[int] = deque()
@@ -294,7 +334,7 @@ class Server:
         self.on_ranks = [0] * self.capacity.ranks
         self.lanes = self.capacity.lanes
         self.ends: list[tuple[int, int]] = []
-        self.step = self.decoding = self.kept = self.demand = self.preempted = 0
+        self.step = self.decoding = self.kept = self.demand = self.preempted = self.flying = 0
         self.hold_until: int | None = None
         self.now = self.decoded_s = self.until = 0.0
         self.log = bytearray()
@@ -354,8 +394,8 @@ class Server:
 
     @property
     def may_lack_blocks(self) -> bool:
-        """Whether there are too few blocks for all that run to end without a preemption."""
-        return self.demand > self.blocks.total
+        """Whether there may be too few blocks for all that run to end without a preemption."""
+        return self.demand + self.ahead > self.blocks.total
 
     @property
     def events(self) -> Array:
@@ -382,11 +422,12 @@ class Server:
         return self.to_read[request] - self.cached[request]
 
     def blocks_needed(self, request: int, new: int) -> int:
-        """Free blocks that a request takes, if it is admitted now and reads so many new tokens."""
-        of, cached, state = self.blocks.of, self.cached[request], self.capacity.state
+        """Free blocks for a request, if it is admitted now and reads so many new tokens."""
+        blocks, cached, state = self.blocks, self.cached[request], self.capacity.state
+        own = blocks.prompt(self.to_read[request]) if self.policy.cautious else blocks.chunk(cached, new)
         if self.sharing is None:
-            return of(cached + new) + state
-        return self.sharing.needed(request, cached) + of(cached + new) - of(cached) + state
+            return own + state
+        return self.sharing.needed(request, cached) + own - blocks.of(cached) + state
 
     def least_loaded_rank(self, left: Sequence[int]) -> int:
         """The rank with the fewest tokens to read beyond what is `left` of its budget, then requests."""
@@ -415,7 +456,12 @@ class Server:
     def schedule_chunk(self, request: int, done: int, new: int) -> None:
         """The next step reads `new` tokens of a request after `done` cached ones: they take blocks now."""
         blocks, cached = self.blocks, done + new
-        blocks.free -= -(-cached // blocks.size) + (-done // blocks.size)
+        if blocks.groups:
+            held, flying = blocks.of(cached), blocks.chunk(done, new)
+            self.flying += flying - held
+            blocks.free -= flying - blocks.of(done)
+        else:
+            blocks.free -= -(-cached // blocks.size) + (-done // blocks.size)
         self.chunks[request] = new, done
         self.reading[request] = cached
         if self.sharing is not None:
@@ -427,7 +473,7 @@ class Server:
         if self.sharing is not None:
             self.sharing.leave(request, tokens)
         else:
-            self.blocks.free -= -tokens // self.blocks.size
+            self.blocks.free += self.blocks.of(tokens)
         self.blocks.free += self.capacity.state
 
     def made(self, request: int, end: int) -> int:
@@ -547,6 +593,8 @@ class Server:
         tokens = chunks[0][0] if len(chunks) == 1 else sum(new for new, _ in chunks)
         self.log += row(now, seconds, 1, decodes, kept, tokens, len(chunks), len(self.waiting), held)
         self.now = now + seconds
+        if self.flying:
+            self._land()
         if decodes:
             self.decoded_s = self.now
             if self.batch is not None:
@@ -559,6 +607,11 @@ class Server:
             if reading[request] == to_read[request]:
                 del reading[request]
                 self._prefilled(request)
+
+    def _land(self) -> None:
+        """No token is in flight: windows free the blocks that they have left."""
+        self.blocks.free += self.flying
+        self.flying = 0
 
     def _prefilled(self, request: int) -> None:
         """A prompt is read, after a preemption with what was generated before: that makes a token."""
@@ -636,7 +689,14 @@ def is_deterministic(server: Server) -> bool:
 
 def is_uncontended(server: Server) -> bool:
     """Whether all that have come decode, and half the blocks are left when they end."""
-    return not (server.waiting or server.late or server.reading) and 2 * server.demand < server.blocks.total
+    if server.waiting or server.late or server.reading:
+        return False
+    return 2 * server.demand < server.blocks.total and server.demand <= room_for_all(server)
+
+
+def room_for_all(server: Server) -> int:
+    """Blocks that all running requests may take together, so that no admission fails for lack of blocks."""
+    return server.blocks.total - (server.policy.roomy(server.capacity) or 0) - server.ahead
 
 
 def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # noqa: PLR0912, PLR0915 (see above)
@@ -646,6 +706,7 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
     whoever would be admitted next: from there the server goes on by itself.
     """
     course, blocks, capacity, policy = server.course, server.blocks, server.capacity, server.policy
+    groups, of, join, leave = blocks.groups, blocks.of, blocks.join, blocks.leave
     prompt, cached, generate, written = server.prompt, server.cached, server.generate, server.written
     final, log, running = server.final, server.log, len(server.running)
     start_s, first_s, end_s, joined_s = course.start_s, course.first_s, course.end_s, course.joined_s
@@ -654,11 +715,11 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
     tokens, sequences = capacity.tokens, capacity.sequences
     mixes, chunked, ahead = policy.mixes, policy.chunked, policy.ahead
     now, step, decoding, kept, demand = server.now, server.step, server.decoding, server.kept, server.demand
-    decoded_s, room = server.decoded_s, blocks.total - (policy.roomy(capacity) or 0)
+    decoded_s, room = server.decoded_s, room_for_all(server)
     # Requests before `joined` are read in whole, those before `read` are admitted, those before `ready` may
     # be in the next step, and those before `come` have come.
     joined = read = begun = come = first
-    part = 0  # tokens that are read of the one between, if there is one
+    part = flying = 0  # tokens that are read of the one between, if there is one; blocks of tokens in flight
     # A heap of numbers, the step after which a request ends · `count` + the request; the first is `due`.
     count = len(prompt)
     ends = [end * count + request for end, request in server.ends]
@@ -703,10 +764,14 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
             decodes, sums = (decoding, kept) if mixes else (0, 0)
             seconds = float(price(decodes, (sums,), chunks))
             begin, now = now, now + seconds
+            if groups:
+                flying = 0
+                for new, done in chunks:
+                    flying += blocks.chunk(done, new) - of(done + new)
             if part:
-                held += -part // size
+                held -= of(part) if groups else -(-part // size)
             if decodes:
-                held += turns[step % size]
+                held += blocks.taken(step, 1) if groups else turns[step % size]
                 decoded_s = now
                 step += 1
                 kept += decodes
@@ -717,7 +782,7 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
                 part = 0
             else:
                 whole -= 1
-                held -= -part // size
+                held += of(part) if groups else -(-part // size)
             while joined < whole:
                 first_s[joined] = now
                 context, end = prompt[joined], generate[joined] - 1
@@ -729,15 +794,19 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
                 joined += 1
                 decoding += 1
                 kept += context
-                held -= -context // size
-                turns[(step - context) % size] += 1
+                if groups:
+                    held += of(context)
+                    join(context, step)
+                else:
+                    held -= -context // size
+                    turns[(step - context) % size] += 1
             if len(chunks) > 1:
                 new = sum([new for new, _ in chunks])
-            log += row(begin, seconds, 1, decodes, sums, new, len(chunks), ready - read, held)
+            log += row(begin, seconds, 1, decodes, sums, new, len(chunks), ready - read, held + flying)
         else:
             most = 1 if ready < come else due - step
             steps, seconds = run(decoding, kept, None, most, comes_s[come] - now)
-            held += turns[step % size] if steps == 1 else blocks.taken(step, steps)
+            held += turns[step % size] if steps == 1 and not groups else blocks.taken(step, steps)
             log += row(now, seconds, steps, decoding, kept, 0, 0, ready - read, held)
             now = decoded_s = now + seconds
             step += steps
@@ -750,8 +819,12 @@ def fast_loop(server: Server, first: int, comes_s: Sequence[float]) -> int:  # n
             running -= 1
             kept -= context
             demand -= final[request]
-            held += -context // size
-            turns[(step - context) % size] -= 1
+            if groups:
+                held -= of(context)
+                leave(context, step)
+            else:
+                held += -context // size
+                turns[(step - context) % size] -= 1
             due = ends[0] // count if ends else NEVER
     if demand > room:  # then nobody is admitted yet in this step
         for request in range(begun, read + 1):

@@ -14,6 +14,7 @@ serves requests whose prompts are cached.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappush
 from math import ceil
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from llmir.backends.memory.caches import CacheGroup
 from llmir.backends.step.composition import DecodeBatch
 
 from .kv_blocks import BlockPool, PrefixCache
@@ -115,6 +117,7 @@ class PipelinedServer(Server):
         chunks, self.chunks = self.chunks, {}
         ranks = chunks_by_rank(chunks, self.running, len(self.on_ranks))
         self._through(ranks, bool(self.policy.mixes and self.decoding))
+        self._land()
         self.clear_s = done_s = self.free_s[-1]
         for request in chunks:
             if self.reading[request] == self.to_read[request]:
@@ -260,8 +263,10 @@ class SpeculativeBlockPool(BlockPool):
 
     __slots__ = ("_due",)
 
-    def __init__(self, total: int, size: int) -> None:
-        super().__init__(total, size)
+    def __init__(
+        self, total: int, size: int, groups: Sequence[CacheGroup] = (), in_flight: tuple[int, int] = (0, 0)
+    ) -> None:
+        super().__init__(total, size, groups, in_flight)
         self._due = StepCalendar()
 
     def begin(self, step: int, more: Array) -> None:
@@ -305,10 +310,13 @@ class SpeculativeServer(Server):
     preempted: its draws go on after them.
     """
 
+    def _pool(self) -> SpeculativeBlockPool:
+        return self.capacity.pool(SpeculativeBlockPool, SpeculativeBlockPool)
+
     def _reset(self) -> None:
         super()._reset()
         self.batch: SpeculativeDecodeBatch = SpeculativeDecodeBatch()
-        self.blocks: SpeculativeBlockPool = SpeculativeBlockPool(self.capacity.blocks, self.capacity.block)
+        self.blocks: SpeculativeBlockPool = self._pool()
         self.sharing = PrefixCache(self.load, self.blocks) if self.load.shares else None
         self.schedules: dict[int, SequenceSchedule] = {}
         self.used: Counter[int] = Counter()
@@ -331,13 +339,13 @@ class SpeculativeServer(Server):
     def _begin_decode(self, request: int, context: int, left: int) -> None:
         """A sequence decodes from the next step on, until it has so many more tokens: draws its steps."""
         assert self.load.yields is not None
-        drawn, size = self.load.yields(request)[self.used[request] :], self.blocks.size
+        drawn = self.load.yields(request)[self.used[request] :]
         made = np.cumsum(drawn)
         steps = int(np.searchsorted(made, left)) + 1
         made = made[:steps]
         made[-1] = left  # no more than it asked for
         yields = np.diff(made, prepend=0)
-        held = -(-(context + made - yields + self.capacity.rows) // size)
+        held = self.blocks.of_each(context + made - yields + self.capacity.rows)
         self.schedules[request] = SequenceSchedule(self.step, context, made, held)
         self.batch.begin(context, yields)
         self.blocks.begin(self.step, np.diff(held, prepend=self.blocks.of(context)))

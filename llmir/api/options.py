@@ -633,6 +633,34 @@ class Servers(Record):
 
 
 @dataclass(frozen=True)
+class Reserve(Record):
+    """What a plan leaves unused: time within its limits, and a part of the rate that its servers answer.
+
+    >>> Reserve(margin="10%")
+    Reserve(margin=0.1)
+    """
+
+    margin: float | str = _option(
+        0.0,
+        "Plan for times that much longer than estimated, such as 10%.",
+        shown="0%",
+        kind="percent",
+        metavar="SHARE",
+        least=-0.9,
+        most=10.0,
+    )
+    headroom: float | str | None = _option(
+        None,
+        "Share of the stable rate that a plan leaves unused, such as 20%.",
+        shown="10% without --max-ttft, else 0%",
+        kind="percent",
+        metavar="SHARE",
+        least=0.0,
+        most=0.99,
+    )
+
+
+@dataclass(frozen=True)
 class Requests(Record):
     """The requests of a workload, or the sequences of a step; lengths are in tokens."""
 
@@ -792,7 +820,7 @@ class Output(Record):
 
 
 RECORDS: tuple[type[Record], ...] = (
-    *(Estimation, Parallel, Precision, Memory, Drafts, Traffic, Servers),
+    *(Estimation, Parallel, Precision, Memory, Drafts, Traffic, Servers, Reserve),
     *(Requests, Lowering, DiffSides, Output),
 )
 
@@ -847,6 +875,19 @@ def _whole(option: Option, name: str, value: Any) -> Any:
     """An integer, also as a float such as 1e5."""
     whole = isinstance(value, float) and value.is_integer()
     return option._checked(name, int(value) if whole else value)
+
+
+def _percent(option: Option, name: str, value: Any) -> Any:
+    """A share: a number, or a text such as `10%`."""
+    from llmir.base.arguments import check_field
+
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            raise InputError(f"{name}: expected a share such as 10% or 0.1, got {text[:40]!r}") from None
+    return check_field(name, value, "float", option.limits, InputError)
 
 
 def _lengths(option: Option, name: str, value: Any) -> Any:
@@ -942,6 +983,7 @@ _CHECKS: Mapping[str, Any] = {
     "switch": _switch,
     "either": _flag,
     "whole": _whole,
+    "percent": _percent,
     "lengths": _lengths,
     "stages": _stages,
     "file": _file,

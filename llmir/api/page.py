@@ -28,7 +28,7 @@ def page(
     model: object,
     axes: Mapping[str, object] | None = None,
     *,
-    batch: int = 1,
+    batch: int = 32,
     prompt: int = 2048,
     generate: int = 128,
     pipeline: Step | Sequence[Step] | None = None,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.gc_pause import pause_gc
+from llmir.base.names import normalize
 from llmir.ir.core.program import Program
 from llmir.ir.tools.ranks import independent_ranks
 
@@ -17,9 +19,21 @@ from .capacity import length_error
 from .deployment import Deployment, default_steps, lower
 from .estimate import _model, draft_values
 from .load import ModelSource, load
-from .options import Drafts, Estimation, Parallel, Precision, Requests, Traffic, option, record_or_default
+from .options import (
+    Drafts,
+    Estimation,
+    Parallel,
+    Precision,
+    Requests,
+    Reserve,
+    Servers,
+    Traffic,
+    option,
+    record_or_default,
+)
 
 if TYPE_CHECKING:
+    from llmir.backends.export.manifests import Checkpoint
     from llmir.backends.search.plan import Plans
     from llmir.backends.search.search import Progress
     from llmir.backends.search.structures import ElementTypes, Rejection, Structure
@@ -30,6 +44,7 @@ DEVICES = 1 << 16  # the largest `gpus`
 TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # options of `Traffic` for a plan
 ROLES = ("weights", "activations", "kv")  # options of `Precision` for a plan
 ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
+HEADROOM = 0.1  # of the stable rate, where no limit of TTFT bounds how long requests wait
 REPLICA = 64  # the most devices of a replica
 
 
@@ -45,18 +60,18 @@ def plan(
     chunk: int | str | Iterable[int] | None = None,
     batch: int | str | Iterable[int] | None = None,
     emit: str | None = None,
-    link: str | None = None,
-    router: str | None = None,
+    servers: Servers | None = None,
     drafts: Drafts | None = None,
     progress: Progress | None = None,
     estimation: Estimation | None = None,
+    reserve: Reserve | None = None,
 ) -> Plans:
     """Find plans that serve the requests of `traffic` within limits, the cheapest first.
 
     A model given by name, path or config runs the passes of the engine. A program is estimated as it is.
-    Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic
-    with five seeds, and the simulation decides. Cost ranks the plans if all devices have a price, else the
-    number of devices.
+    Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic,
+    with five seeds or more until the verdict on each limit is certain at 99%. Cost ranks the plans of devices
+    with a price. Those of devices without one follow, ranked by the number of devices.
 
     Args:
         hw: Devices, separated by commas or in a list.
@@ -69,14 +84,16 @@ def plan(
             as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
         chunk: Prompt tokens of a step; by default every size that the engine supports.
         batch: Requests of a step, likewise.
-        emit: An engine (vllm, sglang, trtllm); plans are then limited to those that its command can start.
-        link: A link for caches (nvlink, network, or a rate such as `25GBps,5us`). With a link the search
-            includes plans of separate prefill and decode servers.
-        router: How requests are distributed to servers of a kind: round-robin (the default), random or
-            least-loaded.
+        emit: An engine (vllm, sglang, trtllm), or containers of the engine of the estimate (compose, k8s,
+            dynamo); plans are then limited to those that `launch_files` can start.
+        servers: A plan takes two of its options. With a `link` for caches (nvlink, network, or a rate such as
+            `25GBps,5us`) the search includes plans of separate prefill and decode servers. The `router`
+            distributes requests to servers of a kind: round-robin (the default), random or least-loaded.
         drafts: Speculative decoding, as in `server`. Its programs are split as the model is.
         progress: Called before each simulated run with its number and its plan.
         estimation: A plan takes `engine`, and `price` in dollars per hour of a device by name.
+        reserve: `margin` plans for times that much longer. `headroom` is the share of the stable rate that a
+            plan leaves unused, by default 10% without `max_ttft` and 0 with it.
 
     Raises:
         InputError: An argument is out of range or has no effect in a plan, or no split is possible.
@@ -97,6 +114,11 @@ def plan(
     if progress is not None and not callable(progress):
         arguments.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
     requests, options = _requests(traffic), record_or_default(Estimation, estimation)
+    link, router = _servers(servers)
+    spare = record_or_default(Reserve, reserve)
+    headroom = spare.headroom
+    if headroom is None:
+        headroom = HEADROOM if max_ttft is None else 0.0
     if name := next((name for name in options.given if name not in ("engine", "price")), None):
         raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
     rate_and_limits = (
@@ -107,7 +129,6 @@ def plan(
         None if max_ttft is None else latency_limit("max_ttft", max_ttft),
         None if max_tpot is None else latency_limit("max_tpot", max_tpot),
     )
-    link = None if link is None else arguments.text("link", link)
     if emit is not None and link is not None:
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
     if isinstance(router, str) and router == "prefix-aware":
@@ -119,7 +140,9 @@ def plan(
     program = source.load()
     positions = program.facts.get("positions")
     longest = positions if isinstance(positions, int) else None
-    served = Load(*rate_and_limits, longest, requests.prefix_hits, deals, requests.seed)
+    left = float(spare.margin), float(headroom)  # the record has checked that these are numbers
+    how = requests.prefix_hits, deals, requests.seed, *left
+    served = Load(*rate_and_limits, longest, *how)
     if served.answer < 2:
         raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
     if served.positions and served.read + served.answer > served.positions:
@@ -129,17 +152,63 @@ def plan(
     # Ranks that share nothing are replicas, which a plan counts.
     _, (program, *drafting) = independent_ranks(program, *filter(None, steps[2:] if steps else ()))
     steps = steps and (*steps[:2], drafting[0], drafting[1] if drafting[1:] else None)
-    structures, refused = _structures(
-        source, program, _devices(hw, options.price), types, options.engine, emit, most, steps
-    )
+    devices = _devices(hw, options.price)
+    structures, refused = _structures(source, program, devices, types, options.engine, emit, most, steps)
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
         if link is not None:
             server_channel(structure.model, link)
         engine_policy(structure.job(1, 1, None, None, None))  # raises for an engine without a scheduler
-    plans = search(structures, served, most, chunks, batches, refused, link, progress)
+    plans = search(structures, served, most, chunks, batches, refused, link, progress, devices)
     return replace(plans, notes=(*source.notes, *plans.notes))
+
+
+def launch_files(plans: Plans, emit: str, model: str, draft_model: str = "") -> dict[str, str]:
+    """The files by name that start the first plan and that benchmark it; none without a plan.
+
+    Args:
+        emit: As in `plan`, which then finds only plans that can be started.
+        model: The name, id or path of the model that was planned.
+        draft_model: That of the draft model, if there is one.
+
+    Raises:
+        InputError: The plan cannot be started so.
+
+    >>> import llmir
+    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(rate=0.5), gpus=8, emit="k8s")
+    >>> files = launch_files(found, "k8s", "llama3.1-8b")
+    >>> list(files), "meta-llama/Llama-3.1-8B" in files["kubernetes.yaml"]
+    (['kubernetes.yaml', 'benchmark.sh'], True)
+    """
+    from llmir.backends.export import manifests
+
+    if plans.best is None:
+        return {}
+    draft = checkpoint(draft_model) if draft_model else None
+    return manifests.launch_files(plans.best, emit, checkpoint(model), draft)
+
+
+def checkpoint(model: str) -> Checkpoint:
+    """What an engine loads for a model by name, id or path.
+
+    >>> checkpoint("llama3.1-8b").id, checkpoint("Qwen/Qwen3-32B").id
+    ('meta-llama/Llama-3.1-8B', 'Qwen/Qwen3-32B')
+    """
+    from llmir.backends.export.manifests import Checkpoint
+    from llmir.frontends.models import presets
+
+    path = Path(model).expanduser()
+    if path.is_dir() or path.name == "config.json":
+        return Checkpoint(str((path if path.is_dir() else path.parent).resolve()), folder=True)
+    preset = presets.find(model)
+    if "/" in model and not path.exists():
+        return Checkpoint(model)
+    if preset is None or not preset.hf_id:
+        return Checkpoint(model, f"name the folder of the checkpoint, or its id on the hub, for {model}")
+    own = normalize(model) in (normalize(preset.name), normalize(preset.hf_id))
+    note = f"{preset.hf_id} has the shapes of {model}; name the release that you serve"
+    return Checkpoint(preset.hf_id, "" if own else note)
 
 
 def _requests(traffic: Traffic | None) -> Any:
@@ -156,6 +225,14 @@ def _requests(traffic: Traffic | None) -> Any:
     record = replace(record, **missing)
     arguments.integer("requests", record.requests, 100, 1_000_000)
     return record
+
+
+def _servers(servers: Servers | None) -> tuple[str | None, str | None]:
+    """The link and the router of a plan; InputError for other options of its servers."""
+    record = record_or_default(Servers, servers)
+    if name := next((name for name in record.given if name not in ("link", "router")), None):
+        raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
+    return None if record.link is None else arguments.text("link", record.link), record.router
 
 
 def _draft_programs(source: ModelSource, drafts: Drafts | None) -> Drafts:
@@ -220,7 +297,7 @@ def _structures(
 ) -> tuple[list[Structure], dict[str, Rejection]]:
     """Every possible split on every device, and the reason for each rejected one."""
     from llmir.backends.request.speculation import draft_kind
-    from llmir.backends.search.launch import check_launch
+    from llmir.backends.search.launch import check_launch, launchable
     from llmir.backends.search.structures import Rejection, Structure, splits, structure_name
     from llmir.passes.plan import divides
 
@@ -228,16 +305,21 @@ def _structures(
     experts = any("expert" in n.op.axes for graph in program.graphs.values() for n in graph.sources)
     tensor = [n for n in range(1, limit + 1) if divides(program, n)]
     stages = program.depth(program.entries[0])
-    structures, refused = [], {}
+    structures: list[Structure] = []
+    refused: dict[str, Rejection] = {}
     drafter = draft_kind(program, drafts[-1]) if drafts else ""
     for device in devices:
         model = _model(device, Estimation(engine=engine))
         between = default_steps(source, model.runs)
+        unlaunchable: Mapping[str, LlmirError] = {}
+        if emit is not None:
+            weights = dict.fromkeys(_element_types(precision).weights for precision in types)
+            _, unlaunchable = launchable(emit, model.runs, tuple(weights), drafter, device)
         for precision in types:
             asked = _element_types(precision)
-            if emit is not None:
-                check_launch(emit, model.runs, asked.weights, None, drafter)
             try:
+                if asked.weights in unlaunchable:
+                    raise unlaunchable[asked.weights]
                 run = _element_types(Deployment(precision).precision_on(model))
             except LlmirError as error:
                 refused[f"{device.name} {asked}"] = Rejection(str(error))
@@ -246,7 +328,7 @@ def _structures(
                 deployment = Deployment(precision, Parallel(**split._asdict()))
                 try:
                     if emit is not None:
-                        check_launch(emit, model.runs, run.weights, split, drafter)
+                        check_launch(emit, model.runs, run.weights, split, drafter, device)
                     steps = deployment.around(*between, model=model)
                     deployed = lower(program, steps)
                     drafting = drafts and _draft_steps(deployed, steps, model.runs, *drafts)

@@ -58,15 +58,16 @@ def draw(
     job: Report | Workload | StepDiff | WorkloadDiff,
     path: str | os.PathLike[str],
     *,
-    level: str = "layer",
+    level: str | None = None,
     phase: str = "both",
 ) -> Path:
     """A picture of a report, a workload or a difference of two; the suffix says how.
 
     That is `.svg`, `.png`, `.pdf`, or `.dot` (`.gv`). `level` is `overview`, `layer` (every op of one layer)
-    or `full` (every op of every layer); what `llmir.diff` gives has the ops of one layer. `phase` is
-    `prefill`, `decode` or `both` steps of a workload, and a report is one step anyway. Returns the path
-    written: without Graphviz's `dot` that is its input, `.dot`, and a warning. Raises `OutputError`.
+    or `full` (every op of every layer); by default it is `layer`, or `overview` if a layer has more than 60
+    ops. What `llmir.diff` gives has the ops of one layer. `phase` is `prefill`, `decode` or `both` steps of a
+    workload, and a report is one step anyway. Returns the path written: without Graphviz's `dot` that is its
+    input, `.dot`, and a warning. Raises `OutputError`.
     """
     from llmir.backends.export.dot.render import draw
 

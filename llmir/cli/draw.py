@@ -26,7 +26,7 @@ from .diff import difference, notes
     "--level",
     type=click.Choice(["overview", "layer", "full"]),
     help="overview: blocks; layer: each op, layers folded; full: every layer, with weights, caches and "
-    "shapes.  [default: layer]",
+    "shapes.  [default: layer, or overview if a layer has more than 60 ops]",
 )
 @options.output("The file to write: .svg, .png, .pdf or .dot (.gv).  [default: the model's name, .svg]")
 def draw(**given: Any) -> None:
@@ -59,7 +59,7 @@ def draw(**given: Any) -> None:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        written = save.draw(job, target, level=given["level"] or "layer", phase=given["phase"])
+        written = save.draw(job, target, level=given["level"], phase=given["phase"])
     echo(os.fspath(written))
     output.note(*notes, *(str(w.message) for w in caught))
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmir.api.options import Drafts, Estimation, Precision, Requests, Servers, Traffic, option
+from llmir.api.options import Drafts, Estimation, Precision, Requests, Reserve, Servers, Traffic, option
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
 from .command import bar, command, line
 from .options import Count, Integer, parse_limit
 
-REQUEST_OPTIONS = (
-    *("hw", "gpus", "max_ttft", "max_tpot", "chunk", "batch"),
-    *("emit", "link", "router"),
-)
+if TYPE_CHECKING:
+    from llmir.backends.search.plan import Plans
+
+REQUEST_OPTIONS = ("hw", "gpus", "max_ttft", "max_tpot", "chunk", "batch", "emit")
 
 
 class Devices(Count):
@@ -67,6 +69,7 @@ class TimeLimit(Count):
     type=TimeLimit(),
     help="Likewise later tokens (the mean of a request), such as 30ms.",
 )
+@options.take(Reserve)
 @options.take(
     Precision,
     "weights",
@@ -106,11 +109,18 @@ class TimeLimit(Count):
     help="Which server of a kind a request goes to: round-robin, random or least-loaded.",
 )
 @options.take(Traffic, "requests", type=Integer(100), default=1000, help="Of a simulated run.", shown="1000")
-@options.take(Traffic, "seed", default=0, help="The first of five.")
+@options.take(Traffic, "seed", default=0, help="The first of the runs.")
 @click.option(
     "--emit",
-    metavar="[vllm|sglang|trtllm]",
-    help="Print the command that starts a replica of the first plan, in place of the table.",
+    metavar="[vllm|sglang|trtllm|compose|k8s|dynamo]",
+    help="Print what starts the first plan in place of the table: the command of a replica, or a file of "
+    "containers.",
+)
+@click.option(
+    "--emit-to",
+    "emit_to",
+    metavar="DIR",
+    help="Write it into a folder, with its benchmark, and print the table.",
 )
 @options.max_size
 @options.form("table", "json", "csv", "md", "html", "page")
@@ -123,9 +133,9 @@ def plan(**given: Any) -> int:
 
     Every split of the model (tensor, pipeline, data, expert and sequence parallel) on each device is priced
     by closed forms, memory first. Those on the front are simulated as `llmir serve-sim` does, on requests
-    that come at random, by five seeds; that decides. A limit is on the 99th percentile of requests unless it
-    says mean: or p50:. With --link there are plans of prefill and decode servers too. Exit 1 if no plan
-    meets the limits.
+    that come at random. Runs by five seeds or more decide, until the verdict is certain at 99%; after 40 runs
+    it is undecided. A limit is on the 99th percentile of requests unless it says mean: or p50:. With --link
+    there are plans of prefill and decode servers too. Exit 1 if no plan meets the limits.
 
     \b
     llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\
@@ -135,20 +145,13 @@ def plan(**given: Any) -> int:
     """
     from llmir.api.plan import plan as find_plans
     from llmir.backends.export import plan as plan_text
-    from llmir.backends.search.launch import LAUNCHERS, launch
     from llmir.backends.search.plan import Plans
-    from llmir.base.arguments import choice
 
     if given["rate"] is None:
         raise InputError("--rate: say how many requests come in a second")
-    emit = given["emit"]
-    if emit is not None:
-        if given["form"] is not None:
-            raise InputError(
-                f"--format {given['form']}: --emit {emit} prints a command, leave one of them out"
-            )
-        choice("--emit", emit, tuple(LAUNCHERS))
-        form = output.choose(given["output_file"], None, {".sh": "sh"}) if given["output_file"] else ""
+    emit = _check_emit(given)
+    if emit is not None and given["emit_to"] is None:
+        form = output.choose(given["output_file"], None, _suffix(emit)) if given["output_file"] else ""
     else:
         form = output.choose(given["output_file"], given["form"], Plans)
     size = output.check_page(form, given["max_size"])
@@ -164,6 +167,7 @@ def plan(**given: Any) -> int:
     asked = {name: given[name] for name in REQUEST_OPTIONS}
     estimation = Estimation(engine=given["engine"], price=given["price"])
     asked |= {"traffic": inputs.taken(Traffic, given), "drafts": drafts, "estimation": estimation}
+    asked |= {"servers": inputs.taken(Servers, given), "reserve": inputs.taken(Reserve, given)}
     asked["precision"] = inputs.taken(Precision, given)
     with bar() as progress:
 
@@ -171,15 +175,58 @@ def plan(**given: Any) -> int:
             progress(f"simulating {plan}, run {runs:,}", runs, None)
 
         found = find_plans(source, progress=told, **asked)
-    if emit is None or found.best is None:
-        output.result(found, "table" if emit else form, None if emit else given["output_file"], **size)
+    printed = emit is not None and given["emit_to"] is None
+    files = _files(found, given) if emit is not None else {}
+    if not printed or found.best is None:
+        output.result(found, "table" if printed else form, None if printed else given["output_file"], **size)
     else:
-        output.emit(
-            launch(found.best, emit, given["model"], given["draft_model"] or ""), given["output_file"]
-        )
+        output.emit(next(iter(files.values())), given["output_file"])
+    if not printed and files:
+        from llmir.backends.export.files import write_folder
+
+        write_folder(given["emit_to"], files)
+        line("wrote", ", ".join(os.path.join(given["emit_to"], name) for name in files))
     output.note(*found.notes)
     if found.best is None:
         for message in plan_text.misses(found):
             line("violated", message)
         return 1
     return 0
+
+
+def _check_emit(given: Mapping[str, Any]) -> str | None:
+    """What is emitted, if anything; an early InputError or OutputError for what cannot be."""
+    from llmir.api.plan import checkpoint
+    from llmir.backends.export.files import check_folder
+    from llmir.backends.export.manifests import check_checkpoint, file_names
+    from llmir.backends.search.launch import EMITS
+    from llmir.base.arguments import choice
+
+    emit: str | None = given["emit"]
+    if emit is None:
+        if given["emit_to"] is not None:
+            raise InputError("--emit-to: say what to emit, such as --emit vllm")
+        return None
+    choice("--emit", emit, EMITS)
+    check_checkpoint(emit, checkpoint(given["model"]))
+    if given["emit_to"] is not None:
+        devices = str(given["hw"]).split(",")
+        inputs = (given["model"], given["draft_model"] or "", given["engine"] or "", *devices)
+        written = [given["output_file"]] if given["output_file"] else []
+        check_folder(given["emit_to"], file_names(emit), [*inputs, *written])
+    elif given["form"] is not None:
+        raise InputError(f"--format {given['form']}: --emit {emit} prints no table; say --emit-to DIR too")
+    return emit
+
+
+def _suffix(emit: str) -> dict[str, str]:
+    from llmir.backends.export.manifests import file_names
+
+    suffix = os.path.splitext(file_names(emit)[0])[1]
+    return {suffix: suffix[1:]}
+
+
+def _files(found: Plans, given: Mapping[str, Any]) -> dict[str, str]:
+    from llmir.api.plan import launch_files
+
+    return launch_files(found, given["emit"], given["model"], given["draft_model"] or "")

@@ -22,7 +22,7 @@ _POINTS = "batch", "new", "context"
 @axes(*_POINTS)
 @options.take(Lowering, "pipeline", help="Passes to run instead of the engine's.")
 @options.take(Memory, "memory_utilization")
-@options.take(Requests, "batch", help="Where the slider of sequences starts.", shown="")
+@options.take(Requests, "batch", default=32, help="Where the slider of sequences starts.", shown="")
 @options.take(Requests, "prompt", default=2048, help="That of prompt tokens.", shown="")
 @options.take(Requests, "generate", default=128, help="That of generated tokens.", shown="")
 @options.max_size

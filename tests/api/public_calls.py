@@ -216,6 +216,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"draft_tokens": 2, "acceptance": 0.5, "draft_model": PROGRAM, "verify": PROGRAM},
     ),
     "Traffic": (llmir.Traffic, TRAFFIC),
+    "Reserve": (llmir.Reserve, {"margin": 0.1, "headroom": None}),
     "Servers": (llmir.Servers, {"replicas": 2, "router": "random", **dict.fromkeys(POOLS)}),
     "analyze beside": (lambda part: llmir.analyze(PROGRAM, "h100", beside=[part]), {"part": {"batch": 2}}),
     "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),

@@ -36,6 +36,8 @@ LEVELS: dict[str, Callable[[Report | Workload, Sequence[StepOutline]], Canvas]] 
 }
 
 
+MOST_OPS = 60  # of a layer, that a picture draws one by one unless told to
+
 Job = Report | Workload | StepDiff | WorkloadDiff
 
 
@@ -43,8 +45,10 @@ class NoDotError(OutputError):
     """Graphviz is not installed."""
 
 
-def draw(job: Job, path: str | os.PathLike[str], *, level: str = "layer", phase: str = "both") -> Path:
+def draw(job: Job, path: str | os.PathLike[str], *, level: str | None = None, phase: str = "both") -> Path:
     """Draw to `path`, whose suffix is the format, and return the path written.
+
+    The default `level` is `layer`, or `overview` if a layer has more than `MOST_OPS` ops.
 
     That is another one, ending in `.dot`, when Graphviz's `dot` is not installed: then with a warning.
     """
@@ -70,24 +74,30 @@ def draw(job: Job, path: str | os.PathLike[str], *, level: str = "layer", phase:
     return target
 
 
-def _canvas(job: Job, level: str, phase: str) -> Canvas:
-    level = choice("level", level, tuple(LEVELS))
+def _canvas(job: Job, level: str | None, phase: str) -> Canvas:
+    level = None if level is None else choice("level", level, tuple(LEVELS))
     if isinstance(job, (StepDiff, WorkloadDiff)):
-        if level != "layer":
+        if level not in (None, "layer"):
             raise InputError(f"level: {level}: a difference is drawn op by op; leave it out")
         return diff.draw(job, choice("phase", phase, PHASES))
     reports = _steps(job, phase)
     panels = [outline(r, f"p{i}_", unrolled=level == "full") for i, r in enumerate(reports)]
     if not all(o.sections for o in panels):
         raise InputError(f"program {job.program.name!r} has no ops to draw")
-    return LEVELS[level](job, panels)
+    return LEVELS[level or _default_level(panels)](job, panels)
+
+
+def _default_level(panels: Sequence[StepOutline]) -> str:
+    """Each op of a layer, unless these are too many to read."""
+    counts = (len(section.boxes) for of in panels for section in of.sections if section.prefix)
+    return "overview" if max(counts, default=0) > MOST_OPS else "layer"
 
 
 @exporter("dot", ".dot", ".gv", of=Report, picture=True)
 @exporter("dot", ".dot", ".gv", of=Workload, picture=True)
 @exporter("dot", ".dot", ".gv", of=StepDiff, picture=True)
 @exporter("dot", ".dot", ".gv", of=WorkloadDiff, picture=True)
-def source(job: Job, *, level: str = "layer", phase: str = "both") -> str:
+def source(job: Job, *, level: str | None = None, phase: str = "both") -> str:
     """What Graphviz draws."""
     return str(_canvas(job, level, phase).graph.source)
 
@@ -96,7 +106,7 @@ def source(job: Job, *, level: str = "layer", phase: str = "both") -> str:
 @exporter("svg", ".svg", of=Workload, picture=True)
 @exporter("svg", ".svg", of=StepDiff, picture=True)
 @exporter("svg", ".svg", of=WorkloadDiff, picture=True)
-def svg(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
+def svg(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
     """A picture that scales."""
     canvas = _canvas(job, level, phase)
     return anchored(tooltips(_render(canvas.graph, "svg")), canvas.tiles)
@@ -106,7 +116,7 @@ def svg(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
 @exporter("pdf", ".pdf", of=Workload, picture=True)
 @exporter("pdf", ".pdf", of=StepDiff, picture=True)
 @exporter("pdf", ".pdf", of=WorkloadDiff, picture=True)
-def pdf(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
+def pdf(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
     """A page as large as the picture."""
     return _render(_canvas(job, level, phase).graph, "pdf")
 
@@ -115,7 +125,7 @@ def pdf(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
 @exporter("png", ".png", of=Workload, picture=True)
 @exporter("png", ".png", of=StepDiff, picture=True)
 @exporter("png", ".png", of=WorkloadDiff, picture=True)
-def png(job: Job, *, level: str = "layer", phase: str = "both") -> bytes:
+def png(job: Job, *, level: str | None = None, phase: str = "both") -> bytes:
     """A picture of pixels, 144 an inch but where all layers are written out."""
     graph = _canvas(job, level, phase).graph
     if level != "full":

@@ -55,11 +55,11 @@ export class Marks extends Chart {
     }), { root, high } = chart;
     mark(root, "role", "group");
     this.at = ([a, b]) => [across.scale(a), up.scale(b)];
-    this.busy = series.filter(({ faint }) => !faint).flatMap((each) => (each.line && !each.threads ? along(each.points.filter(([a, b]) => a !== null && b !== null).map(this.at)) : each.points.map(this.at)));
+    const spots = this.lettered(series), place = (point) => spots.get(point) ?? this.at(point);
+    this.busy = series.filter(({ faint }) => !faint).flatMap((each) => (each.line && !each.threads ? along(each.points.filter(([a, b]) => a !== null && b !== null).map(this.at)) : each.points.map(place)));
     const words = [...limits].sort((a, b) => (b.axis === "y") - (a.axis === "y")).map((limit) => this.limit(root, limit, across.scale, up.scale, high));
     const top = high - BOTTOM, clip = `clip-${(clips += 1)}`, inner = svg("g", { "clip-path": `url(#${clip})` });
     root.append(svg("defs", {}, svg("clipPath", { id: clip }, svg("rect", { x: LEFT - 12, y: TOP - 9, width: this.wide - LEFT - RIGHT + 24, height: top - TOP + 18 }))), inner);
-    const lettered = [];
     const inside = ([, b]) => b >= TOP - 1 && b <= top + 1;
     series.forEach((each, number) => {
       const shape = each.shape ?? number, look = `series s${shape % KINDS} ${each.faint ? "faint" : ""} ${each.best ? "best" : ""}`;
@@ -69,9 +69,8 @@ export class Marks extends Chart {
         for (const points of each.threads ?? [known]) group.append(svg("path", { d: path(points), class: "thread", "stroke-dasharray": DASHES[shape % KINDS] || null }));
       }
       for (const point of known) {
-        const at = this.at(point), [, , row, about, letter] = point;
+        const at = place(point), [, , row, about, letter] = point;
         if (!inside(at) || each.bare) continue;
-        if (letter) this.beside(lettered, at);
         const said = [each.name, ...(about ? [about] : [`${x.title}: ${shown(x.kind, point[0])}`, `${y.title}: ${shown(y.kind, point[1])}`])];
         const own = svg("g", { class: "mark", transform: `translate(${at})`, role: row === null ? "img" : "button", "aria-label": said.join(", "), tabindex: "-1", "data-row": row },
           outline(letter ? 0 : shape, letter ? 9 : each.faint ? 2.6 : MARK), letter && svg("text", { y: 4, "text-anchor": "middle", class: "letter" }, letter));
@@ -90,6 +89,17 @@ export class Marks extends Chart {
     this.chosen(this.row);
     this.settle();
     this.legend.replaceChildren(...series.map((each, number) => this.entry(each, each.shape ?? number)));
+  }
+
+  // Where points with numbers stand.
+  lettered(series) {
+    const spots = new Map(), others = [];
+    for (const point of series.flatMap(({ bare, points }) => (bare ? [] : points)).filter(([a, b, , , letter]) => letter && a !== null && b !== null)) {
+      const at = this.at(point);
+      this.beside(others, at);
+      spots.set(point, at);
+    }
+    return spots;
   }
 
   // So that a number covers no other, it stands beside it.
@@ -120,7 +130,7 @@ export class Marks extends Chart {
     const px = Math.max(LEFT, Math.min(x(at), right)), left = side === "high" || px > (LEFT + right) / 2;
     if (side) beyond(root, side === "low" ? LEFT : px, side === "low" ? px : right, high, "");
     if (px === x(at)) root.append(svg("line", { x1: px, x2: px, y1: TOP, y2: bottom, class: look }));
-    const most = bottom - TOP, heights = [0.97, 0.1, 0.5, 0.25, 0.75].map((at) => TOP + at * most), roomy = side === "high" && words.length * LETTER + 10 < right - px;
+    const most = bottom - TOP, heights = [0.97, 0.99, 0.1, 0.5, 0.25, 0.75].map((at) => TOP + at * most), roomy = side === "high" && words.length * LETTER + 10 < right - px;
     if (side === "high") heights.unshift(TOP + 12);
     const sides = roomy ? [[right, "end"]] : [[px - 5, "end"], [px + 5, "start"]];
     if (!left) sides.reverse();
@@ -130,8 +140,10 @@ export class Marks extends Chart {
   // Words in the first of some places that no line, mark or word is in.
   words(look, text, places, spare = false) {
     const wide = text.length * LETTER, start = ([px, , anchor]) => (anchor === "end" ? px - wide : px);
-    const free = (place) => start(place) > 0 && start(place) + wide < this.wide && !this.busy.some(([px, py]) => px > start(place) - 8 && px < start(place) + wide + 8 && py > place[1] - 18 && py < place[1] + 8);
-    const own = places.find(free) ?? (spare ? null : places[0]);
+    const inside = (place) => start(place) > 0 && start(place) + wide < this.wide;
+    const covered = (place) => this.busy.filter(([px, py]) => px > start(place) - 8 && px < start(place) + wide + 8 && py > place[1] - 21 && py < place[1] + 10).length;
+    const least = () => places.filter(inside).sort((a, b) => covered(a) - covered(b))[0] ?? places[0];
+    const own = places.find((place) => inside(place) && !covered(place)) ?? (spare ? null : least());
     if (!own) return null;
     const [px, py, anchor] = own;
     for (let at = 0; at <= wide; at += STEP) this.busy.push([start(own) + at, py - 4]);

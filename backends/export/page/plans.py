@@ -78,19 +78,22 @@ def plans(found: Plans) -> Mapping[str, Any]:
     ]
     model = found.structures[0].program.name if found.structures else "plans"
     curves, missed = _latencies(found), [] if found.best else plan_text.misses(found)
+    absent = [f"{device}: {why}" for device, why in plan_text.devices_without_plan(found).items()]
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
-    first = [plan_text.basis(found), *plan_text.traffic_lines(found), *plan_text.energy(found)]
-    first += [*hourly_sections(found), *hourly_misses(found)]
+    changed = "; ".join(plan_text.settings(found.best)) if found.best else ""
+    lines = (changed, "; ".join(plan_text.traffic_lines(found)))
+    first = [plan_text.basis(found), *filter(None, lines), *plan_text.doubts(found)]
+    more = [*absent, *plan_text.goals(found), *plan_text.energy(found), *hourly_sections(found)]
     return document(
         model,
         _objective(found),
         _figures(found),
         views,
         answer=plan_text.answer(found),
-        lines=[*first, *plan_text.goals(found), *missed],
+        lines=[*first, *missed, *hourly_misses(found)],
         basis=plan_text.counts(found),
-        notes=[*plan_text.assumptions(found), *found.notes],
+        notes=[*more, *plan_text.assumptions(found), *found.notes],
         about=about,
     )
 
@@ -259,7 +262,7 @@ def _table(found: Plans, whys: list[str]) -> Document:
 def _missed(found: Plans, each: Candidate) -> Iterator[int]:
     """The columns of statistics that are beyond their limit."""
     for i, limit in enumerate((found.traffic.ttft, found.traffic.tpot)):
-        if limit and limit.of in _STATS and each.trial.expected(i) > limit.seconds:
+        if limit and limit.of in _STATS and each.trial.upper(i) > limit.seconds:
             yield 4 + len(_STATS) * i + _STATS.index(limit.of)
 
 

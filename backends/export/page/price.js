@@ -53,7 +53,7 @@ export class Setup {
         const [bases, about] = [phase.bases.map((of) => tables[of][i]), tables[phase.described][i]];
         return { name, stage, repeat, priced, amounts, moment, sends, bases, about };
       });
-      return { ...phase, name, rows };
+      return { ...phase, name, rows, added: tables[phase.added] };
     });
     this.roofs = tables[told.roofs];
     this.rates = tables[told.rates];
@@ -184,16 +184,14 @@ export class Setup {
   step(batch, fresh, context) {
     const at = [batch / this.parts, fresh, context], phase = this.phase(fresh, context), { parts } = this;
     const n = this.stages, found = apart(phase.figures(...at), phase.counts), seconds = found.parts;
-    const [alone, busy, launched, whole] = [0, 1, 2, 3].map((i) => seconds.slice(i * n, (i + 1) * n));
+    const whole = seconds.slice(-n);
     const { step } = timing(whole, parts), ideal = timing(found.ideal, parts);
     const ops = phase.rows.map((row) => this.op(row, found.times, found.amounts, n * step));
-    const overheads = whole.map((time, i) => {
-      const host = time - launched[i], launching = launched[i] - busy[i], hidden = busy[i] - alone[i];
-      return { host, launching, hidden, all: host + launching + hidden };
-    });
-    const added = this.served ? overheads.map((o, i) => this.extra("engine_overhead", i, parts, o.all, n * step)) : [];
+    const added = phase.added.filter(([, , place]) => seconds[place])
+      .map(([name, stage, place]) => this.extra(name, stage, parts, seconds[place], n * step));
+    const overheads = whole.map((_, i) => sum(added.filter(({ stage }) => stage === i).map(({ time_s }) => time_s)));
     const bubbles = n > 1
-      ? whole.map((time, i) => this.extra("bubble", i, 1, step - parts * time, n * step))
+      ? whole.map((time, i) => this.extra("bubble", i, 1, max(step - parts * time, 0), n * step))
       : [];
     return {
       phase, batch, fresh, context, at, ops, extras: [...added, ...bubbles], overheads,
@@ -244,13 +242,13 @@ export class Setup {
   // The most bytes that a rank holds, and of what.
   peak(batch, prompt, generate) {
     const each = floor(batch / this.parts);
-    return this.limits.rule ? this.pooled(each, prompt + generate - 2) : this.stepped(each, prompt, generate);
+    return this.limits.rule ? this.pooled(each, prompt, prompt + generate - 2) : this.stepped(each, prompt, generate);
   }
 
-  pooled(sequences, last) {
+  pooled(sequences, prompt, last) {
     const { limits } = this, { sequences: usual, grows, dp } = limits;
     const asked = max(usual, Math.ceil((sequences * this.parts) / dp));
-    const held = this.fullest(sequences, last);
+    const held = this.held(sequences, prompt, last);
     let found = null;
     limits.stages.forEach((stage, i) => {
       const sampled = asked > usual ? grows.each[i] * asked + grows.fixed[i] : 0;
@@ -261,23 +259,6 @@ export class Setup {
       if (!found || short > found.short) found = { short, bytes, weights, caches: held[i], activations, overhead, stage: i };
     });
     return found;
-  }
-
-  // The most that caches of each stage take up to a last context.
-  fullest(sequences, last) {
-    const most = this.held(sequences, 1, last);
-    for (const context of this.falls ? this.full(last) : []) {
-      this.held(sequences, 1, context).forEach((bytes, i) => (most[i] = max(most[i], bytes)));
-    }
-    return most;
-  }
-
-  // The contexts up to a last one in which caches take most: of any number of sequences, as of one.
-  full(last) {
-    if (this.filled?.last !== last) {
-      this.filled = { last, found: heaviest(max(0, last - CHUNK), last, (context) => this.held(1, 1, context)) };
-    }
-    return this.filled.found;
   }
 
   stepped(sequences, prompt, generate) {

@@ -1,4 +1,4 @@
-"""The page of a sweep: a chart of any column against any other, and the table of all rows."""
+"""The page of a sweep: the front of each device, any column against any other, and the table of all rows."""
 
 from __future__ import annotations
 
@@ -101,14 +101,19 @@ def _kind(key: str) -> str:
 
 
 def _chart(found: Sweep, axes: list[str], columns: list[Document]) -> Document:
-    """The front where structures differ and batches do, else tokens/s, or the time, along what varies."""
+    """The front of each device if structures and batches differ, else tokens/s, or the time, along an axis.
+
+    More is better of the columns in `better`; of these the page draws fronts.
+    """
     structure = [name for name in axes if name not in POINTS]
     along = next((name for name in ("batch", "context", "new", *axes) if name in axes), "batch")
     keys = [each["key"] for each in columns]
     numbers = [each["key"] for each in columns if each["kind"] not in ("text", "flag")]
     x, y = (along if along in numbers else "time_s"), ("tokens_per_s" if along == "batch" else "time_s")
+    by = next((name for name in (*structure, *axes) if name != x), None)
     if structure and "batch" in axes and found.axes["new"] == (1,):
         x, y = _FRONT
+        by = "hw" if "hw" in axes else None
     return {
         "kind": "picked",
         "title": "Any figure against any other",
@@ -118,9 +123,10 @@ def _chart(found: Sweep, axes: list[str], columns: list[Document]) -> Document:
         "of": "rows",
         "axes": [key for key in keys if key in axes],
         "along": along,
+        "better": list(_RATES),
         "x": x,
         "y": y,
-        "by": next((name for name in (*structure, *axes) if name != x), None),
+        "by": by,
     }
 
 

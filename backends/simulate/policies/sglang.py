@@ -38,7 +38,7 @@ class Sglang(Policy):
     def admits(self, server: Server, request: int, new: int) -> bool:
         """If its prompt and its answer have room by the estimate."""
         size, most = server.blocks.size, server.final[request] + 2
-        if server.demand + len(server.running) + most <= server.blocks.total:
+        if server.demand + len(server.running) + most + server.ahead <= server.blocks.total:
             return True
         to_come = server.to_come(CLIP)
         reserved = sum(

@@ -61,7 +61,9 @@ class Trtllm(Policy):
 
     def admits(self, server: Server, request: int, new: int) -> bool:
         """If all its blocks are left beside those that running requests will need."""
-        return server.demand + server.final[request] <= server.blocks.total
+        if server.demand + server.final[request] > server.blocks.total:
+            return False
+        return not server.ahead or server.blocks_needed(request, new) <= self.free(server)
 
     def relieve(self, server: Server) -> None:
         """Never needed: all blocks are reserved."""

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 class Vllm(Policy):
     """`Scheduler.schedule` of vllm/v1/core/sched/scheduler.py; before 0.8 whole prompts go alone, and first.
 
-    A request is admitted as soon as there are blocks for its first chunk. Where decodes run out of blocks,
-    the request that was admitted last is preempted and goes to the front of the queue; in such a step nothing
-    is admitted. Before 0.8 an admission leaves a share of all blocks free, the `watermark` of
+    A request is admitted as soon as there are blocks for its first chunk, or, if it is `cautious`, for all of
+    its prompt (`scheduler_reserve_full_isl`, github.com/vllm-project/vllm/pull/37307). Where decodes run out
+    of blocks, the request that was admitted last is preempted and goes to the front of the queue; in such a
+    step nothing is admitted. Before 0.8 an admission leaves a share of all blocks free, the `watermark` of
     vllm/core/block_manager.py.
     """
 
@@ -37,7 +38,7 @@ class Vllm(Policy):
         """If there are blocks for the chunk, and the watermark is left."""
         total = server.blocks.total
         spare = self.spare(total) if self.watermark else 0
-        if server.demand + server.final[request] + spare <= total:
+        if server.demand + server.final[request] + spare + server.ahead <= total:
             return True
         return server.blocks_needed(request, new) + spare <= self.free(server)
 

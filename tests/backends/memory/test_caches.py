@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmir
-from llmir.backends.memory.caches import PAGE, POLICIES, CacheState, policy
+from llmir.backends.memory.caches import PAGE, POLICIES, CacheGroup, CacheState, policy, stage_caches
 from llmir.base.errors import InputError
 from llmir.frontends.layers.decoder import Decoder
+from llmir.hw.engine_sections import CacheRule
 from llmir.ir.core.tensor import parse_tensor
 from llmir.ir.sizes.binding import Binding
 from tests.commands import TINY, Run
@@ -69,6 +70,51 @@ def test_layers_of_a_kind_are_padded_to_the_rarest() -> None:
         assert reserved("unified", *both, tokens=PAGE) == padded * PAGE * 64
 
 
+def test_pools_by_window_have_the_shares_of_tensorrt_llm() -> None:
+    """The example of kvCacheManager.h: one layer with a window of 1,024, three of 4,096 and two of 8,192."""
+    layers = [
+        state("bf16[B, min(C, 1023), 8]", "a", 1),
+        state("bf16[B, min(C, 4095), 8]", "b", 3),
+        state("bf16[B, C, 8]", "c", 2),
+    ]
+    found = stage_caches(layers, 32, CacheRule(split="windows", keeps=()))
+    assert found.shares(8192) == pytest.approx([0.0345, 0.4138, 0.5517], abs=5e-5)
+    assert [pool.groups for pool in found.pools] == [
+        (CacheGroup(32, 1, 1023),),
+        (CacheGroup(32, 1, 4095),),
+        (CacheGroup(32, 1, None),),
+    ]
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(1e6, 1e9))
+def test_the_pool_of_windows_of_sglang_has_that_share_of_the_tokens(
+    full: int, windows: int, room: float
+) -> None:
+    """`swa_full_tokens_ratio` of sglang/srt/server_args.py: 0.8 tokens for each of the other pool."""
+    both = [state("bf16[B, C, 64]", "a", full), state("bf16[B, min(C, 127), 64]", "b", windows)]
+    found = stage_caches(both, 1, CacheRule(split="ratio", window_ratio=0.8, keeps=()))
+    tokens = [room * share / pool.bytes for share, pool in zip(found.shares(1000), found.pools, strict=True)]
+    assert tokens[1] / tokens[0] == pytest.approx(0.8)
+    assert sum(n * pool.bytes for n, pool in zip(tokens, found.pools, strict=True)) == pytest.approx(room)
+
+
+@pytest.mark.parametrize("split", ["shared", "windows"])
+def test_states_beside_windows_alone_have_no_pool_of_their_own(split: str) -> None:
+    both = [state("bf16[B, min(C, 2047), 64]", "a", 8), state("int8[B, 4096]", "m", 18)]
+    found = stage_caches(both, 16, CacheRule(split=split, keeps=()))
+    ((pool,),) = (found.pools,)
+    assert (found.shares(1000), len(pool.groups)) == ([1.0], 1)
+    assert pool.state * pool.bytes >= 18 * 4096
+
+
+def test_a_cache_that_is_kept_is_one_of_full_attention() -> None:
+    alike = [state("bf16[B, C, 8]", "a", 2), state("bf16[B, min(C, 127), 8]", "b", 6)]
+    kept = stage_caches(alike, 16, CacheRule(keeps=("window",)))
+    assert [pool.groups for pool in kept.pools] == [(CacheGroup(16),)]
+    freed = stage_caches(alike, 16, CacheRule(keeps=()))
+    assert [pool.groups for pool in freed.pools] == [(CacheGroup(16), CacheGroup(16, 3, 127))]
+
+
 @pytest.mark.slow
 @given(decoders(5), st.integers(1, 3), st.integers(1, 50), st.integers(0, 200))
 @settings(max_examples=25, deadline=None)
@@ -119,7 +165,8 @@ def test_a_policy_is_named_where_it_acts(run: Run) -> None:
         name: llmir.workload(program, "h200", **records(llmir.workload, cache_policy=name, **at))
         for name in POLICIES
     }
-    assert jobs["exact"].max_batch >= jobs["paged"].max_batch > 2 * jobs["unified"].max_batch
+    # By the engine's own rule, which `exact` leaves in force, prefill also takes blocks for tokens in flight.
+    assert jobs["paged"].max_batch >= jobs["exact"].max_batch > 2 * jobs["unified"].max_batch
     for name, job in jobs.items():
         assert job.to_dict()["cache_policy"] == name
         assert (f"caches {name}" in str(job)) == (name != "exact")

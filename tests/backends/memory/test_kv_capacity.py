@@ -297,6 +297,19 @@ def test_drivers_give_a_little_less_than_is_sold(name: str) -> None:
             "the last must hold",
         ),
         ('{"1": {BASE, utilization: 0.9, sampler: -1}}', "sampler must be a number above 0"),
+        (
+            '{"1": {BASE, utilization: 0.9, caches: {split: all, source: me}}}',
+            "split must be one of shared, ratio, windows, got 'all'",
+        ),
+        (
+            '{"1": {BASE, utilization: 0.9, caches: {split: ratio, source: me}}}',
+            "caches: split ratio and window_ratio need each other",
+        ),
+        (
+            '{"1": {BASE, utilization: 0.9, caches: {keeps: [state], source: me}}}',
+            "keeps must be a list of window, chunk",
+        ),
+        ('{"1": {BASE, utilization: 0.9, caches: {keeps: []}}}', "missing key source"),
     ],
 )
 def test_a_wrong_section_is_named(tmp_path: Path, memory: str, says: str) -> None:

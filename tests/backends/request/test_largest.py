@@ -187,13 +187,13 @@ def test_a_bare_number_is_milliseconds(run: Run) -> None:
 
 
 def test_money(run: Run) -> None:
-    asked = ("max", "llama3.1-8b", "--hw", "h200", "--format", "json")
-    bare, priced = (json.loads(run(*asked, *more).out) for more in ((), ("--price", "h200=3.6")))
+    asked = ("max", "llama3.1-8b", "--hw", "h20", "--format", "json")
+    bare, priced = (json.loads(run(*asked, *more).out) for more in ((), ("--price", "h20=3.6")))
     assert bare["batch"]["cost_usd_per_mtok"] is None
     for name in ("batch", "context", "requests"):
         rate = priced[name]["output_tokens_per_s"]
         assert priced[name]["cost_usd_per_mtok"] == pytest.approx(3.6 / 3600 / rate * 1e6)
-        assert bare[name]["energy_j_per_token"] == pytest.approx(700 / rate)  # watts by the datasheet
+        assert bare[name]["energy_j_per_token"] == pytest.approx(400 / rate)  # watts by the datasheet
 
 
 def test_not_even_one(run: Run) -> None:

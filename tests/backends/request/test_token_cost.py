@@ -45,15 +45,15 @@ def test_cached_tokens_are_not_read() -> None:
 def test_nothing_is_made_up(run: Run) -> None:
     """A device without a price, one without power, and neither in a comparison."""
     asked = {"batch": 1, "prompt": 64, "generate": 4}
-    bare = llmir.workload(LLAMA, "a40", **records(llmir.workload, **asked)).to_dict()
+    bare = llmir.workload(LLAMA, "a30", **records(llmir.workload, **asked)).to_dict()
     assert set(bare["cost_usd_per_mtok"].values()) == {None}
     assert all(bare["energy_j_per_token"].values())
-    ran = run("analyze", "llama3.1-8b", "--hw", "a40", "--generate", "4", "--prompt", "64")
+    ran = run("analyze", "llama3.1-8b", "--hw", "a30", "--generate", "4", "--prompt", "64")
     assert "energy" in ran.out and "\ncost  " not in ran.out and "$" not in ran.out
     ran = run("analyze", "llama3.1-8b", "--hw", "gh200", "--generate", "4", "--prompt", "64")
     assert "\ncost  " in ran.out and "energy" not in ran.out
     both = run(
-        "diff", "llama3.1-8b", "--hw", "a40", "--hw-after", "gh200", "--prompt", "64", "--format", "json"
+        "diff", "llama3.1-8b", "--hw", "a30", "--hw-after", "gh200", "--prompt", "64", "--format", "json"
     )
     report = json.loads(both.out)
     assert report["cost_usd_per_mtok"]["before"] is report["cost_usd_per_mtok"]["delta"] is None

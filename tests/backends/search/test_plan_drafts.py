@@ -147,7 +147,7 @@ def emitted(run: Run, engine: str, *more: str) -> list[str]:
     ("more", "said"),
     [
         ((), {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}),
-        (MADE, {"method": "draft_model", "num_speculative_tokens": 3, "model": "llama3.2-1b"}),
+        (MADE, {"method": "draft_model", "num_speculative_tokens": 3, "model": "meta-llama/Llama-3.2-1B"}),
     ],
 )
 def test_vllm_is_told_of_drafts_in_json(run: Run, more: tuple[str, ...], said: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ def test_vllm_is_told_of_drafts_in_json(run: Run, more: tuple[str, ...], said: d
             MADE,
             {
                 "algorithm": "STANDALONE",
-                "draft-model-path": "llama3.2-1b",
+                "draft-model-path": "meta-llama/Llama-3.2-1B",
                 "num-steps": "3",
                 "eagle-topk": "1",
                 "num-draft-tokens": "4",
@@ -194,7 +194,14 @@ def test_sglang_counts_the_last_token_among_a_steps(
     ("more", "said"),
     [
         ((), {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 4}),
-        (MADE, {"decoding_type": "DraftTarget", "max_draft_len": 3, "speculative_model_dir": "llama3.2-1b"}),
+        (
+            MADE,
+            {
+                "decoding_type": "DraftTarget",
+                "max_draft_len": 3,
+                "speculative_model_dir": "meta-llama/Llama-3.2-1B",
+            },
+        ),
     ],
 )
 def test_tensorrt_llm_reads_a_file_that_the_command_writes(
@@ -207,8 +214,8 @@ def test_tensorrt_llm_reads_a_file_that_the_command_writes(
     shell = subprocess.run(
         ["sh"], input=done.out, cwd=tmp_path, env=path, check=True, capture_output=True, text=True
     )
-    assert shell.stdout.endswith("--extra_llm_api_options drafts.yaml\n")
-    read = yaml.safe_load((tmp_path / "drafts.yaml").read_text())
+    assert shell.stdout.endswith("--extra_llm_api_options options.yaml\n")
+    read = yaml.safe_load((tmp_path / "options.yaml").read_text())
     assert read == {"speculative_config": said, "disable_overlap_scheduler": True}
 
 

@@ -51,13 +51,17 @@ def simulated(candidate: Candidate, seed: int) -> Any:
             prompt=traffic.prompt,
             generate=traffic.generate,
             requests=traffic.requests,
-            warm_up=traffic.requests // 10,
             max_num_seqs=candidate.batch // s.split.dp,
             max_batched_tokens=candidate.chunk,
             seed=seed,
             **limits,
         ),
     )
+
+
+def steady(seconds: Any) -> Any:
+    """Without the first and the last tenth of the requests."""
+    return seconds[len(seconds) // 10 : -(len(seconds) // 10)]
 
 
 def best_of(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -160,8 +164,8 @@ def test_the_first_plan_meets_the_limits_in_seeds_that_the_search_did_not_use(pl
     assert best is not None
     for seed in range(100, 105):
         run = simulated(best, seed)
-        assert run.latencies["ttft"].p99 <= 0.3
-        assert run.latencies["tpot"].p99 <= 0.02
+        assert np.percentile(steady(run.ttft_s), 99) <= 0.3
+        assert np.percentile(steady(run.tpot_s), 99) <= 0.02
 
 
 @pytest.mark.slow
@@ -169,18 +173,18 @@ def test_what_stands_beside_a_plan_is_what_the_simulator_says(plans: Plans) -> N
     for candidate in plans.shown:
         run = simulated(candidate, plans.seeds[0])
         own = candidate.trial.runs[0]
-        assert own.ttft_s == pytest.approx(tuple(run.latencies["ttft"]), rel=1e-9, abs=0)
-        assert own.tpot_s == pytest.approx(tuple(run.latencies["tpot"]), rel=1e-9, abs=0)
-        assert own.within == pytest.approx(run.goodput_share)
+        for spread, seconds in ((own.ttft_s, run.ttft_s), (own.tpot_s, run.tpot_s)):
+            each = [np.mean(steady(seconds)), *np.percentile(steady(seconds), [50, 90, 99])]
+            assert [*spread] == pytest.approx(each, rel=1e-9, abs=0)
+        assert own.within == pytest.approx(steady(run.within).mean())
 
 
 def test_every_plan_that_meets_the_limits_honours_them(plans: Plans) -> None:
     assert plans.ranked
     for candidate in plans.ranked:
-        for run in candidate.trial.runs:
-            assert run.ttft_s[3] <= 0.3 and run.tpot_s[3] <= 0.02
+        assert candidate.trial.upper(0) <= 0.3 and candidate.trial.upper(1) <= 0.02
     for candidate in plans.missed:
-        assert candidate.trial.expected(0) > 0.3 or candidate.trial.expected(1) > 0.02
+        assert candidate.trial.upper(0) > 0.3 or candidate.trial.upper(1) > 0.02
 
 
 def test_a_replica_less_does_not_do(plans: Plans) -> None:
@@ -201,6 +205,9 @@ def test_a_batch_is_one_that_the_engine_admits(plans: Plans) -> None:
         s = plans.structures[int(points.structure[i])]
         chunk, batch = int(points.chunk[i]), int(points.batch[i])
         at = {"prompt": 1000, "generate": 100, "max_batched_tokens": chunk}
+        default = {"H100-SXM": 1024, "A100-80-SXM": 256}[s.device.name] * s.split.dp
+        if batch > default:  # the plan hands the limit to the engine
+            at["max_num_seqs"] = batch // s.split.dp
         server = llmir.workload(s.program, s.device, **records(llmir.workload, max_model_len=1100, **at)).pool
         assert server is not None and server.kv_tokens is not None
         assert batch * -(-1099 // 16) <= server.kv_tokens // 16
@@ -311,10 +318,10 @@ def test_the_table_says_what_decides_and_of_what_a_limit_is() -> None:
     assert shown.output.splitlines()[0] == "least cost: 1 × H100-SXM as one replica of tp 1, weights bf16"
     assert "(p99)" in shown.output and "(p50)" in shown.output
     assert max(map(len, shown.output.splitlines())) <= 80
-    unpriced = run(*ASKED, "--hw", "h200", "--max-tpot", "20ms")
+    unpriced = run(*ASKED, "--hw", "h800", "--max-tpot", "20ms")
     assert unpriced.output.startswith("fewest GPUs: ")
-    assert "no price is known of H200-SXM" in " ".join(unpriced.output.split())
-    stated = run(*ASKED, "--hw", "h200", "--max-tpot", "20ms", "--price", "h200=3.5")
+    assert "no price is known of H800" in " ".join(unpriced.output.split())
+    stated = run(*ASKED, "--hw", "h800", "--max-tpot", "20ms", "--price", "h800=3.5")
     assert stated.output.startswith("least cost: ") and "$3.50 an hour" in stated.output
 
 
@@ -378,9 +385,17 @@ def test_the_old_option_for_a_precision_file_says_its_new_name() -> None:
     [
         (
             "vllm",
-            ("vllm serve llama3.1-8b", "--tensor-parallel-size 1", "--max-num-seqs", "--quantization fp8"),
+            (
+                "vllm serve meta-llama/Llama-3.1-8B",
+                "--tensor-parallel-size 1",
+                "--max-num-seqs",
+                "--quantization fp8",
+            ),
         ),
-        ("sglang", ("sglang.launch_server --model-path llama3.1-8b", "--tp 1", "--quantization fp8")),
+        (
+            "sglang",
+            ("sglang.launch_server --model-path meta-llama/Llama-3.1-8B", "--tp 1", "--quantization fp8"),
+        ),
     ],
 )
 def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> None:
@@ -388,9 +403,10 @@ def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> 
     emitted = run(*ASKED, *asked)
     assert emitted.exit_code == 0, emitted.output
     comments = [line for line in emitted.output.splitlines() if line.startswith("#")]
-    assert comments[0].startswith(("# each of ", "# one replica, on ")) and all(
-        line.startswith(("# flags: ", "# model: say ")) for line in comments[1:]
-    )
+    assert comments[0].startswith(("# each of ", "# one replica, on "))
+    assert [line.split()[1] for line in comments[1:]] == [
+        *("estimate:", "precision:", "flags:", "benchmark:", "flags")
+    ]
     command = " ".join(emitted.output.split("\n", len(comments))[-1].replace("\\\n", "").split())
     assert all(word in command for word in words)
 
@@ -398,11 +414,11 @@ def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--emit", "tgi"), "--emit: expected vllm, sglang or trtllm"),
+        (("--emit", "tgi"), "--emit: expected vllm, sglang, trtllm, compose, k8s or dynamo"),
         (("--emit", "sglang"), "emit: sglang; the plan is of vllm"),
         (("--emit", "vllm", "--weights", "int4"), "no flag is known that makes weights int4"),
         (("--emit", "vllm", "--engine", "vllm@0.4"), "is known from 0.5.3 on"),
-        (("--emit", "vllm", "--format", "json"), "leave one of them out"),
+        (("--emit", "vllm", "--format", "json"), "prints no table; say --emit-to DIR too"),
         (
             ("--emit", "trtllm", "--engine", "trtllm", "--weights", "fp8"),
             "no flag is known that makes weights",

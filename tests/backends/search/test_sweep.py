@@ -295,24 +295,24 @@ def test_bytes_are_not_for_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_prices_are_of_the_device() -> None:
-    found = llmir.sweep("llama3.1-8b", {"hw": ("h100-sxm", "a40"), "batch": 8, "context": 100, "tp": 2})
+    found = llmir.sweep("llama3.1-8b", {"hw": ("h100-sxm", "a30"), "batch": 8, "context": 100, "tp": 2})
     first, other = found.rows()
     fields = {
-        hw: {row["field"]: row["value"] for row in llmir.devices(hw).rows} for hw in ("h100-sxm", "a40")
+        hw: {row["field"]: row["value"] for row in llmir.devices(hw).rows} for hw in ("h100-sxm", "a30")
     }
     hourly = fields["h100-sxm"]["price_per_hour_usd"]
     assert first["cost_usd_per_mtok"] == pytest.approx(first["time_s"] * 2 * hourly / 3600 / 8 * 1e6)
-    assert (other["cost_usd_per_mtok"] is None) == (fields["a40"].get("price_per_hour_usd") is None)
+    assert (other["cost_usd_per_mtok"] is None) == (fields["a30"].get("price_per_hour_usd") is None)
 
 
 @pytest.mark.slow
 def test_prices_that_are_stated(run: Run) -> None:
-    axes = {"hw": ("h200", "hgx-h200", "a40"), "batch": 8, "tp": 2}
+    axes = {"hw": ("h200", "hgx-h200", "a30"), "batch": 8, "tp": 2}
     listed, plain = llmir.sweep(TINY, axes), llmir.sweep(TINY, axes, price={"nvidia/H200": 3.5})
     hourly = library.load("h200").price_per_hour_usd
     for before, after in zip(listed.rows(), plain.rows(), strict=True):
         usd = after["time_s"] * 2 * 3.5 / 3600 / 8 * 1e6
-        assert after["cost_usd_per_mtok"] == (None if after["hw"] == "a40" else pytest.approx(usd))
+        assert after["cost_usd_per_mtok"] == (None if after["hw"] == "a30" else pytest.approx(usd))
         if hourly is None:
             assert before["cost_usd_per_mtok"] is None
     for price, why in (("h200", "USD an hour by device"), ("h200=0", "above 0"), ("b200=3", "not among")):

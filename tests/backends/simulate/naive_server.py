@@ -41,10 +41,16 @@ class Request:
 
 
 class Naive:
-    """An engine: vllm, v0 (vLLM before 0.8), sglang or trtllm; its next step may be filled `ahead`."""
+    """An engine: vllm, v0 (vLLM before 0.8), sglang or trtllm; its next step may be filled `ahead`.
 
-    def __init__(self, step: Step, engine: str, room: Capacity, chunked: bool, ahead: bool) -> None:
+    One that is `cautious` admits a prompt when all of it has blocks.
+    """
+
+    def __init__(
+        self, step: Step, engine: str, room: Capacity, chunked: bool, ahead: bool, cautious: bool = False
+    ) -> None:
         self.step, self.engine, self.room, self.chunked, self.ahead = step, engine, room, chunked, ahead
+        self.cautious = cautious
         self.mixes = engine in ("vllm", "trtllm")
         self.waiting, self.late, self.running, self.done = (list[Request]() for _ in range(4))
         self.now, self.unused = 0.0, list(range(room.blocks))
@@ -61,7 +67,18 @@ class Naive:
 
     def more(self, r: Request, tokens: int) -> int:
         """Blocks that it takes for so many tokens more."""
-        return max(0, -(-(r.stored + tokens) // self.room.block) + self.room.state - len(r.blocks))
+        last = (self.room.overlap - 1) * self.room.tokens  # of the step before, which may be in flight
+        flying = tokens + min(r.stored, last) if self.room.overlap else 1
+        return max(0, self.whole(r.stored + tokens, 1 if r.decodes else flying) - len(r.blocks))
+
+    def whole(self, tokens: int, flying: int = 1) -> int:
+        """All blocks of a request with so many tokens, of which some are in flight."""
+        found = self.room.state
+        for size, pages, kept in self.room.groups or ((self.room.block, 1, None),):
+            blocks = -(-tokens // size)
+            # Tokens in a row touch at most one block more than they fill.
+            found += pages * (blocks if kept is None else min(blocks, -(-(kept + flying) // size) + 1))
+        return found
 
     def take(self, r: Request, tokens: int) -> None:
         while self.more(r, tokens) > len(self.unused):
@@ -173,14 +190,19 @@ class Naive:
         """Whether there is room by the engine's estimate for one that reads so many tokens first."""
         if self.engine == "trtllm":
             most = (q.prompt + q.asked + self.room.rows - 2 for q in self.running)
-            each = [-(-tokens // self.room.block) + bool(r.prefix) + self.room.state for tokens in most]
-            return sum(each) <= self.room.blocks
+            reserved = sum(self.whole(tokens) + bool(r.prefix) for tokens in most)
+            return reserved <= self.room.blocks and self.more(r, new) <= self.free()
         if self.engine == "sglang":
             rest = {q: min(q.asked - len(q.times), CLIP) for q in self.running}
             to_come = SHARE * sum(rest[q] for q in self.running if q.decodes)
             reads = sum(self.more(q, q.unread()) + rest[q] for q in self.running if not q.decodes)
             return to_come + reads < self.free()
-        return self.more(r, new) + (self.room.blocks // 100 if self.engine == "v0" else 0) <= self.free()
+        if self.cautious:
+            flying = self.room.overlap * self.room.tokens
+            own = self.whole(r.stored + r.unread(), max(1, flying)) - len(r.blocks)
+        else:
+            own = self.more(r, new)
+        return own + (self.room.blocks // 100 if self.engine == "v0" else 0) <= self.free()
 
     def do(self, decoding: list[Request], chunks: list[tuple[Request, int]]) -> None:
         if decoding or chunks:
@@ -188,6 +210,9 @@ class Naive:
             seconds = self.step([r.stored for r in decoding], ranks)
             self.log.append((self.now, seconds, len(self.waiting + self.late + self.running), self.free()))
             self.now += seconds
+            for r, _ in chunks:  # nothing is in flight
+                self.unused += r.blocks[(held := max(self.whole(r.stored), len(r.hashes))) :]
+                r.blocks = r.blocks[:held]
             self.make([*sorted(decoding, key=lambda r: r.number), *(r for r, _ in chunks if not r.unread())])
 
     def make(self, requests: list[Request]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from llmir.backends.memory.caches import CacheGroup
 from llmir.backends.simulate.load import Load, session_turns
 from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.policies.vllm import Vllm
@@ -77,16 +78,25 @@ Case = tuple[Policy, Load, Capacity]
 @st.composite
 def policies(draw: Any) -> Policy:
     engine = draw(st.sampled_from(["vllm", "v0", "sglang", "trtllm"]))
-    more = {"ahead": draw(st.booleans())}
+    more: dict[str, Any] = {"ahead": draw(st.booleans())}
+    if engine == "vllm":
+        more["cautious"] = draw(st.booleans())
     if engine == "trtllm" and draw(st.booleans()):
         more |= {"patience": draw(st.integers(1, 9)), "enough": draw(st.floats(0, 1))}
     return policy(engine, engine != "v0" and draw(st.booleans()), **more)
 
 
 @st.composite
-def cases(draw: Any, shares: bool = True) -> Case:
+def groups_of_layers(draw: Any) -> tuple[CacheGroup, ...]:
+    """Groups that keep all tokens, or a window of them, in blocks of one size or several."""
+    each = st.tuples(st.sampled_from([1, 4, 16]), st.integers(1, 3), st.none() | st.integers(0, 40))
+    return tuple(CacheGroup(*group) for group in draw(st.lists(each, min_size=1, max_size=3)))
+
+
+@st.composite
+def cases(draw: Any, shares: bool = True, groups: bool = False) -> Case:
     """Open loads, and those of users and of sessions; clients may leave, and engines have little room."""
-    fills = draw(policies())
+    fills = draw(policies().filter(lambda fills: not groups or fills.name != "sglang"))
     count = draw(st.integers(1, 12))
     lists = lambda each: st.lists(each, min_size=count, max_size=count)  # noqa: E731
     prompt, generate = draw(lists(st.integers(1, 40))), draw(lists(st.integers(1, 40)))
@@ -121,7 +131,18 @@ def cases(draw: Any, shares: bool = True) -> Case:
     state = draw(st.sampled_from([0, 0, 1, 7]))
     blocks = least + least // 50 + 2 + state + draw(st.integers(0, 12) | st.integers(0, 200))
     tokens = draw(st.integers(8, 64)) if fills.chunked else found.longest + draw(st.integers(0, 30))
-    return fills, found, Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))), state=state)
+    room = Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))), state=state)
+    return fills, found, draw(grouped(room)) if groups else room
+
+
+@st.composite
+def grouped(draw: Any, room: Capacity) -> Capacity:
+    """The same room where groups of layers share the blocks."""
+    found = draw(groups_of_layers())
+    size = min(group.tokens for group in found)
+    each = sum(-(-group.pages // group.tokens) for group in found)  # pages of a token, rounded up
+    blocks = room.blocks * room.block * each + 9 * len(found)
+    return room._replace(blocks=blocks, block=size, groups=found, overlap=draw(st.integers(0, 2)))
 
 
 def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Patient] = Patient) -> Patient:
@@ -129,7 +150,7 @@ def plain(fills: Policy, room: Capacity, step: Toy | None = None, kind: type[Pat
     waits = {name: getattr(fills, name, 0) for name in ("patience", "enough")}
     step = step or Toy()
     of = partial(Pipeline, step.flow) if room.micro_batches > 1 else kind
-    return of(step.naive, engine, room, fills.chunked, fills.ahead, **waits)
+    return of(step.naive, engine, room, fills.chunked, fills.ahead, fills.cautious, **waits)
 
 
 def requests(load: Load, size: int) -> list[Request]:
@@ -202,4 +223,5 @@ def left(server: Server) -> None:
     """Nothing is left: all blocks are free, nobody runs."""
     assert server.blocks.free == server.capacity.blocks
     assert (server.decoding, server.kept, server.demand, server.running, server.ends) == (0, 0, 0, {}, [])
-    assert sum(server.blocks.turns) == 0
+    parts = getattr(server.blocks, "_each", [server.blocks])
+    assert sum(sum(part.turns) for part in parts) == 0

@@ -17,7 +17,7 @@ from llmir.backends.simulate.policies.vllm import Vllm
 from llmir.backends.simulate.server import Capacity, Policy, Server, fast_loop, is_deterministic
 from llmir.backends.simulate.step_times import StepTimes
 
-from .serving_cases import Case, Toy, left, policies, policy
+from .serving_cases import Case, Toy, grouped, left, policies, policy
 from .serving_cases import load as load_of
 
 COLUMNS = ("start_s", "first_s", "end_s", "preemptions", "made")
@@ -58,7 +58,8 @@ def roomy(draw: Any) -> Case:
     size = 1 if fills.name == "sglang" else draw(st.sampled_from([1, 4, 16]))
     blocks = (-(-load.longest // size) + 2) * draw(st.sampled_from([2, 4, 8, 40]))
     tokens = draw(st.integers(8, 64)) if fills.chunked else load.longest + draw(st.integers(0, 30))
-    return fills, load, Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))))
+    room = Capacity(blocks, size, tokens, draw(st.integers(1, min(tokens, 12))))
+    return fills, load, draw(grouped(room)) if fills.name != "sglang" and draw(st.booleans()) else room
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ class Exact(Toy):
 @st.composite
 def drafted(draw: Any) -> Case:
     """Loads whose steps verify some drafts, on engines with little room."""
-    fills, load, room = draw(cases())
+    groups = draw(st.booleans())
+    fills, load, room = draw(cases(shares=not groups, groups=groups))
     tokens = draw(st.integers(1, 6))
     chance = draw(st.sampled_from([0.0, 0.5, 0.9, 1.0]))
     rows = tokens + 1

@@ -17,6 +17,7 @@ import llmir
 from llmir.api.deployment import Deployment
 from llmir.backends.simulate.cluster import serve
 from llmir.backends.simulate.load import Load
+from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.policies.vllm import Vllm
 from llmir.backends.simulate.server import LOG, Capacity, token_gaps
 from llmir.backends.simulate.step_times import ProgramEstimator, StepTimes, in_flight
@@ -88,6 +89,30 @@ def test_a_preempted_request_without_a_shared_prefix_has_no_prefix_hits() -> Non
     found = llmir.simulate("llama3.2-1b", "l4", traffic, memory=memory)
     assert found.preemptions.sum() > 100
     assert found.prefix_hits == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(shares=False, groups=True), st.integers(1, 3))
+def test_groups_of_layers_take_and_free_blocks_as_in_the_plain_simulator(case: Case, ranks: int) -> None:
+    fills, load, capacity = case
+    fills = replace(fills, patience=0) if isinstance(fills, Trtllm) else fills
+    capacity = capacity._replace(ranks=ranks)
+    naive, reads = naively((fills, load, capacity))
+    server = serve(StepTimes(Toy()), fills, capacity, load)
+    alike(server.course, reads)
+    in_use(server, naive)
+    left(server)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(groups=True), st.integers(1, 3))
+def test_groups_of_layers_hold_no_more_than_there_is(case: Case, stages: int) -> None:
+    """Also where requests share prefixes, and in a pipeline."""
+    fills, load, capacity = case
+    server = serve(StepTimes(Toy(stages=stages)), fills, capacity._replace(micro_batches=stages), load)
+    assert server.most_held <= capacity.blocks
+    assert load.stays_s is not None or np.isfinite(server.course.end_s).all()
+    left(server)
 
 
 @settings(max_examples=50, deadline=None)

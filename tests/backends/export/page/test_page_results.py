@@ -130,7 +130,9 @@ def test_the_table_of_plans_is_that_of_the_plans(files: dict[str, Path], chromiu
             spread = getattr(each.trial, f"{of}_s")
             assert [row[f"{of}_{stat}_s"] for stat in spread._fields] == list(spread)
         assert row["tokens_per_s_device"] == each.tokens_per_s_device
-        assert plans.why(each).op in row["why"]
+        why = plans.rejection(each)
+        assert why is not None or each is plans.best
+        assert ("decide" in row["why"]) == (why is not None)
     # A click sorts from the largest, then from the smallest, then not; CSV has what is shown.
     heads = chromium.execute_script(f"{VIEW} return view.heads.map((head) => head.firstChild)", "plans")
     at = keys.index("tpot_p99_s")
@@ -165,7 +167,7 @@ def test_the_front_says_why_each_point_lost(files: dict[str, Path], chromium: An
     chromium.execute_script("arguments[0].focus()", numbered)
     each = plans.shown[1]
     tip = chromium.find_element("css selector", ".tip").text
-    assert plans.why(each).op in " ".join(tip.split())
+    assert plans.rejection(each) is not None and "decide" in " ".join(tip.split())
     chromium.execute_script(
         "arguments[0].dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))", numbered
     )
@@ -360,6 +362,52 @@ def test_a_sweep_is_its_rows_and_any_column_is_drawn(files: dict[str, Path], chr
         for thread in each.get("threads") or ():
             assert [at[0] for at in thread] == [1, 4, 16, 64, 256][: len(thread)]
     assert {each["name"].removesuffix(", does not fit") for each in series} == {"tp 1", "tp 2"}
+
+
+def test_a_sweep_opens_on_the_front_of_each_device_and_is_filtered_by_axes(
+    files: dict[str, Path], chromium: Any
+) -> None:
+    """The front is what no row of the device that fits beats in both, point against point."""
+    rows = [row for row in made("sweep").rows() if row["time_s"] and row["fits"]]
+    browser.opened(chromium, files["sweep"])
+
+    def drawn() -> dict[str, list[list[float]]]:
+        series = chromium.execute_script("return llmirPage.views[0].chart().series")
+        return {each["name"]: [at[:2] for at in each["points"]] for each in series if not each.get("faint")}
+
+    def expected(**only: object) -> dict[str, list[list[float]]]:
+        fronts: dict[str, list[list[float]]] = {}
+        for row in rows:
+            if all(row[name] == value for name, value in only.items()):
+                tokens = row["batch"] / row["time_s"]
+                at = [1 / row["time_s"], tokens / row["devices"]]
+                fronts.setdefault(f"front of device {row['hw']}", []).append(at)
+        return {
+            name: sorted(p for p in own if not any(q != p and q[0] >= p[0] and q[1] >= p[1] for q in own))
+            for name, own in fronts.items()
+        }
+
+    def same(only: dict[str, object]) -> None:
+        found, wanted = drawn(), expected(**only)
+        assert found.keys() == wanted.keys()
+        for name, own in found.items():
+            assert [at for point in own for at in point] == pytest.approx(
+                [at for point in wanted[name] for at in point]
+            )
+
+    same({})
+    filters = chromium.find_elements("css selector", ".picks [id*='-only-']")
+    assert [each.get_attribute("id").rpartition("-")[2] for each in filters] == ["hw", "tp", "batch"]
+    for number, only in ((1, {"tp": 1}), (0, {"tp": 1, "hw": "h100-sxm"})):
+        filters[number].find_elements("css selector", "option")[1].click()
+        same(only)
+
+
+def test_a_plan_page_starts_with_three_lines(files: dict[str, Path], chromium: Any) -> None:
+    browser.opened(chromium, files["plan"])
+    lines = chromium.find_element("css selector", ".answer").text.splitlines()
+    assert len(lines) == 3
+    assert "H100-SXM" in lines[0] and "an hour" in lines[1] and "requests/s" in lines[2]
 
 
 def test_what_pages_are_refused(run: Run, tmp_path: Path) -> None:

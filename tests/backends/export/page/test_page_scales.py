@@ -193,6 +193,7 @@ def test_numbers_of_plans_cover_none_and_threads_of_a_sweep_are_named(tmp_path: 
         assert all(abs(a - c) > 15 or abs(b - d) > 15 for c, d in spots[:i])
     llmir.save(made("sweep"), tmp_path / "sweep.html")
     browser.opened(wide, tmp_path / "sweep.html")
+    wide.execute_script("llmirPage.views[0].pick('draw', 'rows')")
     said = [text.text for text in wide.find_elements("css selector", ".chart .inside")]
     assert {"tp 1", "tp 2"} <= set(said)
     chips = [chip.text.split("\n") for chip in wide.find_elements("css selector", ".chip")]
