@@ -133,8 +133,8 @@ class GroupedBlockPool(BlockPool):
     >>> blocks.of(4), blocks.of(8), blocks.of(12), blocks.of(16)
     (2, 4, 5, 6)
     >>> blocks.join(context=4, step=0)
-    >>> [blocks.taken(step, 1) for step in range(9)], blocks.taken(0, 9)
-    ([2, 0, 0, 0, 1, 0, 0, 0, 1], 4)
+    >>> blocks.taken(0, 9), [blocks.taken(step, 1) for step in range(9)]
+    (4, [2, 0, 0, 0, 1, 0, 0, 0, 1])
     """
 
     __slots__ = ("_each", "_sizes", "ending", "ends")
