@@ -84,10 +84,12 @@ def test_answers_meet_and_one_more_does_not(
     boundary(found.batch, lambda n: meets(*of, batch=n, **asked))
     boundary(found.requests, lambda n: users(*of, n=n, **asked))
     positions = 131_072  # of Llama 3.1
+    longest = 8192 if engine == "trtllm" else positions  # TensorRT-LLM rejects prompts above max_num_tokens
 
     def fits(tokens: int) -> bool:
         prompt = tokens - generate
-        return tokens <= positions and meets(*of, batch=1, prompt=prompt, generate=generate)
+        allowed = tokens <= positions and prompt <= longest
+        return allowed and meets(*of, batch=1, prompt=prompt, generate=generate)
 
     boundary(found.context, fits, generate + 1)
     for answer in found.answers.values():
