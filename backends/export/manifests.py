@@ -73,7 +73,7 @@ def manifest(candidate: Candidate, emit: str, model: Checkpoint, draft: Checkpoi
 
 
 def check_checkpoint(emit: str, model: Checkpoint | None) -> None:
-    """InputError for a folder of this machine in a file that pods of other machines start from."""
+    """Raise InputError for a local folder in a file that starts pods on other machines."""
     if model and model.folder and emit in ("k8s", "dynamo"):
         raise InputError(
             f"emit: {emit}; {model.id} is a folder, which pods do not see; name a model of the hub"
@@ -87,7 +87,7 @@ def _script(command: LaunchCommand) -> str:
 
 
 def _head(candidate: Candidate, command: LaunchCommand) -> list[str]:
-    """What starts, what was estimated of it, and where its flags are listed."""
+    """Comments: the plan, its estimate, and the sources of its flags."""
     s, count, trial = candidate.structure, candidate.replicas, candidate.trial
     each = "one replica" if count == 1 else f"each of {count:,} replicas"
     figures = zip(
@@ -140,7 +140,7 @@ def benchmark(candidate: Candidate, emit: str, model: Checkpoint) -> tuple[list[
 
 
 def _differences(traffic: Traffic) -> list[str]:
-    """Where lengths are drawn by a law, the benchmark has the mean of all."""
+    """State that the benchmark sends mean lengths where the plan draws lengths from a distribution."""
     laws = {"prompt": (traffic.prompt, traffic.read), "generate": (traffic.generate, traffic.answer)}
     return [
         f"# benchmark: {name} {law} has lengths of its own; all have its mean of {mean:,} tokens here"
@@ -176,7 +176,7 @@ _FIGURES = "--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99"
 
 
 def _burstiness(traffic: Traffic, share: int) -> list[str]:
-    """Of n replicas in turn each gets requests by Erlang's law, which is a gamma law of shape n."""
+    """State the gaps between requests of one of n replicas in turn: a gamma distribution of shape n."""
     return [f"--burstiness {share}"] if share > 1 and traffic.router == FIRST else []
 
 
@@ -220,7 +220,7 @@ _CLIENTS: Mapping[str, Callable[[Traffic, int], Client]] = {
 # Containers
 
 Documents = tuple[list[str], list[dict[str, Any]]]  # further comments, and the documents of a file
-_CACHE = "/root/.cache/huggingface"
+_CACHE = "/root/.cache/huggingface"  # in the containers, whose images run as root
 _FOLDER = "/options"
 _TOKEN = "hf-token"  # the secret with the token of the hub, HF_TOKEN
 

@@ -230,7 +230,7 @@ EMITS = (*LAUNCHERS, *CONTAINERS)
 
 
 def launched_engine(emit: str, runs: Engine | None) -> str:
-    """The engine that is started; InputError where it is another one than the one of the plan."""
+    """The engine that `emit` starts; InputError if the plan is of another engine."""
     engine = emit if choice("emit", emit, EMITS) in LAUNCHERS else runs.name if runs else ""
     if engine in LAUNCHERS and runs is not None and runs.name == engine:
         return engine
@@ -291,7 +291,7 @@ def node_devices(device: Device) -> int:
 def launchable(
     emit: str, runs: Engine | None, types: Sequence[str], drafter: str, device: Device
 ) -> tuple[tuple[str, ...], dict[str, InputError]]:
-    """Of types of weights, those that a command can state, and why others cannot; InputError if none can."""
+    """Weight types that a launch command can set, and errors of the others; InputError if none can be set."""
     errors: dict[str, InputError] = {}
     for kind in types:
         try:

@@ -271,7 +271,7 @@ class Plans(Figures, Result, PageExport):
 
     @property
     def priced(self) -> bool:
-        """Whether cost decides: whether the first plan, or without one any device, has a price."""
+        """Whether cost ranks the plans: the first plan has a price, or any device if there is no plan."""
         of = [self.best.structure] if self.best else self.structures
         return any(each.device.price_per_hour_usd is not None for each in of)
 

@@ -191,7 +191,7 @@ class GroupedBlockPool(BlockPool):
             each.turns[(step - context) % group.tokens] += by
 
     def _let_end(self, step: int) -> None:
-        """Takes groups away from sequences whose windows have their limit before this step."""
+        """Stop counting new blocks of windows that reach their limit before this step."""
         ends = self.ends
         while ends and ends[0][0] <= step:
             end = heappop(ends)

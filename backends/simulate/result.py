@@ -116,8 +116,6 @@ class LatencySpread(NamedTuple):
     p99: float
 
 
-
-
 @dataclass(frozen=True, eq=False)
 class Simulation(Figures, Result, PageExport):
     """The requests of a `load`, served by an engine with the program, device and limits of a `profile`.
