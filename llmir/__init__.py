@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llmir.api.estimate import analyze, beam_search, candidates, speculate, stages, workload
     from llmir.api.load import devices, load, models, run
     from llmir.api.measure import calibrate, measure, validate
-    from llmir.api.options import Drafts, Estimation, Memory, Parallel, Precision, Servers, Traffic
+    from llmir.api.options import Drafts, Estimation, Memory, Parallel, Precision, Reserve, Servers, Traffic
     from llmir.api.page import page
     from llmir.api.plan import plan
     from llmir.api.save import draw, save, trace
@@ -92,6 +92,7 @@ _LAZY = {
     "Memory": "api.options",
     "Parallel": "api.options",
     "Precision": "api.options",
+    "Reserve": "api.options",
     "Servers": "api.options",
     "Traffic": "api.options",
     "Builder": "ir.tools.build",
@@ -117,6 +118,7 @@ __all__ = [
     "Pass",
     "Precision",
     "Program",
+    "Reserve",
     "Servers",
     "Traffic",
     "__version__",

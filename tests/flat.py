@@ -13,6 +13,7 @@ from llmir.api.options import (
     Parallel,
     Precision,
     Record,
+    Reserve,
     Servers,
     Traffic,
     options,
@@ -20,7 +21,7 @@ from llmir.api.options import (
 
 RECORDS: dict[str, type[Record]] = {
     kind.__name__.lower(): kind
-    for kind in (Traffic, Servers, Memory, Drafts, Parallel, Precision, Estimation)
+    for kind in (Traffic, Servers, Reserve, Memory, Drafts, Parallel, Precision, Estimation)
 }
 
 

@@ -26,7 +26,12 @@ from llmir.backends.cost.calibrated import CalibratedModel
 from llmir.backends.cost.models import CostModel, model, roofline_reason
 from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.cost.transfer import calibration_source, first_engine, kernel_sources
-from llmir.backends.request.closed_loop import ENGINE_CPU_TERM, ClosedLoop, closed_loop_workload
+from llmir.backends.request.closed_loop import (
+    ENGINE_CPU_TERM,
+    ClosedLoop,
+    LoopSimulator,
+    closed_loop_workload,
+)
 from llmir.backends.request.workload import Workload, cost_breakdown
 from llmir.backends.step.evaluate import OVERHEAD, OpCost, step_evaluator
 from llmir.backends.step.report import Report
@@ -639,7 +644,7 @@ class WorkloadDiff(Result):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of `llmir diff`, `schema_version` 2."""
+        """The JSON of `llmir diff`, `schema_version` 3."""
         sides: dict[str, dict[str, Any]] = {}
         for name, side in (("before", self.before), ("after", self.after)):
             sides[name] = {
@@ -653,7 +658,7 @@ class WorkloadDiff(Result):
             sides[name]["pipeline"] = passes
         names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "max_batch")
         return {
-            "schema_version": 2,
+            "schema_version": 3,
             **sides,
             "basis": self.basis.to_dict(),
             **{name: self.total(name).to_dict() for name in names},
@@ -844,14 +849,18 @@ def compare_requests(
     programs: list[Program],
     basis: CommonBasis,
     tokens: list[tuple[Any, Any]],
-    concurrency: int | None,
+    loop: tuple[int, LoopSimulator] | None,
     **asked: Any,
 ) -> WorkloadDiff:
-    """The difference of two programs over requests of so many tokens each, or over those of users."""
+    """The difference of two programs over requests of so many tokens each, or over those of users.
+
+    `loop` is the number of users, and what simulates them.
+    """
     sides = zip(programs, basis.models, tokens, strict=True)
     asked = {name: value for name, value in asked.items() if value is not None}
     jobs = [Workload(p, m.device, prompt=t[0], generate=t[1], model=m, **asked) for p, m, t in sides]
-    if concurrency is None:
+    if loop is None:
         return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
-    served = [closed_loop_workload(job, concurrency, None) for job in jobs]
+    users, simulate = loop
+    served = [closed_loop_workload(job, users, None, simulate) for job in jobs]
     return ClosedLoopDiff(served[0], served[1], why=basis.why)

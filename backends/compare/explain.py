@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from math import inf
 from typing import Any
@@ -22,6 +22,7 @@ from llmir.backends.cost.roofline import limits
 from llmir.backends.kernels.base import Kernel, Shape, parameters
 from llmir.backends.step.evaluate import BUBBLE, OVERHEAD, OpCost, collective_skew
 from llmir.backends.step.report import Report
+from llmir.backends.step.timing import OVERHEAD_ROWS
 from llmir.backends.tape.python import TEXT
 from llmir.backends.tape.record import Function, Tape
 from llmir.backends.work.network import CollectiveRoute, NetworkLimit
@@ -61,45 +62,38 @@ def find_overhead(report: Report, name: str) -> OpCost | None:
 
 
 def overhead_terms(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
-    """Times of which the row is the last less the first, once."""
+    """Two times: the row is the second less the first, once."""
     return _bubble(report, row) if row.bound == BUBBLE else _engine(report, row)
 
 
-def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
-    """Of a micro-batch on its stage: the ops alone, in a graph, as the CPU launches them, and after it."""
-    host = report.plan.host
+def _engine(report: Report, row: OpCost) -> tuple[OverheadTerm, OverheadTerm]:
+    """Of a micro-batch on its stage: the time without this part of what the engine adds, and with it."""
+    plan, host = report.plan, report.plan.host
     assert host is not None, "an engine's row is there with its host only"
-    added, whole = report.plan.overheads(report.at)[row.stage], report.stages[row.stage].time_s
-    kernels = sum(r.repeat for r in report.plan.rows if r.stage == row.stage)
-    alone = float(whole - sum(added))
-    cpu = host.scheduling(report.plan.sequences(report.at))
-    captured = bool(report.plan.captured(report.at))
-    hidden = f"{100 * host.hidden:.3g}%" if captured and host.hidden > 0.0005 else "nothing"
+    added, ours = report.overheads[row.stage], [r for r in plan.rows if r.stage == row.stage]
+    whole, kernels = float(report.stages[row.stage].time_s), sum(r.repeat for r in ours)
+    launched = whole - float(added.host_s + added.skew_s)
+    captured = bool(plan.captured(report.at))
+    if row.name.endswith(OVERHEAD_ROWS["launching_s"]):
+        how = f"in a graph that hides {100 * host.hidden:.3g}% of each launch" if captured else "one by one"
+        return (
+            OverheadTerm("kernels", f"{kernels:,}, {how}", launched - float(added.launching_s)),
+            OverheadTerm("as launched", "at once" if captured else f"by the CPU, {host.launching}", launched),
+        )
+    together = whole - float(added.host_s)
+    if row.name.endswith(OVERHEAD_ROWS["skew_s"]):
+        calls = Counter[int]()
+        for r in ours:
+            calls[r.work.ranks] += r.repeat if collective_skew(r) else 0
+        late = ", ".join(f"{n:,} collectives of {ranks} ranks" for ranks, n in sorted(calls.items()) if n)
+        return (
+            OverheadTerm("one rank", "kernels as launched", launched),
+            OverheadTerm("ranks together", f"{late}, each is {host.skew_us:.3g} µs late", together),
+        )
     return (
-        OverheadTerm("ops alone", f"{kernels:,} kernels, each with its launch", alone),
-        OverheadTerm("in a graph", f"that hides {hidden} of each launch", alone + float(added.hidden_s)),
-        OverheadTerm(
-            "as launched",
-            "at once" if captured else f"by the CPU, {host.launching}",
-            float(whole - added.host_s - added.skew_s),
-        ),
-        *_skew_terms(report, row, host.skew_us, float(whole - added.host_s)),
-        OverheadTerm(
-            "as scheduled", "at the first stage" if row.stage else f"by the CPU: {cpu}", float(whole)
-        ),
+        OverheadTerm("GPU", "kernels, launch gaps and rank skew", together),
+        OverheadTerm("with the CPU", host.scheduling(plan.sequences(report.at)), whole),
     )
-
-
-def _skew_terms(report: Report, row: OpCost, skew_us: float, time_s: float) -> tuple[OverheadTerm, ...]:
-    """That collectives wait for the last rank, where there are any."""
-    counts: dict[int, int] = {}
-    for r in report.plan.rows:
-        if r.stage == row.stage and collective_skew(r):
-            counts[r.work.ranks] = counts.get(r.work.ranks, 0) + r.repeat
-    if not counts:
-        return ()
-    calls = ", ".join(f"{n:,} collectives of {ranks} ranks" for ranks, n in sorted(counts.items()))
-    return (OverheadTerm("ranks together", f"{calls}, each is {skew_us:.3g} µs late", time_s),)
 
 
 def _bubble(report: Report, row: OpCost) -> tuple[OverheadTerm, ...]:
@@ -195,7 +189,9 @@ class FormulaLine:
 class KernelExplanation(Figures):
     """The calibrated kernel that an op is a call of: whose, what it is given, and what it was fitted to.
 
-    `lines` are what it computes there; the last is its time.
+    `lines` are what it computes there; the last is the time of the kernel alone. `alone_s` is that time, or
+    the roofline's where it is longer. `launch_s` of it is the launch, of which the step's graph hides the
+    share `hidden`.
     """
 
     family: str
@@ -208,6 +204,9 @@ class KernelExplanation(Figures):
     given: Mapping[str, Any]
     parameters: tuple[Constant, ...]
     lines: tuple[FormulaLine, ...]
+    alone_s: float
+    launch_s: float
+    hidden: float
 
 
 @dataclass(frozen=True)
@@ -355,8 +354,11 @@ def _text(kind: str, of: tuple[int, ...], say: Callable[[int, int], str]) -> str
 # Explanation of an op
 
 
-def find_op(program: Program, name: str) -> Instance:
-    """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous."""
+def find_op(program: Program, name: str, rows: Iterable[str] = ()) -> Instance:
+    """The op of that path, or whose path ends in that name; `InputError` lists what is near or ambiguous.
+
+    `rows` are the names of what else could be explained.
+    """
     ops = [i for i in program.instances() if i.node.op.runs]
     wanted = name.removeprefix("%")
     exact = [i for i in ops if i.path == wanted]
@@ -370,7 +372,8 @@ def find_op(program: Program, name: str) -> Instance:
         if wanted and (path == wanted or path.endswith(f".{wanted}")):
             known = f"explain takes one of {_some(_short(ops))}"
             raise InputError(f"{path}: of kind {opcode}, which takes no time; {known}")
-    near = suggest(wanted, _short(ops)) or f"; there are {_some(_short(ops))}"
+    names = [*_short(ops), *rows]
+    near = suggest(wanted, names) or f"; there are {_some(names)}"
     raise InputError(f"unknown op {name!r}{near}")
 
 
@@ -388,7 +391,7 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
         raise InputError(f"an op is explained at one point, not on a grid of {report.shape}")
     if overhead := find_overhead(report, name):
         return _overhead(report, overhead, phase)
-    at = find_op(report.program, name)
+    at = find_op(report.program, name, (row.name for row in report.ops if row.kind == OVERHEAD))
     plan = report.plan
     priced = zip(plan.rows, plan.prices, plan.pads, report.work, strict=True)
     row, price, pads, cost = next(found for found in priced if found[0].name == at.path)
@@ -418,7 +421,7 @@ def explain(report: Report, name: str, phase: str = "step") -> Explanation:
         basis=cost.basis,
         error=cost.error,
         ideal_time_s=cost.ideal_time_s,
-        kernel=_kernel(price, plan.runs(report.at) if pads else report.at),
+        kernel=_kernel(price, plan.runs(report.at) if pads else report.at, float(plan.hidden(report.at))),
         time_s=cost.time_s,
         total_time_s=cost.time_s * cost.repeat,
         share=cost.share,
@@ -541,19 +544,23 @@ def _results(report: Report, at: Instance) -> tuple[Amount, ...]:
     return tuple(found)
 
 
-def _op_time_at(price: OpTime, at: Binding) -> OpTime:
+def _op_time_at(price: OpTime, at: Binding, hidden: float) -> OpTime:
     """The price whose time it is at a point: of kernels the fastest, or what none takes less than."""
-    if isinstance(price, FusedAttentionPart) and price.own.time(at) == price.time(at):
-        return _op_time_at(price.own, at)
+
+    def time(one: OpTime) -> Number:
+        return one.in_graph(at, hidden)[1]
+
+    if isinstance(price, FusedAttentionPart) and time(price.own) == time(price):
+        return _op_time_at(price.own, at, hidden)
     if not isinstance(price, FastestKernel) or isinstance(at, MixedBinding):
         return price
-    floors = (one.less for one in price.prices if one.less)
-    return next((one for one in (price.of(at), *floors) if one.time(at) == price.time(at)), price.of(at))
+    fastest, floors = price.of(at, hidden), (one.less for one in price.prices if one.less)
+    return next((one for one in (fastest, *floors) if time(one) == time(price)), fastest)
 
 
-def _kernel(price: OpTime, at: Binding) -> KernelExplanation | None:
+def _kernel(price: OpTime, at: Binding, hidden: float) -> KernelExplanation | None:
     """What a calibrated price is made of, of attention that of the kernel which holds."""
-    price = _op_time_at(price, at)
+    price = _op_time_at(price, at, hidden)
     if not isinstance(price, KernelTime):
         return None
     fit, given = price.fit, price.call.at(at)
@@ -571,6 +578,9 @@ def _kernel(price: OpTime, at: Binding) -> KernelExplanation | None:
         given={name: value for name, value in vars(given).items() if value != math.inf},
         parameters=tuple(constants),
         lines=() if isinstance(price, MultiNodeTime) else _kernel_lines(price, given),
+        alone_s=float(price.time(at)),
+        launch_s=price.launch_s,
+        hidden=hidden,
     )
 
 

@@ -114,10 +114,11 @@ def _gain(resource: str, value: float | None, now: Mapping[str, Report], then: M
     saved = {name: float(step.time_s - then[name].time_s) for name, step in now.items()}
     ops = []
     for name, step in now.items():
-        for before, after in zip(step.ops, then[name].ops, strict=True):
-            if before.total_s != after.total_s:
-                less = float(before.total_s - after.total_s)
-                ops.append(OpGain(name, before.name, float(before.total_s), less))
+        before, after = ({row.name: float(row.total_s) for row in of.ops} for of in (step, then[name]))
+        for row in {**before, **after}:
+            time, rest = before.get(row, 0.0), after.get(row, 0.0)
+            if time != rest:
+                ops.append(OpGain(name, row, time, time - rest))
     return Gain(resource, value, saved, tuple(sorted(ops, key=lambda op: -op.saved_s)))
 
 

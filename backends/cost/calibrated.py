@@ -81,7 +81,7 @@ class FusedAttentionPart(OpTime):
         """The longer."""
         return at.xp.maximum(self.own.time(at), self.share * self.fused.time(at))
 
-    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+    def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
         """The longer, alone and in a graph."""
         pairs = zip(self.own.in_graph(at, hidden), self.fused.in_graph(at, hidden), strict=True)
         alone, together = (at.xp.maximum(time, self.share * whole) for time, whole in pairs)
@@ -91,9 +91,9 @@ class FusedAttentionPart(OpTime):
         """Seconds of the product's roofline."""
         return self.own.least(at)
 
-    def due(self, at: Binding) -> tuple[Number, Number]:
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """The longer, and what the product is due to."""
-        return self.time(at), self.own.due(at)[1]
+        return self.in_graph(at, hidden)[1], self.own.due(at, hidden)[1]
 
 
 # Substitute calls
@@ -211,19 +211,21 @@ class KernelTime(OpTime):
         less = self.call.less
         return replace(self, call=replace(self.call, shape=less, less=None)) if less else None
 
-    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+    def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
         """Seconds alone, and without that share of the launch, but as the roofline at least."""
         time, least = self._times(at)
+        if isinstance(hidden, float) and not hidden:
+            return time, time
         return time, maximum(time - hidden * self.launch_s, least)
 
     def least(self, at: Binding) -> Number:
         """Seconds of the roofline."""
         return self.roofline.time(at)
 
-    def due(self, at: Binding) -> tuple[Number, Number]:
-        """What the roofline is bound by; overhead where the fixed cost is half of the time or more."""
-        time, (_, bound) = self.time(at), self.roofline.due(at)
-        launch = 2 * self.launch_s
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
+        """Seconds and the roofline's bound; overhead where what is left of the launch is half of them."""
+        time, (_, bound) = self.in_graph(at, hidden)[1], self.roofline.due(at)
+        launch = 2 * (1 - hidden) * self.launch_s
         return time, at.xp.where((time <= launch) & (launch > 0), BOUNDS.index("overhead"), bound)
 
 
@@ -299,18 +301,14 @@ class FastestKernel(OpTime):
             return self.prices[first]
         return self if first < 0 else _FastestByPoint(self.prices, which)
 
-    def which(self, at: Binding) -> Number:
+    def which(self, at: Binding, hidden: Number = 0.0) -> Number:
         """The number of the fastest, the first of equals."""
         if isinstance(at, MixedBinding):
             return -1
-        (least, *others), found = self._alone(at), 0
+        (least, *others), found = [time for _, time in self._each(at, lambda p: p.in_graph(at, hidden))], 0
         for i, time in enumerate(others, 1):
             found, least = at.xp.where(time < least, i, found), at.xp.minimum(least, time)
         return found
-
-    def _alone(self, at: Binding) -> list[Number]:
-        """Seconds of each, of single sequences."""
-        return [time for (time,) in self._each(at, lambda price: (price.time(at),))]
 
     @cached_property
     def _floors(self) -> tuple[tuple[KernelTime, tuple[KernelTime, ...]], ...]:
@@ -349,7 +347,7 @@ class FastestKernel(OpTime):
         (time,) = self._least(at, lambda price, point: (price.time(point),))
         return time
 
-    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+    def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
         """Seconds of the fastest kernel, alone and in a graph: not always the same."""
         alone, together = self._least(at, lambda price, point: price.in_graph(point, hidden))
         return alone, together
@@ -358,14 +356,15 @@ class FastestKernel(OpTime):
         """Seconds of the roofline."""
         return self.prices[0].least(at)
 
-    def due(self, at: Binding) -> tuple[Number, Number]:
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds, and what those of the fastest kernel are due to."""
+        _, time = self.in_graph(at, hidden)
         if isinstance(at, MixedBinding):
-            return self.time(at), self.prices[-1].due(at)[1]
-        which, (bound, *others) = self.which(at), (price.due(at)[1] for price in self.prices)
+            return time, self.prices[-1].due(at, hidden)[1]
+        which, (bound, *others) = self.which(at, hidden), (one.due(at, hidden)[1] for one in self.prices)
         for i, other in enumerate(others, 1):
             bound = at.xp.where(which == i, other, bound)
-        return self.time(at), bound
+        return time, bound
 
 
 def _fastest(prices: list[KernelTime]) -> KernelTime | FastestKernel:

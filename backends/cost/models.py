@@ -98,7 +98,7 @@ class FunctionTime(OpTime):
             )
         return cast("Number", time) if at.shape else float(time)
 
-    def due(self, at: Binding) -> tuple[Number, Number]:
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds, and what the roofline is due to."""
         return self.time(at), self.roofline.due(at)[1]
 

@@ -50,7 +50,7 @@ class OpTime(Protocol):
         """How much of that again is not in the error of whole runs that hosts were fitted to."""
         return 0.0
 
-    def which(self, at: Binding) -> Number:
+    def which(self, at: Binding, hidden: Number = 0.0) -> Number:
         """The place of the price that holds there, where several make up this one; -1 of all together."""
         return 0
 
@@ -58,19 +58,22 @@ class OpTime(Protocol):
         """The price that holds where `which` says so; itself where that is now one and now another."""
         return self
 
-    def of(self, at: Binding) -> OpTime:
+    def of(self, at: Binding, hidden: Number = 0.0) -> OpTime:
         """The price that holds there."""
-        return self.held(self.which(at))
+        return self.held(self.which(at, hidden))
 
     @abstractmethod
     def time(self, at: Binding) -> Number:
-        """Seconds of one execution."""
+        """Seconds of one execution alone, with its whole launch."""
 
     @abstractmethod
-    def due(self, at: Binding) -> tuple[Number, Number]:
-        """Seconds, and what they are due to, as its place in `BOUNDS`; arrays on a grid."""
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
+        """Seconds in a graph that hides this share of the launch, and their bound by its place in `BOUNDS`.
 
-    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+        Both are arrays on a grid. With nothing hidden the seconds are `time`.
+        """
+
+    def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
         """Seconds alone, and in a graph of kernels, which hides this share of the launch if that is known."""
         time = self.time(at)
         return time, time
@@ -104,7 +107,7 @@ class Roofline(OpTime):
         """The largest of the limits."""
         return reduce(maximum, Roofline.times(self, at))
 
-    def due(self, at: Binding) -> tuple[Number, Number]:
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """The largest, and what it is a limit of; the first of equals."""
         time, *others = self.times(at)
         bound, *bounds = (BOUNDS.index(limit.bound) for limit in self.limits)

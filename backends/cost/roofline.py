@@ -99,7 +99,7 @@ class DeratedRoofline(Roofline):
         """The largest of the limits, after the launch."""
         return super().time(at) + self.launch_s
 
-    def due(self, at: Binding) -> tuple[Number, Number]:
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds, and their bound: overhead where the launch is half of them or more."""
         busy, bound = super().due(at)
         time = busy + self.launch_s

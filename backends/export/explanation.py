@@ -144,6 +144,10 @@ def _kernel(e: Explanation, kernel: KernelExplanation) -> RenderableType:
     shown = [*map(_text, lines), table.pairs(rows)]
     if sums:
         shown += [_text("which computes there, in seconds and bytes:"), table.pairs(sums, prose=(1,))]
+    if e.time_s < kernel.alone_s:
+        alone = f"The kernel alone takes {units.time(kernel.alone_s)}."
+        hides = f"{100 * kernel.hidden:.3g}% of its {units.time(kernel.launch_s)} launch"
+        shown.append(_text(f"{alone} The engine's graph hides {hides} and leaves {units.time(e.time_s)}."))
     return table.stack(*shown)
 
 

@@ -22,8 +22,8 @@ from llmir.backends.search.plan import (
     nearest_structure,
 )
 from llmir.backends.search.structures import Structure
-from llmir.backends.search.traffic import DEFAULT_STATISTIC, LatencyLimit
-from llmir.backends.search.trial import UNIT
+from llmir.backends.search.traffic import BUDGET, DEFAULT_STATISTIC, LatencyLimit
+from llmir.backends.search.trial import ERROR, LOOKS, UNIT
 from llmir.backends.simulate.router import ROUTERS
 from llmir.backends.step.facts import precision, precision_text
 from llmir.base.errors import InputError
@@ -108,7 +108,8 @@ def hourly_misses(plans: Plans) -> list[str]:
     ]
     missed += ["requests stay longer and longer"] if found.grows else []
     return [
-        f"the hour contradicts the runs that chose it: {'; '.join(missed)}. Ask for longer ones (--requests)"
+        f"in this hour {'; '.join(missed)}: one hour varies more than the runs that chose the plan; "
+        f"--margin leaves room for it"
     ]
 
 
@@ -190,7 +191,12 @@ def answer(plans: Plans) -> str:
     s, decided = best.structure, "least cost" if plans.priced else "fewest GPUs"
     types = precision_text(s.program, s.model)
     stated = ", ".join(types) if len(types) > 1 else f"weights {weights(s)}"
-    return f"{decided}: {best.devices:,} × {s.device.name} as {_laid(best)}, {stated}"
+    return f"{decided}: {_order(best)}, {stated}"
+
+
+def _order(candidate: Candidate) -> str:
+    """`8 × H100-SXM as 4 replicas of tp 2`."""
+    return f"{candidate.devices:,} × {candidate.structure.device.name} as {_laid(candidate)}"
 
 
 def _laid(candidate: Candidate) -> str:
@@ -238,6 +244,55 @@ def energy(plans: Plans) -> list[str]:
     return [f"at most {kw} kW, {joules} an output token: all GPUs at the limit of their power"]
 
 
+SETTINGS = {  # what changed settings are called
+    "chunked_prefill": "chunked prefill",
+    "max_batched_tokens": "tokens of a step",
+    "max_num_seqs": "requests at once",
+    "memory_utilization": "memory utilization",
+}
+
+
+def settings(candidate: Candidate) -> list[str]:
+    """The engine's settings that a plan changes, with their defaults."""
+    changed = [
+        f"{SETTINGS[name]} {_setting(value)} (default {_setting(default)})"
+        for name, (default, value) in candidate.changed_settings.items()
+    ]
+    return [f"changed settings: {', '.join(changed)}"] if changed else []
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else units.digits(value)
+
+
+def doubts(plans: Plans) -> list[str]:
+    """Where the error of the estimated times is larger than what is left of a limit, or than a difference."""
+    best = plans.best
+    if best is None:
+        return []
+    lines = []
+    for i, limit in enumerate(plans.traffic.limits):
+        if limit and best.within_error(i):
+            longer, error = best.trial.limited(i) * (1 + best.errors[i]), units.percent(best.errors[i])
+            lines.append(
+                f"the limit of {LIMITED[i]} is within the error of the times: {error} longer, "
+                f"it is {units.time(longer)} of {units.time(limit.seconds)}"
+            )
+    if lines:
+        safe = plans.sturdy
+        lines.append(
+            f"cheapest plan that meets the limits with the error added: {_order(safe)}"
+            if safe
+            else "no plan meets the limits with the error added"
+        )
+    if plans.close:
+        numbers = ", ".join(str(plans.shown.index(each) + 1) for each in plans.close)
+        lines.append(f"too close to call, within the error of the times: the first and {numbers}")
+    return lines
+
+
 def goals(plans: Plans) -> list[str]:
     """Which plan is best by each goal that is not the first's."""
     figures: dict[str, tuple[str, Callable[[Candidate], str]]] = {
@@ -254,10 +309,9 @@ def goals(plans: Plans) -> list[str]:
     return ["; ".join(said)] if len(plans.ranked) > 1 else []
 
 
-def _limit(limit: LatencyLimit | None, used: float) -> str:
-    if limit is None:
-        return f"{units.time(used)}, no limit"
-    return f"{units.time(used)} of {units.time(limit.seconds)} ({limit.of})"
+def _limit(limit: LatencyLimit | None, used: float, half: float) -> str:
+    value = f"{units.time(used)} ± {units.time(half)}"
+    return f"{value}, no limit" if limit is None else f"{value} of {units.time(limit.seconds)} ({limit.of})"
 
 
 def traffic_lines(plans: Plans) -> list[str]:
@@ -267,12 +321,17 @@ def traffic_lines(plans: Plans) -> list[str]:
         return []
     limits = (traffic.ttft, traffic.tpot)
     p99 = best.trial.ttft_s.p99, best.trial.tpot_s.p99
-    used = [
-        f"{what} {_limit(of, best.trial.limited(i) if of else p99[i])}"
-        for i, (what, of) in enumerate(zip(LIMITED, limits, strict=True))
+    halves = [half.p99 for half in best.trial.half_widths]
+    each = [
+        (best.trial.limited(i), best.trial.half_width(i)) if of else (p99[i], halves[i])
+        for i, of in enumerate(limits)
     ]
+    used = [f"{what} {_limit(of, *one)}" for what, of, one in zip(LIMITED, limits, each, strict=True)]
     rate = f"at {units.digits(traffic.rate)} requests/s: {', '.join(used)}"
     stable = f"stable to {units.digits(plans.largest_rate or 0)} requests/s"
+    if traffic.headroom:
+        part = units.percent(traffic.rate / plans.largest_rate) if plans.largest_rate else ""
+        stable += f", of which it uses {part} ({units.percent(1 - traffic.headroom)} at most: --headroom)"
     within = f"{units.share_met(best.trial.within)} of requests within all limits; " if any(limits) else ""
     return [rate, within + stable]
 
@@ -282,14 +341,23 @@ def assumptions(plans: Plans) -> list[str]:
     traffic, best = plans.traffic, plans.best
     of = dict.fromkeys(limit.of for limit in (traffic.ttft, traffic.tpot) if limit)
     none = "" if plans.shown else "; no plan got so far"
-    runs = f"{len(plans.seeds)} runs of {traffic.requests:,} simulated requests, Poisson"
-    limited = (
-        f"a limit holds for the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
-    )
+    runs = f"{LOOKS[0]} runs of {traffic.requests:,} simulated requests or more, Poisson"
+    limited = f"a limit is of the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
     looks = not ROUTERS[traffic.router].blind
     one = "of equal replicas one is simulated"
     simulated = f"up to {UNIT} replicas are simulated together" if looks else one
     lines = [f"{limited}; {simulated}, with its share of them ({traffic.router} router){none}"]
+    if of:
+        lines.append(
+            f"verdicts are certain at {units.percent(1 - ERROR)}, or undecided after the requests of "
+            f"{BUDGET} runs; ± is the interval of that test"
+        )
+    if traffic.margin:
+        change = "longer" if traffic.margin > 0 else "shorter"
+        lines.append(
+            f"all times are {units.percent(abs(traffic.margin))} {change} than estimated (--margin); "
+            f"those of the hour are as estimated"
+        )
     if plans.structures:
         stated = dict.fromkeys(weights(s) for s in plans.structures)
         roles = [role for role in ("weights", "kv") if any(getattr(s.types, role) for s in plans.structures)]
@@ -353,7 +421,8 @@ def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
     if why.constraint in ("ttft", "tpot"):
         return _latency_reason(plans, why, candidate, op)
     if why.than is None:
-        return f"{_overloaded(candidate) if why.constraint == 'rate' else 'nothing limits it'}: {op}"
+        overloaded = _overloaded(candidate) if why.constraint == "rate" else "nothing limits it"
+        return f"{overloaded}: {op}{decision(plans, candidate)}"
     assert best is not None
     if why.constraint == "cost":
         hourly = [units.digits(c.cost_per_hour_usd or 0) for c in (candidate, best)]
@@ -363,30 +432,61 @@ def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
     if why.constraint == "cost" and candidate.devices <= best.devices and why.by:
         each = [units.digits(c.structure.device.price_per_hour_usd or 0) for c in (candidate, best)]
         count = f"{candidate.devices:,} GPU{'s' if candidate.devices > 1 else ''}"
-        return f"{more}, with {count}: one costs ${each[0]}, not ${each[1]}"
+        return f"{more}, with {count}: one costs ${each[0]}, not ${each[1]}{decision(plans, candidate)}"
     if not why.by:
         same = "costs as much" if why.constraint == "cost" else "takes as many GPUs"
         more = f"{same}, and answers {units.digits(candidate.tokens_per_s_user)} tokens/s a user"
         more += f", not {units.digits(best.tokens_per_s_user)}"
     if isinstance(best, PoolCandidate) and not isinstance(candidate, PoolCandidate):
-        op = "its decode steps wait for prompts that are read beside them"
-    else:
-        op = f"{op}, {units.percent(why.than)} in the first plan"
-    return f"{more}: {op}"
+        more += ": its decode steps wait for prompts that are read beside them"
+    return f"{more}{decision(plans, candidate)}"
+
+
+DECIDING = {  # what decides against a plan, by constraint
+    "speed": "tokens/s a user decide",
+    "rounding": "whole replicas decide: a fraction of one would do",
+    "kv_capacity": "the KV cache decides",
+    "max_num_seqs": "the limit of requests at once decides",
+    "headroom": "the headroom decides",
+    "rate": "no single limit decides: fewer replicas do not answer the rate within all of them",
+}
+
+
+def decision(plans: Plans, candidate: Candidate) -> str:
+    """The constraint that decides against a plan, and the smallest change with which it is not rejected."""
+    why = plans.rejection(candidate)
+    if why is None:
+        return ""
+    priced = not candidate.rank[0]
+    decides = DECIDING.get(why.constraint, "price decides" if priced else "the number of GPUs decides")
+    if why.statistic:
+        decides = f"the limit of {why.constraint.upper()} ({why.statistic}) decides"
+    if why.change is None:
+        return f"; {decides}"
+    what, now, needed, replicas = why.change
+    wins = f"wins with {candidate.structure.split} × {replicas:,}" if candidate.meets else "meets the limits"
+    if what == "times":
+        return f"; {decides}; {wins} if all times are {units.percent(now - needed)} shorter"
+    if what in ("ttft", "tpot"):
+        return f"; {decides}; {wins} and --max-{what} {why.statistic}:{units.time(needed).replace(' ', '')}"
+    if priced:
+        return f"; {decides}; wins at ${units.digits(needed)} an hour of a GPU, not ${units.digits(now)}"
+    return f"; {decides}"
 
 
 def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: str) -> str:
     """By how much a plan misses a limit, or what is left of it."""
     name = why.constraint.upper()
     if why.by <= 0:
-        return f"{name} has {units.time(-why.by)} left of its limit in 97.5% of runs: {op}"
+        return f"{name} has {units.time(-why.by)} left of its limit at the end of its interval: {op}"
     full = f"; {candidate.batch:,} at once are all that run" if why.waiting else ""
     i, limits = LIMITED.index(name), (plans.traffic.ttft, plans.traffic.tpot)
     limit, used = limits[i], candidate.trial.limited(i)
+    result = f"misses by {units.time(why.by)}"
     if limit and used <= limit.seconds:  # the mean over runs meets it
-        more = f"{units.time(used)} on average, but a further run may miss by {units.time(why.by)}"
-        return f"{name} is {more}: {op}{full}"
-    return f"{name} misses by {units.time(why.by)}: {op}{full}"
+        runs = f"after {len(candidate.trial.runs)} runs"
+        result = f"is undecided: {units.time(used)} {runs}, and may miss by {units.time(why.by)}"
+    return f"{name} {result}: {op}{full}{decision(plans, candidate)}"
 
 
 def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
@@ -444,7 +544,8 @@ def _nearest_plan(plans: Plans, near: NearestStructure) -> str:
 
 def counts(plans: Plans) -> str:
     """How many plans there were."""
-    structures, points = len(plans.structures), plans.points.rate.size
+    structures = len({(s.device.name, s.types, s.split) for s in plans.structures})
+    points = plans.points.rate.size
     few, many = len(plans.refused), f"{structures:,} split{'' if structures == 1 else 's'}"
     none = f"{few:,} splits cannot be or need" if few > 1 else "one split cannot be or needs"
     refused = f"; {none} more GPUs" if few else ""
@@ -460,7 +561,8 @@ def plans(plans: Plans) -> Group:
         return Text(line, style=QUIET)
 
     head = Text(answer(plans), style=f"bold {GOOD if plans.best else BAD}")
-    parts: list[Any] = [head, basis(plans), *traffic_lines(plans), *energy(plans)]
+    changed = settings(plans.best) if plans.best else []
+    parts: list[Any] = [head, basis(plans), *changed, *traffic_lines(plans), *energy(plans)]
     parts += (
         ["", *hourly_sections(plans), *(Text(line, style=BAD) for line in hourly_misses(plans))]
         if plans.best
@@ -480,6 +582,7 @@ def plans(plans: Plans) -> Group:
     if plans.shown:
         parts += ["", shown]
     parts += ["", *goals(plans)] if goals(plans) else []
+    parts += ["", *found] if (found := doubts(plans)) else []
     if plans.best and plans.why(plans.best).constraint in ("ttft", "tpot"):
         parts += ["", f"nearest limit of the first: {reason(plans, plans.why(plans.best), plans.best)}"]
     if lines:
@@ -495,7 +598,7 @@ def _styles(plans: Plans, candidate: Candidate) -> list[str]:
         return [f"bold {GOOD}"] * (NUMBERS.stop)
     pairs = []
     for i, of in enumerate((plans.traffic.ttft, plans.traffic.tpot)):
-        late = BAD if of and candidate.trial.expected(i) > of.seconds else ""
+        late = BAD if of and candidate.trial.upper(i) > of.seconds else ""
         pairs += [
             "" if of and of.of == DEFAULT_STATISTIC else late,
             late if of and of.of == DEFAULT_STATISTIC else "",
@@ -532,12 +635,13 @@ def _report_parts(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[
     lines = [
         answer(plans),
         basis(plans),
+        *(settings(plans.best) if plans.best else []),
         *traffic_lines(plans),
         *energy(plans),
         *hourly_sections(plans),
         *hourly_misses(plans),
     ]
-    lines += [*goals(plans), *assumptions(plans)]
+    lines += [*goals(plans), *doubts(plans), *assumptions(plans)]
     return lines, rows, whys
 
 

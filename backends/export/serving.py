@@ -52,6 +52,8 @@ def loop_rows(service: ClosedLoopWorkload) -> list[tuple[str, str, str]]:
     if wording.prefill_steps(service) > 1 and service.batch > 1:
         batch += f", mean {units.time(service.ttft_mean_s)}"
     rows = [("TTFT, first token", batch, units.time(loop.ttft_s) + first)]
+    if (burst_s := loop.figures.burst_ttft_s) is not None and service.batch > 1:
+        rows.append(("  with first burst", _NONE, units.time(burst_s)))
     if service.tpot_s is not None and service.decode and loop.tpot_s is not None:
         later = units.time(service.tpot_s) + wording.error_band(service.decode.error)
         served = units.time(loop.tpot_s) + wording.error_band(loop.error)
@@ -91,7 +93,15 @@ def steps(service: ClosedLoopWorkload) -> str:
 
 
 def arrivals(service: ClosedLoopWorkload) -> str:
-    """When the users' prompts are taken to come."""
+    """How the loop was simulated, or when the closed form takes prompts to come."""
+    figures, tokens = service.loop.figures, service.generate
+    if figures.requests:
+        least = service.loop.least_tokens
+        answers = f"{tokens:,}" if least == tokens else f"{least:,} to {tokens:,}"
+        first = f"the first {figures.warm_up:,} of them do not count" if figures.warm_up else "all count"
+        counted = f"{figures.requests:,} requests, {first}"
+        unit = "token" if tokens == 1 else "tokens"
+        return f"Simulated as by serve-sim --closed: {counted}; answers have {answers} {unit}."
     if service.loop.scheduler.mixes:
         return "Prompts come one by one, spread over the time of an answer."
     return "Prompts come in waves: answers are equally long, begin together and end together."
@@ -439,6 +449,8 @@ def fleet(found: ReplicaSimulation) -> list[Section]:
     """What was asked and of how many, the latencies, what the servers did, and each of them."""
     head, *rest = simulation(found)
     many = f"{len(found.replicas):,} of this device, {found.router}"
+    if (ranks := found.profile.ranks) > 1:
+        many = f"{many}; data-parallel ranks that share nothing, {ranks} of each server"
     whole = Section(head.headings, [*head.rows, ("replicas", many)])
     return [whole, *rest, Section(COLUMNS, list(replicas(found)), 0)]
 

@@ -112,16 +112,20 @@ def plain(text: object) -> str:
     return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
 
+OVERHEADS = {
+    "engine_cpu": "the GPU waits for the engine's CPU",
+    "launch_gap": "the GPU waits for kernels to be launched",
+    "rank_skew": "ranks wait for the last in collectives",
+    "bubble": "waits for other stages",
+}
+
+
 def overhead(report: Report) -> str:
-    """What the engine adds to the ops, and what that is made of."""
-    return ": ".join([units.time(report.overhead_s), *filter(None, [", ".join(overhead_parts(report))])])
-
-
-def overhead_parts(report: Report) -> list[str]:
-    """What the engine's overhead is made of."""
-    names = {"host_s": "CPU", "launching_s": "waiting for launches", "skew_s": "late ranks"}
-    names["hidden_s"] = "hidden launches"
-    return [f"{names[part]} {units.time(time)}" for part, time in report.overhead.items() if time]
+    """What the engine adds to the ops, and its parts."""
+    names = {"host_s": "engine CPU", "launching_s": "launch gap", "skew_s": "rank skew"}
+    parts = [f"{names[part]} {units.time(time)}" for part, time in report.overhead.items() if time]
+    total = units.time(report.overhead_s)
+    return parts[0] if len(parts) == 1 else ": ".join([total, *filter(None, [", ".join(parts)])])
 
 
 def moved(report: Report, how: str) -> str:
@@ -493,7 +497,7 @@ REMARKS = {
 
 
 def op_lines(report: Report) -> list[OpLine]:
-    """The ops of one point, in schedule order."""
+    """The rows of one point, in schedule order."""
     return [_line(op) for op in report.ops]
 
 
@@ -584,11 +588,9 @@ def sums(report: Report) -> list[str]:
     """How the rows add up to the step, on each stage; nothing where there are ops alone."""
     found = []
     for stage in report.stages:
+        others = (row for row in report.ops if row.kind == OVERHEAD and row.stage == stage.stage)
         parts = [f"ops {units.time(stage.ops_s)}"]
-        parts += [f"engine_overhead {units.time(stage.overhead_s)}"] if report.engine else []
-        parts += [f"bubble {units.time(stage.bubble_s)}"] if len(report.stages) > 1 else []
+        parts += [f"{row.name.rpartition('.')[2]} {units.time(row.total_s)}" for row in others]
         where = f"stage {stage.stage}: " if len(report.stages) > 1 else ""
         found += [f"{where}{' + '.join(parts)} = {units.time(report.time_s)}"] if len(parts) > 1 else []
-    if report.engine and any(stage.overhead_s < 0 for stage in report.stages):
-        found.append("engine_overhead below 0: a graph hides launches that are in the ops' times")
     return found

@@ -1,13 +1,18 @@
 """Closed loop: the steady state of users who each send the next request when answered.
 
-A step decodes all requests past their prompt and carries chunks of other prompts within the token budget of
-the engine. `lane_state` counts the steps, independent of their time: a request with G tokens decodes in G −
-1 steps, so of n decoding requests n / (G − 1) end in a step and as many prompts begin. By Little's law
-(1961) the requests that do not decode are the arrivals per step times the steps of waiting and prefill.
+`ClosedLoop.figures` are the means that users see. They come from the simulator of the engine's scheduler,
+which the caller passes as a function (`LoopSimulator`), so that `analyze --concurrency` and `serve-sim
+--closed` print equal numbers. The closed form below serves engines without a simulated scheduler, and fits.
 
-`ClosedLoop` then times each kind of step; a request finds the average state of a loop with one user fewer
-(Reiser and Lavenberg 1980). In between: how many requests memory holds, of a batch (which runs in waves)
-and of a loop. `ClosedLoopWorkload` is a batch of requests together with the loop.
+The closed form: a step decodes all requests past their prompt and carries chunks of other prompts within the
+token budget of the engine. `lane_state` counts the steps, independent of their time: a request with G tokens
+decodes in G − 1 steps, so of n decoding requests n / (G − 1) end in a step and as many prompts begin. By
+Little's law (1961) the requests that do not decode are the arrivals per step times the steps of waiting and
+prefill. `ClosedLoop.state` then times each kind of step; a request finds the average state of a loop with one
+user fewer (Reiser and Lavenberg 1980).
+
+In between: how many requests memory holds, of a batch (which runs in waves) and of a loop.
+`ClosedLoopWorkload` is a batch of requests together with the loop.
 """
 
 from __future__ import annotations
@@ -177,15 +182,57 @@ class LoopState(NamedTuple):
         return sum(turn.share * turn.time_s for turn in self.turns)
 
 
+# Answers as benchmark clients draw them, or all equal. InferenceX draws lengths uniformly from 0.8 to 1.0 of
+# the stated one: `--random-range-ratio 0.8` in benchmarks/benchmark_lib.sh of SemiAnalysisAI/InferenceX.
+LENGTHS = ("spread", "fixed")
+SHORTEST = 0.8
+
+
+def least_answer(tokens: int) -> int:
+    """Tokens of the shortest answer where answers of up to so many are spread.
+
+    >>> least_answer(1024), least_answer(2), least_answer(1)
+    (819, 2, 1)
+    """
+    return max(min(tokens, 2), int(SHORTEST * tokens))
+
+
+class LoopFigures(NamedTuple):
+    """What the users of a closed loop see: means of the steady state, times in seconds.
+
+    `tpot_s` is None where all answers have one token. `decoding` is the mean number of sequences in a step
+    that decodes. `requests` were simulated, of which the first `warm_up` do not count; both are 0 for the
+    closed form. `burst_ttft_s` is the mean TTFT of all of them, with the burst of the users who begin
+    together; None where it is not known. `notes` say what the simulation assumes.
+    """
+
+    ttft_s: float
+    tpot_s: float | None
+    e2e_s: float
+    output_tokens_per_s: float
+    decoding: float
+    requests: int = 0
+    warm_up: int = 0
+    burst_ttft_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+# Simulates so many users of a workload with `LENGTHS`; None where the engine's scheduler is not known.
+LoopSimulator = Callable[[Workload, int, str], "LoopFigures | None"]
+
+
 @dataclass(frozen=True, eq=False)
 class ClosedLoop(Record):
     """`concurrency` users of a workload's prompts and answers, of whom each asks again when it is answered.
 
-    The workload's own batch does not count.
+    The workload's own batch does not count. Without `simulate`, and where it knows no scheduler, the figures
+    are those of the closed form, of answers that are all as long.
     """
 
     job: Workload
     concurrency: int
+    lengths: str = LENGTHS[0]
+    simulate: LoopSimulator | None = None
 
     @cached_property
     def scheduler(self) -> Scheduler:
@@ -224,59 +271,85 @@ class ClosedLoop(Record):
     @property
     def decoding(self) -> int:
         """How many of them decode in a step, on average, rounded down to as many in each lane."""
-        return max(1, int(self.state.decoding / self.lanes)) * self.lanes
+        return max(1, int(self.figures.decoding / self.lanes)) * self.lanes
+
+    @cached_property
+    def figures(self) -> LoopFigures:
+        """What users see on average: simulated, or else by the closed form."""
+        found = self.simulate(self.job, self.concurrency, self.lengths) if self.simulate else None
+        return found or self._closed_form
+
+    @property
+    def least_tokens(self) -> int:
+        """Tokens of the shortest answer; the longest has those of the workload."""
+        spread = self.figures.requests and self.lengths != LENGTHS[-1]
+        return least_answer(self.job.generate) if spread else self.job.generate
 
     @property
     def tpot_s(self) -> float | None:
         """Mean time of a token after the first."""
-        return self.state.tpot_s if self.job.generate > 1 else None
+        return self.figures.tpot_s
 
     @property
     def ttft_s(self) -> float:
         """Mean time to the first token, with what requests wait that memory does not hold."""
-        return self.state.ttft_s + (self.concurrency / self.in_flight - 1) * self._answer_s
+        return self.figures.ttft_s
 
     @property
     def e2e_s(self) -> float:
         """Mean time to the last token."""
-        return self.concurrency / self.in_flight * self._answer_s
+        return self.figures.e2e_s
 
     @property
     def output_tokens_per_s(self) -> float:
         """Tokens that all requests get in a second."""
-        return self.in_flight * self.job.generate / self._answer_s if self._answer_s else float("inf")
+        return self.figures.output_tokens_per_s
 
     @property
-    def _answer_s(self) -> float:
-        """Seconds that a request is in flight."""
-        return self.state.ttft_s + (self.job.generate - 1) * (self.tpot_s or 0.0)
+    def _closed_form(self) -> LoopFigures:
+        """By Little's law, of what the loop settles at: users that memory does not hold wait outside."""
+        state, generate = self.state, self.job.generate
+        tpot_s = state.tpot_s if generate > 1 else None
+        answer_s = state.ttft_s + (generate - 1) * (tpot_s or 0.0)
+        rounds = self.concurrency / self.in_flight
+        rate = self.in_flight * generate / answer_s if answer_s else float("inf")
+        ttft_s = state.ttft_s + (rounds - 1) * answer_s
+        return LoopFigures(ttft_s, tpot_s, rounds * answer_s, rate, state.decoding)
+
+    @property
+    def _decode_step(self) -> tuple[Report, float]:
+        """The step that decodes as many as do on average, and its seconds within TPOT, which may be all."""
+        tpot_s, figures = self.tpot_s or 0.0, self.figures
+        if not figures.requests:
+            decode = self.state.turns[0]
+            return self.step(decode.decoding), decode.time_s
+        step = self.step(max(1, round(figures.decoding)))
+        return step, tpot_s if self.concurrency == 1 else min(float(step.period_s), tpot_s)
 
     @property
     def error(self) -> float | None:
         """The mean relative error that is known of such times."""
-        if not self.state.turns:
+        if not self.tpot_s:
             return self.job.prefill.error
-        decode, *reads = ((turn.share * turn.time_s, turn) for turn in self.state.turns)
-        known = [(decode[0], self.step(decode[1].decoding).error)]
-        known += [(seconds, self.job.prefill.error) for seconds, _ in reads]
-        if any(error is None for _, error in known):
+        step, decode_s = self._decode_step
+        reads_s = self.tpot_s - decode_s
+        read_error = self.job.prefill.error if reads_s else 0.0
+        if step.error is None or read_error is None:
             return None
-        return sum(s * float(e or 0) for s, e in known) / sum(s for s, _ in known)
+        return float(decode_s * step.error + reads_s * read_error) / self.tpot_s
 
     @property
     def terms(self) -> tuple[TpotTerm, ...]:
         """What TPOT is made of; the terms add up to it."""
-        if not self.state.turns:
+        if not self.tpot_s:
             return ()
-        decode, *reads = self.state.turns
-        step = self.step(decode.decoding)
-        host = float(step.overhead["host_s"])
-        beside = self.scheduler.mixes  # what is read beside decodes takes their place
-        more = sum(turn.share * (turn.time_s - beside * decode.time_s) for turn in reads)
+        step, decode_s = self._decode_step
+        host, reads_s = min(float(step.overhead["host_s"]), decode_s), self.tpot_s - decode_s
+        beside = self.scheduler.mixes
         what = "chunks of others' prompts in the same steps" if beside else "others' prompts, read first"
-        terms = [TpotTerm(f"a step that decodes {decode.decoding:,}", decode.time_s - host)]
+        terms = [TpotTerm(f"a step that decodes {int(step.batch):,}", decode_s - host)]
         terms += [TpotTerm(ENGINE_CPU_TERM, host)] if host else []
-        return (*terms, TpotTerm(what, more)) if reads else tuple(terms)
+        return (*terms, TpotTerm(what, reads_s)) if reads_s else tuple(terms)
 
     def most(self, tpot_s: float) -> int:
         """The most users whose tokens come within `tpot_s`, of as many as memory holds; 0 if not one's do."""
@@ -399,7 +472,11 @@ class ClosedLoop(Record):
 
 
 def closed_loop_workload(
-    job: Workload, concurrency: int | None, max_tpot_s: float | None
+    job: Workload,
+    concurrency: int | None,
+    max_tpot_s: float | None,
+    simulate: LoopSimulator,
+    lengths: str = LENGTHS[0],
 ) -> ClosedLoopWorkload:
     """A workload with so many users in place of its batch; InputError for both, or a limit without users."""
     if concurrency is None:
@@ -408,7 +485,7 @@ def closed_loop_workload(
         raise InputError(f"concurrency: {show_value(concurrency)} requests; leave batch out")
     own = {f.name: getattr(job, f.name) for f in fields(Workload)}
     own["batch"] = integer("concurrency", concurrency, 1, REQUESTS)
-    return ClosedLoopWorkload(**own, max_tpot_s=max_tpot_s)
+    return ClosedLoopWorkload(**own, max_tpot_s=max_tpot_s, lengths=lengths, simulate=simulate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,6 +496,8 @@ class ClosedLoopWorkload(Workload):
     """
 
     max_tpot_s: float | None = field(default=None, metadata={"least": 0.0, "above": True})
+    lengths: str = field(default=LENGTHS[0], metadata={"choices": LENGTHS})
+    simulate: LoopSimulator | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -435,7 +514,8 @@ class ClosedLoopWorkload(Workload):
     def loop(self) -> ClosedLoop:
         """The closed loop of as many users as the batch has requests."""
         own = {f.name: getattr(self, f.name) for f in fields(Workload)}
-        return ClosedLoop(Workload(**own | {"batch": self.program.micro_batches}), self.batch)
+        job = Workload(**own | {"batch": self.program.micro_batches})
+        return ClosedLoop(job, self.batch, self.lengths, self.simulate)
 
     @cached_property
     def most(self) -> ClosedLoop | None:
@@ -443,6 +523,11 @@ class ClosedLoopWorkload(Workload):
         if self.max_tpot_s is None or not (users := self.loop.most(self.max_tpot_s)):
             return None
         return replace(self.loop, concurrency=users)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of the batch, and what the simulation of the loop assumes."""
+        return (*super().notes, *self.loop.figures.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, with `serving`."""
@@ -464,7 +549,11 @@ class ClosedLoopWorkload(Workload):
                 "output_tokens_per_s": loop.output_tokens_per_s,
                 "max_in_flight": loop.max_in_flight,
                 "in_flight": loop.in_flight,
-                "decoding": loop.state.decoding,
+                "decoding": loop.figures.decoding,
+                "lengths": loop.lengths if loop.figures.requests else LENGTHS[-1],
+                "requests": loop.figures.requests,
+                "warm_up": loop.figures.warm_up,
+                "burst_ttft_s": loop.figures.burst_ttft_s,
                 "chunk": loop.chunk,
                 "mixes": loop.scheduler.mixes,
                 "terms": [term._asdict() for term in loop.terms],

@@ -18,7 +18,7 @@ from llmir.base.formats import Result
 from llmir.base.values import Figures
 from llmir.hw.prices import OperatingCost, operating_cost
 
-from .closed_loop import ClosedLoop
+from .closed_loop import ClosedLoop, LoopSimulator
 from .workload import LONGEST, Workload
 
 MANY = 1 << 20  # requests: no limit that allows more is one
@@ -154,10 +154,14 @@ class LargestLoad(Figures, Result):
 
 
 def largest_load(
-    job: Workload, max_ttft_s: float | None = None, max_tpot_s: float | None = None
+    job: Workload,
+    max_ttft_s: float | None = None,
+    max_tpot_s: float | None = None,
+    simulate: LoopSimulator | None = None,
 ) -> LargestLoad:
     """The largest batch, context and number of requests at once, within memory, the engine and limits.
 
+    The requests are of users in a closed loop, which `simulate` simulates.
     InputError for what has no tokens, or prompts of one length, and for a limit of later tokens without any.
     """
     if job.program.patches or job.program.image_tokens or "prompt" in job.program.facts:
@@ -167,7 +171,8 @@ def largest_load(
     if max_tpot_s is not None and job.generate == 1:
         raise InputError(f"max_tpot: {max_tpot_s:g} s; with 1 token to generate there is no later one")
     limits = max_ttft_s, max_tpot_s
-    return LargestLoad(job, *limits, _batch(job, *limits), _context(job, *limits), _requests(job, *limits))
+    requests = _requests(job, *limits, simulate)
+    return LargestLoad(job, *limits, _batch(job, *limits), _context(job, *limits), requests)
 
 
 def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
@@ -205,7 +210,8 @@ def _limits(
         return lambda n: measure.meets(number(n))
 
     hard = [measure for measure in measures if measure.hard]
-    found = largest_meeting(lambda n: all(measure.meets(number(n)) for measure in hard), cap)
+    # Memory and the engine's limits come last and are quick: where they refuse, no time is estimated.
+    found = largest_meeting(lambda n: all(measure.meets(number(n)) for measure in reversed(hard)), cap)
     here, more = number(max(found, 1)), number(max(found, 1) + 1)
     limits = []
     for measure in measures:
@@ -217,7 +223,7 @@ def _limits(
                 None if alone is None or alone >= cap else number(alone),
                 used,
                 allowed,
-                measure.figure(more) - used if found < cap else None,
+                max(measure.figure(more) - used, 0.0) if found < cap else None,  # simulated means may fall
                 measure.hard,
             )
         )
@@ -314,13 +320,15 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
     return _answer("context", found, at, 1, limits, replace(job, prompt=at - job.generate))
 
 
-def _requests(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) -> CapacityAnswer:
+def _requests(
+    job: Workload, max_ttft_s: float | None, max_tpot_s: float | None, simulate: LoopSimulator | None
+) -> CapacityAnswer:
     """Users in a closed loop, whose prompts are prefilled beside others' decodes.
 
     Memory holds all requests at their full length, so that none is preempted.
     """
     step = job.program.micro_batches
-    alone = ClosedLoop(replace(job, batch=step), step)
+    alone = ClosedLoop(replace(job, batch=step), step, simulate=simulate)
     memory = CapacityMeasure("memory", BOTH, "bytes", job.peak_bytes, lambda n: job.capacity_bytes)
     if not job.max_batch:  # nothing runs, so that no user has a time
         _, limits = _limits([memory], MANY, step, 0)

@@ -31,6 +31,7 @@ from llmir.backends.step.evaluate import (
 from llmir.backends.step.facts import program_notes
 from llmir.backends.step.functions import SIZES, record_tape
 from llmir.backends.step.sizes import batch_program, check_sizes
+from llmir.backends.step.timing import OVERHEAD_ROWS, Overhead, StepSeconds
 from llmir.backends.tape.record import Function
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError
@@ -76,9 +77,9 @@ class PhaseFunctions:
 
     Of each stage: seconds of a micro-batch (`early` of B and T, `late` of C and what that gives), and bytes
     of weights, caches and activations (`memory`). `figures` are all that a step says, so many of each as
-    `counts` has, in one function, so that what they share is worked out once: of each stage `parts` (ops
-    alone, in a graph, as launched, whole), seconds by the roofline (`ideal`) and `memory`; of ops `times` as
-    `Priced` has them, `amounts`, and activations at the step's `moments`.
+    `counts` has, in one function, so that what they share is worked out once: of each stage `parts` (those of
+    `StepSeconds`), seconds by the roofline (`ideal`) and `memory`; of ops `times` as `Priced` has them,
+    `amounts`, and activations at the step's `moments`.
     `steps` and `ideal` may be of a device whose rates are arguments (`with_rates` of `cost/transfer.py`);
     `plan` is of the device as it is.
     """
@@ -111,6 +112,15 @@ class PhaseFunctions:
     def functions(self) -> tuple[Function, ...]:
         """All of them."""
         return self.early, self.late, self.figures, self.memory
+
+    @property
+    def added(self) -> tuple[tuple[str, int, int], ...]:
+        """The rows that an engine adds: the name, the stage, and where `parts` has its seconds."""
+        first, depth = StepSeconds._fields.index("engine_cpu"), self.plan.depth
+        return tuple(
+            (OVERHEAD_ROWS[part], stage, (first + Overhead._fields.index(part)) * depth + stage)
+            for stage, part in self.plan.overhead_rows
+        )
 
     @property
     def _starts(self) -> list[slice]:

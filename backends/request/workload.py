@@ -244,10 +244,10 @@ def cost_breakdown(job: Workload) -> CostBreakdown:
 
 
 def workload_document(job: Workload, phases: Mapping[str, Report | None]) -> dict[str, Any]:
-    """The report of a workload, and its steps by phase; `schema_version` 2."""
+    """The report of a workload, and its steps by phase; `schema_version` 3."""
     program, model, tokens = job.program, job.prefill.plan.model, not job.program.patches
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "model": {
             "name": program.name,
             "architecture": program.facts.get("architecture"),
@@ -681,7 +681,7 @@ class Workload(Record, Result, PageExport):
         return tuple(notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON report, `schema_version` 2; of images there are phases only where a model has them."""
+        """The JSON report, `schema_version` 3; of images there are phases only where a model has them."""
         apart = {name: step for name, step in self.steps.items() if name in APART}
         return workload_document(
             self, {**apart, **{name: self.steps.get(name) for name in ("prefill", "decode")}}

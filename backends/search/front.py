@@ -46,18 +46,15 @@ def _rounded(values: Array) -> Array:
 # Smallest number
 
 
-def minimize(
-    meets: Callable[[int], bool], low: int, start: int, most: int, *, near: bool = False
-) -> int | None:
+def minimize(meets: Callable[[int], bool], low: int, start: int, most: int) -> int | None:
     """The smallest number above `low` that meets, where all above it do, looked for from `start` on.
 
-    Steps are a twentieth of it, each twice the last unless it is `near`. None where `most` does not meet.
+    Steps are a twentieth of it, each twice the last. None where `most` does not meet.
 
     >>> [minimize(lambda n: n >= 30, 0, start, 1000) for start in (1, 29, 500)]
     [30, 30, 30]
     >>> minimize(lambda n: n > 9, 0, 5, 9)
     """
-    more = 1 if near else 2
     now, step = start, max(1, start // 20)
     if meets(now):
         while now - low > 1:
@@ -65,12 +62,12 @@ def minimize(
             if not meets(before):
                 low = before
                 break
-            now, step = before, more * step
+            now, step = before, 2 * step
     else:
         while True:
             if now >= most:
                 return None
-            low, now, step = now, min(now + step, most), more * step
+            low, now, step = now, min(now + step, most), 2 * step
             if meets(now):
                 break
     while now - low > 1:

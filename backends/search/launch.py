@@ -142,8 +142,9 @@ class Flag(NamedTuple):
 class Launcher(NamedTuple):
     """What starts an engine, and its flags: of `tp`, `pp`, `dp`, `ep`, `batch`, `chunk`, types of weights.
 
-    `kv fp8` is the flag of an fp8 KV cache. A flag without dashes is a line of the file of options. The
-    server listens on `port`, and `host` makes it listen on all addresses.
+    Flags of `utilization` and `chunked` are stated where a plan changed them, and `kv fp8` is the flag of an
+    fp8 KV cache. A flag without dashes is a line of the file of options. The server listens on `port`, and
+    `host` makes it listen on all addresses.
     That of `longest`, where there is one, is stated where caches hold fewer tokens than the model may have:
     the engine does not start otherwise.
     `expert_ranks` says that the flag of `ep` takes their number. That of `dp`, where there is one, is of
@@ -171,6 +172,7 @@ LAUNCHERS = {
             "ep": Flag("--enable-expert-parallel", "0.11", "vllm/engine/arg_utils.py, parallel_group"),
             "batch": Flag("--max-num-seqs", "0.5.3", _VLLM),
             "chunk": Flag("--max-num-batched-tokens", "0.5.3", _VLLM),
+            "utilization": Flag("--gpu-memory-utilization", "0.5.3", _VLLM),
             "longest": Flag("--max-model-len", "0.5.3", _VLLM),
             "fp8": Flag("--quantization fp8", "0.5.3", _VLLM),
             "bf16": Flag("--dtype bfloat16", "0.5.3", _VLLM),
@@ -189,6 +191,7 @@ LAUNCHERS = {
             ),
             "batch": Flag("--max-running-requests", "0.5", _SGLANG),
             "chunk": Flag("--chunked-prefill-size", "0.5", _SGLANG),
+            "utilization": Flag("--mem-fraction-static", "0.5", _SGLANG),
             "fp8": Flag("--quantization fp8", "0.5", _SGLANG),
             "bf16": Flag("--dtype bfloat16", "0.5", _SGLANG),
             "fp16": Flag("--dtype float16", "0.5", _SGLANG),
@@ -204,6 +207,8 @@ LAUNCHERS = {
             "ep": Flag("--ep_size", "1.1.0", "tensorrt_llm/commands/serve.py"),
             "batch": Flag("--max_batch_size", "0.18.2", _TRTLLM),
             "chunk": Flag("--max_num_tokens", "0.18.2", _TRTLLM),
+            "utilization": Flag("--kv_cache_free_gpu_memory_fraction", "0.18.2", _TRTLLM),
+            "chunked": Flag("enable_chunked_prefill: true", "0.18.2", _TRTLLM_ARGUMENTS),
             "bf16": Flag("dtype: bfloat16", "1.0", _TRTLLM_ARGUMENTS),
             "fp16": Flag("dtype: float16", "1.0", _TRTLLM_ARGUMENTS),
             "kv fp8": Flag("kv_cache_config: {dtype: fp8}", "1.0", _TRTLLM_ARGUMENTS),
@@ -355,6 +360,8 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
     if positions and held < positions and "longest" in launcher.flags:
         names.append("longest")
         values["longest"] = held
+    values |= {"utilization": s.utilization, "chunked": None}
+    names += [name for name in ("utilization", "chunked") if getattr(s, name) is not None]
     if kv := _kv_option(candidate):
         names.append(kv)
         values[kv] = None

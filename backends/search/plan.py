@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import hypot
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from llmir.hw.prices import OperatingCost, operating_cost
 from .front import front
 from .structures import PlanPoints, Rejection, Structure, structure_capacity
 from .traffic import MAX_REQUESTS_OF_SERVERS, MOST, SECONDS, Traffic
-from .trial import NONE, UNIT, Trial
+from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Room, Trial, as_it_is
 
 if TYPE_CHECKING:
     from llmir.backends.simulate.drafts import Drafts
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 
 # Candidates and plans
 
-Rank = tuple[bool, float, int]  # the order of plans: without a price, USD per hour or devices, devices
+Rank = tuple[bool, float, float]  # the order of plans: without a price, USD per hour or devices, devices
 
 
-def plan_rank(device: Device, devices: int) -> Rank:
+def plan_rank(device: Device, devices: float) -> Rank:
     """The order of plans: first those with a price, by cost; then those without one, by devices.
 
     A device without a price so leaves the order of the others as it is.
@@ -125,6 +126,28 @@ class Candidate(Figures):
         later = (self.traffic.answer - 1) * self.trial.tpot_s.mean
         return self.traffic.rate / self.replicas * (self.trial.ttft_s.mean + later)
 
+    @cached_property
+    def changed_settings(self) -> Mapping[str, tuple[Any, Any]]:
+        """Settings of the engine that the plan changes: by name the default and the plan's value.
+
+        A batch limit counts where it is above the default, or where caches hold more requests.
+        """
+        s, traffic = self.structure, self.traffic
+        default = s._replace(chunked=None, utilization=None)
+        job = default.job(*traffic.tokens, None, None)
+        assert job.pool is not None
+        found: dict[str, tuple[Any, Any]] = {}
+        if s.chunked is not None:
+            found["chunked_prefill"] = not s.chunked, s.chunked
+        if self.chunk != job.pool.tokens:
+            found["max_batched_tokens"] = job.pool.tokens, self.chunk
+        each = -(-self.batch // s.split.dp)
+        if each > job.pool.sequences or self.batch < s.capacity(traffic, self.chunk).requests:
+            found["max_num_seqs"] = job.pool.sequences, each
+        if s.utilization is not None:
+            found["memory_utilization"] = job.pool.share, s.utilization
+        return found
+
     @property
     def laid(self) -> str:
         """How its servers lie on devices: `tp 2 × 16`."""
@@ -138,9 +161,21 @@ class Candidate(Figures):
 
     @property
     def limited(self) -> dict[str, float]:
-        """What each limit is of, in seconds, on average over runs."""
+        """What each limit is of, in seconds, over the requests of all runs."""
         limits = {"ttft_s": self.traffic.ttft, "tpot_s": self.traffic.tpot}
         return {name: self.trial.limited(i) for i, (name, of) in enumerate(limits.items()) if of}
+
+    @cached_property
+    def errors(self) -> tuple[float, float]:
+        """Mean relative errors of the estimated times: of a prefill step for TTFT, a decode step for TPOT."""
+        prefill, decode = prefill_step(self).error, decode_step(self).error
+        return prefill or 0.0, decode or 0.0
+
+    def within_error(self, which: int) -> bool:
+        """Whether times that are longer by their error would miss the limit of TTFT (0) or TPOT (1)."""
+        limit = self.trial.limits[which]
+        longer = self.trial.limited(which) * (1 + self.errors[which])
+        return limit is not None and longer > limit.seconds
 
     @property
     def draft_share(self) -> float | None:
@@ -151,13 +186,18 @@ class Candidate(Figures):
 
     @property
     def meets(self) -> bool:
-        """Whether all limits are met, in a further run too, and as much is answered as comes."""
-        return self.trial.over(self.traffic) <= 1 and not self.overloaded
+        """Whether all limits are surely met, and no queue grows for ever."""
+        return self.verdict == MEETS
+
+    @property
+    def verdict(self) -> str:
+        """Whether all limits are met and no queue grows for ever; undecided where the runs do not say."""
+        return MISSES if self.overloaded else self.trial.verdict
 
     @property
     def overloaded(self) -> bool:
-        """Whether more comes than is answered, where that was looked for: a queue grows for ever."""
-        return self.largest_rate is not None and self.largest_rate < self.traffic.rate
+        """Whether more comes than is answered and the headroom leaves, where that was looked for."""
+        return self.largest_rate is not None and self.largest_rate < self.traffic.stable_rate
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -171,6 +211,12 @@ class Candidate(Figures):
             "batch": self.batch,
             "chunk": self.chunk,
             "meets": self.meets,
+            "verdict": self.verdict,
+            "changed_settings": {
+                name: {"default": default, "plan": value}
+                for name, (default, value) in self.changed_settings.items()
+            },
+            "errors": dict(zip(("ttft", "tpot"), self.errors, strict=True)),
             "cost_per_hour_usd": self.cost_per_hour_usd,
             "cost_usd_per_mtok": self.cost_usd_per_mtok,
             "energy_j_per_token": self.energy_j_per_token,
@@ -182,6 +228,10 @@ class Candidate(Figures):
                 "seeds": len(self.trial.runs),
                 "ttft_s": self.trial.ttft_s._asdict(),
                 "tpot_s": self.trial.tpot_s._asdict(),
+                "half_widths": {
+                    name: half._asdict()
+                    for name, half in zip(("ttft_s", "tpot_s"), self.trial.half_widths, strict=True)
+                },
                 "limited": self.limited,
                 "within": self.trial.within,
             },
@@ -232,13 +282,72 @@ class PoolCandidate(Candidate):
     @property
     def carried(self) -> bool:
         """Whether as much is answered as comes."""
-        return (self.largest_rate or 0.0) >= self.traffic.rate
+        return (self.largest_rate or 0.0) >= self.traffic.stable_rate
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it; the split is that of decode servers."""
         each = zip(("prefill", "decode"), self.servers, (self.reads, self.structure), strict=True)
         pools = {name: {"servers": n, **of.split._asdict()} for name, n, of in each}
         return {**super().to_dict(), "pools": {**pools, "link": self.link}}
+
+
+class SmallestChange(NamedTuple):
+    """A change of `what` from `now` to `needed`, with which a plan of so many `replicas` wins.
+
+    `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), or `price` (dollars an
+    hour of a device, or devices of a replica where the ranking is by devices).
+    """
+
+    what: str
+    now: float
+    needed: float
+    replicas: int
+
+    def part(self, share: float) -> SmallestChange:
+        """A share of the change."""
+        return self._replace(needed=self.now + share * (self.needed - self.now))
+
+
+class LosingReason(NamedTuple):
+    """The constraint that decides against a plan, its statistic if it is a limit, and the smallest change.
+
+    The change is None where no change of one value makes the plan win.
+    """
+
+    constraint: str
+    statistic: str
+    change: SmallestChange | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {**self._asdict(), "change": self.change and self.change._asdict()}
+
+
+class PlanSearch(Protocol):
+    """A search that evaluates plans again with other traffic, times or room (`search.Search`)."""
+
+    traffic: Traffic
+
+    def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
+        """Why a plan is not the first; None of the first."""
+
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is, *, patient: bool = False) -> PlanSearch:
+        """The search with other traffic and other room on each replica."""
+
+    def longer(self, error: float, *, patient: bool = False) -> PlanSearch:
+        """The search for times that are longer by a share."""
+
+    def number_of(self, candidate: Candidate) -> int:
+        """The number of a plan's structure."""
+
+    def usage(self, number: int, replicas: float) -> float:
+        """The share of its limits that so many replicas use, by a run of the first seed."""
+
+    def meets(self, number: int, replicas: float) -> bool:
+        """Whether so many replicas surely meet all limits and answer the rate."""
+
+    def simulated(self, number: int, replicas: int) -> Candidate:
+        """So many replicas of a structure, with the verdict on them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +358,8 @@ class Plans(Figures, Result, PageExport):
     have none, by their words, the closest to one that can be first. `most_devices` limits plans, if stated.
     `devices` names those asked for. In `ranked`, plans of devices without a price follow those with one.
     `largest_rate` is what the first plan answers at most, in requests a second; `server` simulates it.
+    `sturdy` is the cheapest plan for times that are longer by their error, where the first may miss a limit
+    then; its latencies are with that error. `search` found the plans, and evaluates changes of them.
     """
 
     traffic: Traffic
@@ -263,11 +374,30 @@ class Plans(Figures, Result, PageExport):
     largest_rate: float | None
     notes: tuple[str, ...] = ()
     server: Profile | Pools | None = None
+    sturdy: Candidate | None = None
+    search: PlanSearch | None = None
 
     @property
     def best(self) -> Candidate | None:
         """The plan that costs least; None where none meets the limits."""
         return self.ranked[0] if self.ranked else None
+
+    @cached_property
+    def close(self) -> tuple[Candidate, ...]:
+        """Plans that meet the limits and cost more than the first by no more than the errors of both times.
+
+        What servers answer is inverse to their times, so that costs have the relative errors of times.
+        """
+        best = self.best
+        if best is None:
+            return ()
+
+        (unpriced, cost, _), error = best.rank, max(best.errors)
+        return tuple(
+            each
+            for each in self.ranked[1:]
+            if each.rank[0] == unpriced and each.rank[1] <= cost * (1 + hypot(max(each.errors), error))
+        )
 
     @property
     def priced(self) -> bool:
@@ -311,6 +441,20 @@ class Plans(Figures, Result, PageExport):
         """What binds a plan: the limit that it misses most, else what it costs more; and the op behind it."""
 
         return binding_limit(self, candidate)
+
+    @cached_property
+    def rejections(self) -> tuple[LosingReason | None, ...]:
+        """Of each plan that is shown the constraint that decides against it; None of the first.
+
+        Constraints are relaxed one at a time, and the plan is simulated again, when they are first asked for.
+        """
+        search = self.search
+        return tuple(search.losing_reason(self, each) if search else None for each in self.shown)
+
+    def rejection(self, candidate: Candidate) -> LosingReason | None:
+        """The constraint that decides against a plan that is shown."""
+        places = (i for i, each in enumerate(self.shown) if each is candidate)
+        return self.rejections[next(places)]
 
     @cached_property
     def hour(self) -> HourlyCost | None:
@@ -359,11 +503,23 @@ class Plans(Figures, Result, PageExport):
             "speculation": self.drafts and self.drafts.said(),
             "router": self.traffic.router,
             "seeds": list(self.seeds),
+            "margin": self.traffic.margin,
+            "headroom": self.traffic.headroom,
+            "certainty": {"error": ERROR, "looks": list(LOOKS)},
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),
             "hour": self._hour(),
+            "sturdy": self.sturdy and self.sturdy.to_dict(),
+            "too_close_to_call": [self.shown.index(each) for each in self.close],
             "goals": {name: self.shown.index(each) for name, each in self.goals.items()},
-            "plans": [{**each.to_dict(), "why": self.why(each)._asdict()} for each in self.shown],
+            "plans": [
+                {
+                    **each.to_dict(),
+                    "why": self.why(each)._asdict(),
+                    "rejection": rejection and rejection.to_dict(),
+                }
+                for each, rejection in zip(self.shown, self.rejections, strict=True)
+            ],
             "devices": {name: each and self.shown.index(each) for name, each in self.by_device.items()},
             "front": [
                 {
@@ -517,7 +673,7 @@ def hourly_cost(candidate: Candidate, server: Profile | Pools, seed: int) -> Hou
         said = dict(zip(("prefill_replicas", "decode_replicas"), candidate.servers, strict=True))
     most = MOST if sum(said.values()) == 1 else MAX_REQUESTS_OF_SERVERS // many
     each = max(1, min(round(_comes(candidate)), most))
-    drawn = replace(traffic, requests=each)
+    drawn = replace(traffic, requests=each, margin=0.0)
     load = drawn.load(count / many, seed, many) if looks else drawn.alone(count, seed)
     if max(said.values()) > 1:
         said["router"] = traffic.router
@@ -604,7 +760,7 @@ def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
     """What binds a plan: the limit that it misses most, else what it costs more, else the nearest limit."""
     traffic, best = candidate.traffic, plans.first_like(candidate)
     limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
-    used = {name: (candidate.trial.expected(i), of.seconds) for name, (i, of) in limits.items() if of}
+    used = {name: (candidate.trial.upper(i), of.seconds) for name, (i, of) in limits.items() if of}
     nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
     missed = bool(nearest) and used[nearest][0] > used[nearest][1]
     if candidate.overloaded and not missed:
@@ -695,4 +851,4 @@ def _full(candidate: Candidate) -> bool:
     """Whether more requests are in flight than have room."""
     s, traffic = candidate.structure, candidate.traffic
     job = s.job(traffic.read, traffic.answer, traffic.longest, candidate.chunk, candidate.batch)
-    return candidate.in_flight >= structure_capacity(job, s.drafts).requests
+    return candidate.in_flight >= structure_capacity(job, s.drafts, s.chunked).requests

@@ -9,6 +9,7 @@ per second, where r is the time of prompts prefilled together over their number;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from math import ceil, gcd, inf
 from typing import NamedTuple
@@ -19,29 +20,46 @@ from llmir.backends.simulate.engine import Pools, Profile
 from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.result import saturation_rate
 from llmir.backends.simulate.router import ROUTERS, Random
+from llmir.backends.simulate.step_times import StepTimes
 from llmir.base.errors import LlmirError
 from llmir.hw.device import Device
 
 from .front import front, minimize
-from .plan import Candidate, Plans, PoolCandidate, Rank, plan_rank
+from .plan import Candidate, LosingReason, Plans, PoolCandidate, Rank, plan_rank
+from .rejections import losing_reason
 from .structures import PlanPoints, Rejection, Structure, device_rejection, feasible_structures
-from .traffic import SEEDS, Traffic
-from .trial import UNIT, Replica, SeedRun, Trial, pool_latencies
+from .traffic import BUDGET, Traffic
+from .trial import (
+    MEETS,
+    MISSES,
+    UNDECIDED,
+    UNIT,
+    Replica,
+    Room,
+    SeedRun,
+    Trial,
+    as_it_is,
+    decide,
+    pool_latencies,
+)
 
 # Replicas
 
 SLACK = 1.1  # by which closed forms may be off: simulated rates are 0.90 to 1.08 of theirs, docs/plans.md
+STAYS = 10  # requests of a run over those that are there at once, at least
 ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
 
 Progress = Callable[[int, str], None]  # is told the number of each run that begins, and its plan
 
 
 class TrialSetting(NamedTuple):
-    """A chunk and a batch that were simulated, how much of a limit they use (1: all), and the run."""
+    """A structure with a chunk and a batch, the share of a limit that they use, and the run that shows it."""
 
     over: float
+    number: int
     chunk: int
     batch: int
+    requests: int
     run: SeedRun
 
 
@@ -63,15 +81,66 @@ class Search:
     ) -> None:
         self.traffic, self.most = traffic, most
         self._progress, self._simulated_runs = progress, 0
-        self.structures, self.times, self.points, self.refused = feasible_structures(
-            structures, traffic, chunks, batches
-        )
+        found = feasible_structures(structures, traffic, chunks, batches)
+        self.structures, self.times, points, self.refused, self._first = found
+        self.points = points and points.stretched(traffic.stretch)
+        self.undecided: dict[int, Candidate] = {}  # the fewest replicas of a structure without a verdict
+        self._best: dict[str, Rank] = {}  # of each device, the best plan that meets the limits
+        # Whether plans are simulated to the budget; None if only those that can still win are.
+        self._patient: bool | None = None
+        self._rows = ROWS
+        self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
+        self._steps: dict[int, StepTimes] = {}  # of structures with the engine's own settings
         self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
         self._tries: dict[
-            tuple[int, int], TrialSetting
+            tuple[int, float], TrialSetting
         ] = {}  # the best by the first seed, by number and replicas
         self._promising = self._within(self.points)
+        self._settings_of: dict[int, list[int]] = {}  # the engine's own first
+        for number, first in enumerate(self._first):
+            self._settings_of.setdefault(first, []).append(number)
+
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is, *, patient: bool = False) -> Search:
+        """The search with other traffic, such as other limits, and other `room` on each replica.
+
+        Unless it is `patient`, plans are simulated to the first look alone.
+        """
+        assert self.points is not None
+        other = copy(self)
+        other.traffic, other._room = traffic, room
+        other.points = self.points.stretched(traffic.stretch / self.traffic.stretch)
+        other._promising = other._within(other.points)
+        other._replicas, other._rates, other._tries, other.undecided, other.refused = {}, {}, {}, {}, {}
+        other._best, other._patient, other._progress = {}, patient, None
+        return other
+
+    def cheapest(self, device: Device) -> Candidate | None:
+        """The cheapest plan of one device that meets the limits."""
+        own = [n for n, s in enumerate(self.structures) if s.device is device]
+        assert self._promising is not None
+        self._promising = self._promising.only(np.isin(self._promising.structure, own))
+        self._rows, self._best, self._patient = 1, {}, None
+        met, _ = self.candidates()
+        return met[0] if met else None
+
+    def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
+        """Why a plan is not the first; None of the first."""
+        return losing_reason(plans, candidate)
+
+    def longer(self, error: float, *, patient: bool = False) -> Search:
+        """The search for times that are longer by a share, or shorter where it is below 0."""
+        margin = self.traffic.stretch * (1 + error) - 1
+        return self.relaxed(replace(self.traffic, margin=margin), self._room, patient=patient)
+
+    def sturdy(self, met: Sequence[Candidate]) -> Candidate | None:
+        """The cheapest plan for times that are longer by their error; None where none of them meets limits.
+
+        Devices are those of plans that meet the limits, each with the largest error of its first plan.
+        """
+        firsts = {each.structure.device.name: each for each in reversed(met)}.values()
+        found = [self.longer(max(each.errors)).cheapest(each.structure.device) for each in firsts]
+        return min((each for each in found if each), key=lambda each: each.rank, default=None)
 
     def _within(self, of: PlanPoints | None) -> PlanPoints | None:
         """Points within the limits by closed form; simulated times are hardly ever lower."""
@@ -84,7 +153,7 @@ class Search:
             kept &= of.tpot_s <= traffic.tpot.seconds
         return of.only(kept)
 
-    def _cost(self, number: int, replicas: int) -> Rank:
+    def _cost(self, number: int, replicas: float) -> Rank:
         structure = self.structures[number]
         return plan_rank(structure.device, replicas * structure.split.devices)
 
@@ -106,17 +175,22 @@ class Search:
         for rows in groups.values():
             of = kept.only(np.array(rows))
             best = of.only(front(1 / of.tpot_s, of.rate))
-            for number in dict.fromkeys(best.structure.tolist()):
+            for number in dict.fromkeys(self._first[row] for row in best.structure.tolist()):
                 s, most = self.structures[number], self._most_replicas(number)
-                least = self._fewest_by_rate(float(of.rate[of.structure == number].max()))
+                rate = self._promised_rate(number, kept)
+                least = self._fewest_by_rate(rate)
                 if least > most:
-                    self._refuse_for_devices(number, float(of.rate[of.structure == number].max()) * SLACK)
+                    self._refuse_for_devices(number, rate * SLACK)
                 else:
                     yield number, int(min(self._guess(number), most))
 
+    def _promised_rate(self, number: int, of: PlanPoints) -> float:
+        """Requests a second that a replica answers by closed form, with the best of its settings."""
+        return float(of.rate[np.isin(of.structure, self._settings_of[number])].max())
+
     def _refuse_for_devices(self, number: int, rate: float) -> None:
         """Refuses a structure for too many devices, where a replica answers so many requests a second."""
-        s, each = self.structures[number], self.traffic.rate / rate
+        s, each = self.structures[number], self.traffic.stable_rate / rate
         assert self.most is not None
         devices = ceil(each) * s.split.devices
         self.refused[s.name] = device_rejection(
@@ -125,17 +199,16 @@ class Search:
 
     def _fewest_by_rate(self, rate: float) -> int:
         """The fewest replicas that may answer the rate, if each answers so many a second by closed form."""
-        return max(1, ceil(self.traffic.rate / (rate * SLACK)))
+        return max(1, ceil(self.traffic.stable_rate / (rate * SLACK)))
 
     def _surely_enough(self, rate: float) -> int:
         """Replicas that answer the rate even if the closed form promises `SLACK`² times too much."""
-        return max(1, ceil(self.traffic.rate * SLACK**2 / rate))
+        return max(1, ceil(self.traffic.stable_rate * SLACK**2 / rate))
 
     def _guess(self, number: int) -> int:
         """Replicas that answer the rate within the limits, if closed forms are right (docs/plans.md)."""
         assert self._promising is not None
-        rate = float(self._promising.rate[self._promising.structure == number].max())
-        return max(1, ceil(self.traffic.rate / rate))
+        return max(1, ceil(self.traffic.stable_rate / self._promised_rate(number, self._promising)))
 
     def candidates(self) -> tuple[list[Candidate], list[Candidate]]:
         """Plans that meet the limits, the cheapest first; and those that do not, even with all devices.
@@ -146,9 +219,8 @@ class Search:
         met: list[Candidate] = []
         missed: list[Candidate] = []
         for number, guess in sorted(self._first_guesses(), key=lambda start: self._cost(*start)):
-            name, below = self.structures[number].device.name, None
-            if len(met) + len(missed) >= ROWS:
-                below = min((each.rank for each in met if each.structure.device.name == name), default=None)
+            name = self.structures[number].device.name
+            below = self._best.get(name) if len(met) + len(missed) >= self._rows else None
             if below and self._cost(number, guess) > below:
                 continue
             try:
@@ -158,13 +230,21 @@ class Search:
                 continue
             if found:
                 (met if found.meets else missed).append(found)
+            if found and found.meets:
+                self._best[name] = min(found.rank, self._best.get(name, found.rank))
+        open_ = (each for each in self.undecided.values() if self._can_win(each.rank, each.structure.device))
+        missed += [each for each in open_ if not any(each is other for other in missed)]
         self.sort(met, missed)
         return met, missed
+
+    def _can_win(self, rank: Rank, device: Device) -> bool:
+        """Whether no plan of the device with a better rank meets the limits."""
+        return rank <= self._best.get(device.name, rank)
 
     def sort(self, met: list[Candidate], missed: list[Candidate]) -> None:
         """The cheapest first of those that meet the limits, the closest of the others."""
         met.sort(key=lambda c: (c.rank, -c.tokens_per_s_user))
-        missed.sort(key=lambda c: c.trial.over(self.traffic))
+        missed.sort(key=lambda c: (c.verdict == MISSES, c.trial.over))
 
     def _fewest_that_meet(self, number: int, guess: int, below: Rank | None) -> Candidate | None:
         """The plan with the fewest replicas that meet the limits, or with the most that there may be.
@@ -174,11 +254,13 @@ class Search:
         tried: dict[int, Candidate] = {}
 
         def meets(replicas: int) -> bool:
-            tried[replicas] = self._simulated(number, replicas)
-            return tried[replicas].meets
+            tried[replicas] = found = self.simulated(number, replicas)
+            if found.verdict == UNDECIDED and found.replicas <= self.undecided.get(number, found).replicas:
+                self.undecided[number] = found
+            return found.meets
 
         def may(replicas: int) -> bool:
-            return self._simulated(number, replicas, 1).meets
+            return self._setting(number, replicas).over <= 1
 
         most = int(min(self._most_replicas(number), self._most_useful(number)))
         last = minimize(lambda n: self._cost(number, n) > below, 0, most, most) if below else None
@@ -186,20 +268,22 @@ class Search:
         stable = self._stable_replicas(number, min(guess, most))
         if stable > most:
             if stable > self._most_replicas(number):
-                self._refuse_for_devices(number, self._replica_rate(number, *self._roomiest_setting(number)))
+                self._refuse_for_devices(number, self._largest_rate(number))
             return None
         first = minimize(may, stable - 1, min(max(guess, stable), most), most)
         if first is None:
-            return self._simulated(number, most if self.most else guess) if last is None else None
-        found = minimize(meets, first - 1, first, most, near=True)
+            return (
+                self.simulated(number, most if self.most else guess, patient=True) if last is None else None
+            )
+        found = minimize(meets, stable - 1, first, most)
         if found is None:
-            return tried[max(tried)] if last is None else None
+            return self.simulated(number, max(tried), patient=True) if last is None else None
         return tried[found]
 
     def _most_useful(self, number: int) -> int:
         """Replicas beyond which more do not help: 99 of 100 requests are alone on theirs."""
         assert self.points is not None
-        of = self.points.only(self.points.structure == number)
+        of = self.points.only(np.isin(self.points.structure, self._settings_of[number]))
         one = of.only(of.batch == of.batch.min())
         alone = float((one.ttft_s + (self.traffic.answer - 1) * one.tpot_s).max())
         return max(1, ceil(100 * self.traffic.rate * alone))
@@ -210,10 +294,14 @@ class Search:
         By closed form, if the guess is surely enough; else by the simulated largest rate.
         """
         assert self.points is not None
-        of = self.points.only(self.points.structure == number)
-        if (surely := self._surely_enough(float(of.rate.max()))) <= guess:
+        if (surely := self._surely_enough(self._promised_rate(number, self.points))) <= guess:
             return surely
-        return max(1, ceil(self.traffic.rate / self._replica_rate(number, *self._roomiest_setting(number))))
+        return max(1, ceil(self.traffic.stable_rate / self._largest_rate(number)))
+
+    def _largest_rate(self, number: int) -> float:
+        """Requests a second that a replica answers at most, simulated with the best of its settings."""
+        numbers = self._settings_of[number]
+        return max(self._replica_rate(each, *self._roomiest_setting(each)) for each in numbers)
 
     def _roomiest_setting(self, number: int) -> tuple[int, int]:
         """The largest chunk, with as many requests at once as have room in it."""
@@ -229,7 +317,7 @@ class Search:
             self._rates[key] = self.replica(number).largest_rate(chunk, batch)
         return self._rates[key]
 
-    def _total_rate(self, number: int, chunk: int, batch: int, replicas: int) -> float | None:
+    def _total_rate(self, number: int, chunk: int, batch: int, replicas: float) -> float | None:
         """Requests a second that all replicas answer at most; None where that is surely above the rate."""
         assert self.points is not None
         of = self.points
@@ -241,6 +329,20 @@ class Search:
     def _number_of(self, candidate: Candidate) -> int:
         return next(i for i, s in enumerate(self.structures) if s is candidate.structure)
 
+    def number_of(self, candidate: Candidate) -> int:
+        """The number of a plan's structure, with the engine's own settings."""
+        return self._first[self._number_of(candidate)]
+
+    def usage(self, number: int, replicas: float) -> float:
+        """The share of its limits that so many replicas use, by a run of the first seed.
+
+        Infinite where the closed form is beyond the limits.
+        """
+        promising = self._promising
+        if promising is None or not np.isin(promising.structure, self._settings_of[number]).any():
+            return inf
+        return self._setting(number, replicas).over
+
     def server(self, candidate: Candidate) -> Profile:
         """A replica of a plan, as a server that runs loads."""
         return self.replica(self._number_of(candidate)).profile(candidate.chunk, candidate.batch)
@@ -248,44 +350,92 @@ class Search:
     def replica(self, number: int) -> Replica:
         """The server of a structure."""
         if number not in self._replicas:
-            self._replicas[number] = Replica(self.structures[number], self.traffic)
+            first = self._first[number]
+            replica = Replica(self.structures[number], self.traffic, self._steps.get(first), self._room)
+            self._replicas[number], self._steps[first] = replica, replica.steps
         return self._replicas[number]
 
-    def _simulated(self, number: int, replicas: int, seeds: int = SEEDS) -> Candidate:
-        """The best setting of a structure with so many replicas, by all seeds if the first one is good."""
+    def simulated(self, number: int, replicas: int, *, patient: bool = False) -> Candidate:
+        """The best setting of a structure with so many replicas, and the verdict on it.
+
+        `patient` goes on to the budget for a plan that costs too much as well.
+        """
+        _, own, chunk, batch, *_ = self._setting(number, replicas)
+        return self._candidate(own, chunk, batch, replicas, self._trial(number, replicas, patient))
+
+    def meets(self, number: int, replicas: float) -> bool:
+        """Whether so many replicas, a fraction of one too, surely meet all limits and answer the rate."""
+        if self.usage(number, replicas) > 1:
+            return False
+        _, own, chunk, batch, *_ = self._setting(number, replicas)
+        if self._trial(number, replicas).verdict != MEETS:
+            return False
+        answers = self._total_rate(own, chunk, batch, replicas)
+        return answers is None or answers >= self.traffic.stable_rate
+
+    def _trial(self, number: int, replicas: float, patient: bool = False) -> Trial:
+        """The runs of the best setting of a structure.
+
+        They go on to the budget where the plan could still win, unless fewer or more replicas of the
+        structure were undecided with as many.
+        """
+        _, own, chunk, batch, requests, first = self._setting(number, replicas)
+        wins = self._patient
+        if wins is None:
+            wins = self._can_win(self._cost(number, replicas), self.structures[number].device)
+        most = BUDGET * requests if patient or (wins and number not in self.undecided) else 0
+
+        def run(seed: int, length: int) -> SeedRun:
+            return self._run(own, chunk, batch, replicas, seed, length)
+
+        return decide(run, first, self.traffic, requests, most)
+
+    def _setting(self, number: int, replicas: float) -> TrialSetting:
+        """The best setting of a structure with so many replicas, by a run of the first seed.
+
+        Settings other than the engine's are tried where those miss a limit.
+        """
         key = number, replicas
         if key not in self._tries:
             tries: list[TrialSetting] = []
-            for chunk, batch in self._settings(number):
-                # A run in which no more requests were there at once is the same with a smaller batch.
-                if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
-                    run = self._run(number, chunk, batch, replicas, self.traffic.seed)
-                over = Trial((run,)).over(self.traffic)
-                if over <= 1 and (answers := self._total_rate(number, chunk, batch, replicas)):
-                    over = max(over, self.traffic.rate / answers)
-                tries.append(TrialSetting(over, chunk, batch, run))
-                late = self.traffic.ttft and run.limited[0] > self.traffic.ttft.seconds
-                if over <= 1 or late:  # with a smaller batch prompts are read no sooner
+            for own in self._settings_of[number]:
+                tries += self._tried(own, replicas)
+                if tries and min(tries).over <= 1:
                     break
             self._tries[key] = min(tries)
-        over, chunk, batch, run = self._tries[key]
-        runs = self._runs(number, chunk, batch, replicas, run) if over <= 1 < seeds else (run,)
-        return self._candidate(number, chunk, batch, replicas, runs)
+        return self._tries[key]
 
-    def _runs(
-        self, number: int, chunk: int, batch: int, replicas: int, first: SeedRun
-    ) -> tuple[SeedRun, ...]:
-        """Runs by all seeds, after the first one; they end with one that misses a limit."""
-        runs = [first]
-        for seed in self.traffic.seeds[1:]:
-            runs.append(self._run(number, chunk, batch, replicas, seed))
-            if Trial((runs[-1],)).over(self.traffic) > 1:
+    def _tried(self, number: int, replicas: float) -> list[TrialSetting]:
+        """Chunks and batches of a structure, until one meets the limits in a run of the first seed."""
+        tries: list[TrialSetting] = []
+        for chunk, batch in self._settings(number):
+            # A run in which no more requests were there at once is the same with a smaller batch.
+            if not tries or tries[-1].chunk != chunk or tries[-1].run.most > batch:
+                requests = self._requests(number, chunk, batch, replicas)
+                run = self._run(number, chunk, batch, replicas, self.traffic.seed, requests)
+            over = Trial((run,), self.traffic.limits).over
+            if over <= 1 and (answers := self._total_rate(number, chunk, batch, replicas)):
+                over = max(over, self.traffic.stable_rate / answers)
+            tries.append(TrialSetting(over, number, chunk, batch, requests, run))
+            late = self.traffic.ttft and run.limited[0] > self.traffic.ttft.seconds
+            if over <= 1 or late:  # with a smaller batch prompts are read no sooner
                 break
-        return tuple(runs)
+        return tries
 
-    def _run(self, number: int, chunk: int, batch: int, replicas: int, seed: int) -> SeedRun:
-        self.tell(f"{replicas} × {self.structures[number].name}")
-        return self.replica(number).run(chunk, batch, replicas, seed)
+    def _requests(self, number: int, chunk: int, batch: int, replicas: float) -> int:
+        """Requests of a run: those of the traffic, or `STAYS` times as many as are there at once.
+
+        A tenth of them then takes as long to come as a request stays, so that what is left is of the steady
+        state.
+        """
+        assert self.points is not None
+        tpot = self._closed_form_tpot(number, chunk, self.traffic.rate / replicas)
+        inside = self.traffic.rate / replicas * (self.traffic.answer - 1) * tpot
+        return max(self.traffic.requests, ceil(STAYS * min(inside, batch)))
+
+    def _run(self, number: int, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
+        self.tell(f"{replicas:g} × {self.structures[number].name}")
+        return self.replica(number).run(chunk, batch, replicas, seed, requests)
 
     def tell(self, plan: str) -> None:
         """Tells that one more run begins, and of which plan."""
@@ -307,22 +457,25 @@ class Search:
             some = [every.max(), *([above.min()] if above.size else []), kept.max()]
             yield from ((int(chunk), int(batch)) for batch in dict.fromkeys(map(int, some)))
 
-    def _candidate(
-        self, number: int, chunk: int, batch: int, replicas: int, runs: tuple[SeedRun, ...]
-    ) -> Candidate:
+    def _candidate(self, number: int, chunk: int, batch: int, replicas: int, trial: Trial) -> Candidate:
         """A plan, with its closed form at the rate of one replica."""
         assert self.points is not None
         rate = self.traffic.rate / replicas
         of = self.points.only((self.points.structure == number) & (self.points.chunk == chunk))
-        rates = np.maximum.accumulate(of.rate)
-        tpot = float(np.interp(rate, rates, of.tpot_s)) if rate <= rates[-1] else inf
-        structure, trial = self.structures[number], Trial(runs)
+        tpot, structure = self._closed_form_tpot(number, chunk, rate), self.structures[number]
         read, split = float(of.ttft_s[0]), structure.split
         each = read / split.pp  # seconds for which a prompt keeps the first stage of a rank busy
         busy = rate / split.dp * each
         ttft = read + busy * each / (2 * (1 - busy)) if busy < 1 else inf  # wait of an M/D/1 queue
-        answers = self._total_rate(number, chunk, batch, replicas) if trial.over(self.traffic) <= 1 else None
+        answers = None if trial.verdict == MISSES else self._total_rate(number, chunk, batch, replicas)
         return Candidate(structure, chunk, batch, replicas, ttft, tpot, self.traffic, trial, answers)
+
+    def _closed_form_tpot(self, number: int, chunk: int, rate: float) -> float:
+        """TPOT of a replica that gets so many requests a second; infinite where it does not answer them."""
+        assert self.points is not None
+        of = self.points.only((self.points.structure == number) & (self.points.chunk == chunk))
+        rates = np.maximum.accumulate(of.rate)
+        return float(np.interp(rate, rates, of.tpot_s)) if rate <= rates[-1] else inf
 
 
 def search(
@@ -349,7 +502,7 @@ def search(
             (met if candidate.meets and candidate.carried else missed).append(candidate)
         found.sort(met, missed)
         refused |= pooling.refused
-    largest, server, one = None, None, structures[0]
+    largest, server, sturdy, one = None, None, None, structures[0]
     drafts = (one.drafts.note(one.program),) if one.drafts else ()
     if met:
         best = met[0]
@@ -357,6 +510,9 @@ def search(
         if largest is None:
             largest = best.replicas * found._replica_rate(found._number_of(best), best.chunk, best.batch)
         server = best.pools if isinstance(best, PoolCandidate) else found.server(best)
+        if not isinstance(best, PoolCandidate) and any(best.within_error(i) for i in range(2)):
+            sturdy = found.sturdy([each for each in met if not isinstance(each, PoolCandidate)])
+    found._progress = None  # what is asked later is told nobody
     return Plans(
         traffic=traffic,
         most_devices=most,
@@ -370,6 +526,8 @@ def search(
         largest_rate=largest,
         notes=(*drafts, *traffic.notes),
         server=server,
+        sturdy=sturdy,
+        search=found,
     )
 
 
@@ -437,13 +595,13 @@ class PoolSearch:
         if side not in self._profiles:
             structure = self.search.structures[side.number]
             self._profiles[side] = Profile(
-                structure.job(1, 1, None, side.chunk, side.batch), None, structure.drafts
+                structure.job(1, 1, None, side.chunk, side.batch), structure.chunked, structure.drafts
             )
         return self._profiles[side]
 
     def _pool_plans(self) -> Iterator[PoolPlan]:
         """All pairs of one device and type of weights, with the servers that the rate needs."""
-        rate = self.search.traffic.rate
+        rate = self.search.traffic.stable_rate
         prefills, decodes = self.sides()
         for one in prefills:
             least = ceil(rate / (one.rate * self._largest_busy_share(one)))
@@ -455,19 +613,20 @@ class PoolSearch:
     def sides(self) -> tuple[list[PoolSide], list[PoolSide]]:
         """Each structure's fastest setting to prefill, and to decode, within the limits by closed form."""
         search, traffic = self.search, self.search.traffic
+        stretch = traffic.stretch
         prefills: list[PoolSide] = []
         decodes: list[PoolSide] = []
         for number, times in enumerate(search.times):
             drafts = search.structures[number].drafts
             yielded = drafts.yielded if drafts else 1.0
             reads = [
-                PoolSide(number, chunk, max(times.decodes), latency, times.alone[chunk])
+                PoolSide(number, chunk, max(times.decodes), latency * stretch, times.alone[chunk] / stretch)
                 for chunk, (latency, *_) in times.reads.items()
-                if not traffic.ttft or latency <= traffic.ttft.seconds
+                if not traffic.ttft or latency * stretch <= traffic.ttft.seconds
             ]
             steps = [
                 PoolSide(number, max(times.reads), batch, token_s, batch / ((traffic.answer - 1) * token_s))
-                for batch, token_s in ((n, step_s / yielded) for n, step_s in times.decodes.items())
+                for batch, token_s in ((n, step_s * stretch / yielded) for n, step_s in times.decodes.items())
                 if not traffic.tpot or token_s <= traffic.tpot.seconds
             ]
             prefills += [max(reads, key=lambda side: side.rate)] if reads else []
@@ -513,7 +672,7 @@ class PoolSearch:
         def more(candidate: PoolCandidate) -> tuple[int, int] | None:
             """A twentieth more servers of the side that is late; None where they do not help, or too many."""
             trial, limits = candidate.trial, self.search.traffic.limits
-            used = [trial.expected(i) / of.seconds if of else 0.0 for i, of in enumerate(limits)]
+            used = [trial.upper(i) / of.seconds if of else 0.0 for i, of in enumerate(limits)]
             late = [share > 1 for share in used] if max(used) > 1 else [True, True]  # it is not stable
             first, second = (n + here * max(1, n // 20) for n, here in zip(now, late, strict=True))
             most = self.search.most
@@ -534,7 +693,7 @@ class PoolSearch:
                 now = fewer
         while True:
             found = replace(at(now), largest_rate=self._total_rate(plan, pools, now))
-            if found.carried or found.trial.over(found.traffic) > 1 or (next_ := more(found)) is None:
+            if found.carried or found.trial.over > 1 or (next_ := more(found)) is None:
                 return found
             now = next_
 
@@ -543,7 +702,7 @@ class PoolSearch:
 
         A transfer takes a link at both ends, so that links are as many as servers of the rarer kind.
         """
-        rate = self.search.traffic.rate
+        rate = self.search.traffic.stable_rate * self.search.traffic.stretch
         links = ceil(rate * float(pools.seconds(np.array([self.search.traffic.read]))[0]))
         sides = (plan.prefill, plan.decode)
         first, second = (max(links, ceil(rate / (side.rate * SLACK)), 1) for side in sides)
@@ -560,12 +719,14 @@ class PoolSearch:
         units = max(units, ceil(max(servers) / UNIT))
         unit = -(-servers[0] // units), -(-servers[1] // units)
         traffic = self._traffic(plan, units)
-        runs: list[SeedRun] = []
-        for seed in traffic.seeds:
+
+        def run(seed: int, length: int) -> SeedRun:
             search.tell(self._name(plan))
-            runs.append(self._run(pools, unit, traffic.alone(units, seed)))
-            if Trial((runs[-1],)).over(traffic) > 1:
-                break
+            return self._run(pools, unit, replace(traffic, requests=length).alone(units, seed))
+
+        first = run(traffic.seed, traffic.requests)
+        most = BUDGET * traffic.requests if Trial((first,), traffic.limits).over <= 1 else 0
+        trial = decide(run, first, traffic, traffic.requests, most)
         one, two = (search.structures[side.number] for side in plan[:2])
         means = self._closed_form(plan, pools, servers)
         return PoolCandidate(
@@ -576,7 +737,7 @@ class PoolSearch:
                 units,
                 *means,
                 search.traffic,
-                Trial(tuple(runs)),
+                trial,
             ),
             prefill=one,
             servers=unit,
@@ -598,19 +759,20 @@ class PoolSearch:
             many = {"prefill_replicas": unit[0], "decode_replicas": unit[1]}
             found = pools.run(load, **many, router=router if max(unit) > 1 else None)
             ttft_s, tpot_s = found.ttft_s, found.tpot_s
-        first = len(ttft_s) // 10
-        return SeedRun.of(ttft_s[first:], tpot_s[first:], self.search.traffic)
+        traffic = self.search.traffic
+        return SeedRun.of(traffic.steady(ttft_s), traffic.steady(tpot_s), traffic)
 
     def _total_rate(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> float:
         """Requests a second at most: the least of prefill servers, links and decode servers."""
-        traffic = self.search.traffic
+        traffic, stretch = self.search.traffic, self.search.traffic.stretch
         load = pools.decode.short(traffic.load(1, traffic.seed))
         rates = []
         for profile, of in zip((pools.prefill, pools.decode), pools.halves(load), strict=True):
             room = profile.capacity(of.longest)
             rates.append(saturation_rate(profile.prices(), profile.policy, room, of))
         sent = float(pools.seconds(load.prompt).mean())
-        return min(servers[0] * rates[0], servers[1] * rates[1], min(servers) / sent if sent else inf)
+        least = min(servers[0] * rates[0], servers[1] * rates[1], min(servers) / sent if sent else inf)
+        return least / stretch
 
     def _closed_form(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> tuple[float, float]:
         """Mean TTFT with the wait of an M/D/1 queue, and TPOT with a part of the cache's transfer."""

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from llmir.backends.cost.op_time import DeviceCostModel
+from llmir.backends.memory.kv_capacity import UNLIMITED
 from llmir.backends.request.candidates import Candidates
 from llmir.backends.request.speculation import draft_program
 from llmir.backends.request.workload import Workload
@@ -110,7 +111,8 @@ def structure_name(device: Device, types: ElementTypes, split: Split) -> str:
 class Structure(NamedTuple):
     """One replica of a program, in the element types of `types`.
 
-    A step of what decodes verifies `drafts`, if there are any.
+    A step of what decodes verifies `drafts`, if there are any. `chunked` states whether prompts are read in
+    chunks, and `utilization` the share of memory that may be used; None leaves the engine's default.
     """
 
     program: Program
@@ -118,6 +120,8 @@ class Structure(NamedTuple):
     types: ElementTypes
     split: Split
     drafts: Drafts | None = None
+    chunked: bool | None = None
+    utilization: float | None = None
 
     @property
     def weights(self) -> str:
@@ -132,7 +136,12 @@ class Structure(NamedTuple):
     @property
     def name(self) -> str:
         """What tells it from others of the same model."""
-        return structure_name(self.device, self.types, self.split)
+        words = [structure_name(self.device, self.types, self.split)]
+        if self.chunked is not None:
+            words.append("chunked prefill" if self.chunked else "whole prompts")
+        if self.utilization is not None:
+            words.append(f"memory utilization {self.utilization:g}")
+        return ", ".join(words)
 
     def job(
         self, prompt: int, generate: int, longest: int | None, chunk: int | None, batch: int | None
@@ -140,33 +149,52 @@ class Structure(NamedTuple):
         """A workload of one request, with limits of a step in tokens and sequences; None for the engine's."""
         each = batch and -(-batch // self.split.dp)  # of a data-parallel rank, as engines take it
         step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
+        step["memory_utilization"] = self.utilization
         job = Workload(self.program, self.device, 1, prompt, generate, model=self.model, **step)
         return self.drafts.beside(job) if self.drafts else job
+
+    def capacity(
+        self, traffic: Traffic, chunk: int | None = None, batch: int | None = None
+    ) -> StructureCapacity:
+        """What the engine has room for, of requests of some traffic; InputError without caches."""
+        return structure_capacity(self.job(*traffic.tokens, chunk, batch), self.drafts, self.chunked)
 
 
 class StructureCapacity(NamedTuple):
     """What an engine has room for: `tokens` of a step on each data-parallel rank, and `requests` at once.
 
-    Its caches hold so many tokens of one request (`holds`), and of each `rows` of a step.
+    Its caches hold so many tokens of one request (`holds`), and `cached` requests of mean length; it lets so
+    many `sequences` run. A sequence that decodes takes `rows` tokens of a step.
     """
 
     tokens: int
     requests: int
     holds: int
+    cached: int
+    sequences: int
     rows: int
     policy: Policy
 
 
-def structure_capacity(job: Workload, drafts: Drafts | None = None) -> StructureCapacity:
+def structure_capacity(
+    job: Workload, drafts: Drafts | None = None, chunked: bool | None = None
+) -> StructureCapacity:
     """Of the engine that a workload is priced for, for requests like its own; InputError without caches.
 
-    `requests` is the smaller of how many its caches hold and how many it lets run.
+    `requests` is the smaller of how many its caches hold and how many it lets run. Where steps read whole
+    prompts, a prompt of mean length must also fit beside those that decode.
     """
     found = engine_capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
-    fills = engine_policy(job)
-    requests = found.requests(job.length, job.length + job.generate + found.rows - 2)
-    return StructureCapacity(job.pool.tokens, requests, max_request_tokens(found, fills), found.rows, fills)
+    fills = engine_policy(job, chunked)
+    sizes = job.length, job.length + job.generate + found.rows - 2
+    cached = found._replace(sequences=UNLIMITED).requests(*sizes)
+    requests = min(cached, found.sequences)
+    if fills.mixes and not fills.chunked:  # a decode step has tokens left for a whole prompt
+        beside = max(job.pool.tokens - job.prompt, 0) // found.rows
+        requests = min(requests, found.ranks * (1 + beside))
+    most = requests, max_request_tokens(found, fills), cached, found.sequences
+    return StructureCapacity(job.pool.tokens, *most, found.rows, fills)
 
 
 # Closed forms
@@ -194,6 +222,11 @@ class PlanPoints(NamedTuple):
     def only(self, kept: Array) -> PlanPoints:
         """Those of a mask, or of these numbers."""
         return PlanPoints(*(column[kept] for column in self))
+
+    def stretched(self, times: float) -> PlanPoints:
+        """The plans where all steps take so many times as long."""
+        longer = {"ttft_s": self.ttft_s * times, "tpot_s": self.tpot_s * times, "rate": self.rate / times}
+        return self._replace(**longer)
 
 
 class StructureTimes(NamedTuple):
@@ -452,17 +485,27 @@ def _more(what: str, tokens: Array, most: int) -> str:
 # Feasible structures
 
 CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
+# Tokens of a step, and the share of memory, where the engine's default takes too little. vLLM's budget for an
+# H100 and SGLang's chunk are 8,192 tokens; NVIDIA's benchmarks of TensorRT-LLM use 0.95 of the free memory
+# (docs/source/performance/perf-overview.md, kv_cache_free_gpu_mem_fraction).
+RAISED_TOKENS, RAISED_UTILIZATION = 8192, 0.95
+SCARCE = 2  # of the longest requests; caches that hold fewer starve the traffic
 
 Sizes = dict[int, tuple[int, ...]]  # batches that have room, by the tokens of a step
 
 
 class FeasibleStructures(NamedTuple):
-    """Structures with room and the times of their steps, their plans, and why others are refused, by name."""
+    """Structures with room and the times of their steps, their plans, and why others are refused, by name.
+
+    `first` has for each structure the number of the one with the engine's settings, itself for that one: the
+    others are the same split with a setting that admits more.
+    """
 
     structures: tuple[Structure, ...]
     times: list[StructureTimes]
     points: PlanPoints | None
     refused: dict[str, Rejection]
+    first: tuple[int, ...]
 
 
 @pause_gc()
@@ -474,34 +517,39 @@ def feasible_structures(
 ) -> FeasibleStructures:
     """The structures with room for the traffic; chunks and batches are the usual ones, unless stated."""
     refused: dict[str, Rejection] = {}
-    kept: list[tuple[Structure, Sizes]] = []
-    for structure in structures:
+    kept: list[tuple[Structure, Sizes, int]] = []
+    for number, structure in enumerate(structures):
         sizes = _sizes(structure, traffic, chunks, batches)
-        if isinstance(sizes, Rejection):
+        found = [] if isinstance(sizes, Rejection) else [(structure, sizes)]
+        found += _other_settings(structure, traffic, chunks, batches)
+        if not found and isinstance(sizes, Rejection):
             refused[structure.name] = sizes
-        else:
-            kept.append((structure, sizes))
+        kept += [(*each, number) for each in found]
     parts: list[PlanPoints] = []
     priced: list[Structure] = []
     known: list[StructureTimes] = []
-    for model in dict.fromkeys(id(structure.model) for structure, _ in kept):
+    first: list[int] = []
+    places: dict[int, int] = {}
+    for model in dict.fromkeys(id(structure.model) for structure, *_ in kept):
         own = [each for each in kept if id(each[0].model) == model]
-        found = structure_times(
-            [structure for structure, _ in own],
+        found_times = structure_times(
+            [structure for structure, *_ in own],
             traffic.read,
             traffic.answer,
-            [tuple(sizes) for _, sizes in own],
-            [sorted({n for each in sizes.values() for n in each}) for _, sizes in own],
+            [tuple(sizes) for _, sizes, _ in own],
+            [sorted({n for each in sizes.values() for n in each}) for _, sizes, _ in own],
             traffic.cached,
         )
-        for (structure, sizes), each in zip(own, found, strict=True):
+        for (structure, sizes, number), each in zip(own, found_times, strict=True):
             if isinstance(each, str):
                 refused[structure.name] = Rejection(each)
                 continue
+            first.append(places.setdefault(number, len(priced)))
             parts.append(plan_points(len(priced), structure, each, traffic.answer, sizes))
             priced.append(structure)
             known.append(each)
-    return FeasibleStructures(tuple(priced), known, join_points(parts) if parts else None, refused)
+    points = join_points(parts) if parts else None
+    return FeasibleStructures(tuple(priced), known, points, refused, tuple(first))
 
 
 def _sizes(
@@ -512,7 +560,7 @@ def _sizes(
     refusals: list[Rejection] = []
     for chunk in dict.fromkeys(chunks or (None, *CHUNKS)):
         try:
-            found = structure_capacity(structure.job(*traffic.tokens, chunk, None), structure.drafts)
+            found = structure.capacity(traffic, chunk)
         except LlmirError as error:
             refusals.append(engine_rejection(structure, traffic, str(error)))
             continue
@@ -521,7 +569,65 @@ def _sizes(
             continue
         dp = structure.split.dp
         asked = batches or sorted({*BATCHES, found.requests // dp * dp})
-        sizes[found.tokens] = tuple(n for n in asked if 0 < n <= found.requests and n % dp == 0)
+        admitted = [
+            n for n in asked if n > 0 and n % dp == 0 and _admits(structure, traffic, chunk, n, found)
+        ]
+        sizes[found.tokens] = tuple(admitted)
     if sizes := {chunk: some for chunk, some in sizes.items() if some}:
         return sizes
     return min(refusals or [batch_rejection(structure, traffic, batches)], key=lambda each: each.far)
+
+
+def _admits(
+    structure: Structure, traffic: Traffic, chunk: int | None, batch: int, default: StructureCapacity
+) -> bool:
+    """Whether so many requests run at once: as many as by default, or more with a limit of their own."""
+    if batch <= default.requests or default.requests < default.sequences:
+        return batch <= default.requests
+    try:
+        return structure.capacity(traffic, chunk, batch).requests >= batch
+    except LlmirError:  # more sequences than a step has tokens
+        return False
+
+
+def _other_settings(
+    structure: Structure,
+    traffic: Traffic,
+    chunks: Sequence[int] | None,
+    batches: Sequence[int] | None,
+) -> list[tuple[Structure, Sizes]]:
+    """Settings of the engine that admit more, with their sizes, where its default rejects or starves traffic.
+
+    - Chunked prefill, or more tokens of a step, where a step may lack tokens for the longest prompt.
+    - More sequences at once, where caches have room for more than the engine lets run.
+    - A larger share of the memory, where caches hold fewer than `SCARCE` of the longest requests.
+
+    A setting that is stated, or that a structure has already, is left as it is.
+    """
+    raised = structure._replace(utilization=RAISED_UTILIZATION)
+    try:
+        room = structure.capacity(traffic, min(chunks) if chunks else None)
+    except LlmirError:
+        if structure.utilization is not None:
+            return []
+        sizes = _sizes(raised, traffic, chunks, batches)
+        own = [] if isinstance(sizes, Rejection) else [(raised, sizes)]
+        return own + _other_settings(raised, traffic, chunks, batches)
+    tries: list[tuple[Structure, Sequence[int] | None, Sequence[int] | None]] = []
+    running = min(room.cached, room.sequences)
+    prompt = int((traffic.every.prompt - traffic.every.cached).max())
+    step = prompt + room.rows * max(running // structure.split.dp - 1, 0)  # with all others decoding
+    if room.policy.mixes and step > room.tokens:
+        if structure.chunked is None and not room.policy.chunked:
+            raised = raised._replace(chunked=True)
+            tries.append((structure._replace(chunked=True), chunks, batches))
+        more = RAISED_TOKENS if room.policy.chunked else 1 << (step - 1).bit_length()
+        if not chunks and room.tokens < more:
+            tries.append((structure, (more,), batches))
+    most = min(room.cached, room.tokens // room.rows * structure.split.dp)
+    if not batches and (further := [n for n in (2 * room.sequences, 4 * room.sequences) if n <= most]):
+        tries.append((structure, chunks, further))
+    if structure.utilization is None and room.holds < SCARCE * traffic.longest:
+        tries.append((raised, chunks, batches))
+    found = ((each, _sizes(each, traffic, *sizes)) for each, *sizes in tries)
+    return [(each, sizes) for each, sizes in found if not isinstance(sizes, Rejection)]

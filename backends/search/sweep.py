@@ -36,7 +36,7 @@ from llmir.backends.step.evaluate import RowKind, StepEvaluator, TimeEstimate, s
 from llmir.backends.step.facts import precision_text
 from llmir.backends.step.functions import SIZES, STEP_SYMBOLS, StepFunction
 from llmir.backends.step.sizes import batch_program, check_sizes
-from llmir.backends.step.timing import Overhead, Timing
+from llmir.backends.step.timing import Timing
 from llmir.backends.tape.record import Function, Symbol
 from llmir.backends.work.rows import BOUNDS
 from llmir.base import arguments, registry
@@ -210,8 +210,10 @@ def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
     seconds = steps.priced(at)
     timing = Timing(seconds.whole, steps.program.micro_batches)
     ideal = step_evaluator(steps.program, models.model(steps.model.device, "ideal")).timing(at)
-    runs, parts = steps.runs(at), steps.program.micro_batches
-    priced = [(kind, TimeEstimate.of(kind.price, runs if kind.pads else at, at)) for kind in steps.kinds]
+    runs, hidden, parts = steps.runs(at), steps.hidden(at), steps.program.micro_batches
+    priced = [
+        (kind, TimeEstimate.of(kind.price, runs if kind.pads else at, at, hidden)) for kind in steps.kinds
+    ]
     # Sums of what contexts do not decide come first, as those are computed once for a batch.
     varies = _varies([each.time for _, each in priced])
     due: list[Number] = [0.0] * len(BOUNDS)
@@ -221,8 +223,8 @@ def _figures(steps: StepEvaluator, at: Binding) -> tuple[Number, ...]:
         due = [total + at.xp.where(each.bound == i, time, 0.0) for i, total in enumerate(due)]
         known = _known(kind, time, each.which, at)
         errors = [total + part for total, part in zip(errors, known, strict=True)]
-    for added in steps.overheads(at, seconds):
-        due[-1] = due[-1] + at.xp.maximum(parts * _sum(added), 0.0)
+    for added in seconds.overheads:
+        due[-1] = due[-1] + parts * sum(added)
     every = [*due, sum(timing.bubbles[1:], timing.bubbles[0])]
     total = sum(every[1:], every[0])
     return (
@@ -264,10 +266,6 @@ def _known(kind: RowKind, time: Number, which: Number, at: Binding) -> list[Numb
             return list(terms)
         found = [at.xp.where(which == i, term, so_far) for term, so_far in zip(terms, found, strict=True)]
     return found
-
-
-def _sum(added: Overhead) -> Number:
-    return sum(added[1:], added[0])
 
 
 # Capacity

@@ -67,7 +67,7 @@ def latency_limit(name: str, said: object) -> LatencyLimit:
 # Traffic
 
 MEASURED = 4000  # requests whose mean lengths are those of a law
-SEEDS = 5  # runs of a plan that is shown
+SEEDS, BUDGET = 5, 40  # runs of a plan that is shown, at least and at most
 SECONDS = 3600  # of the hour that is simulated of the first plan
 # Requests of that which are simulated, which takes a second or two: events of several servers cost more.
 MOST, MAX_REQUESTS_OF_SERVERS = 100_000, 20_000
@@ -77,10 +77,14 @@ MOST, MAX_REQUESTS_OF_SERVERS = 100_000, 20_000
 class Traffic(Record):
     """Requests that come by Poisson's law, `rate` a second, with lengths in words (`simulate/load.py`).
 
-    A run has so many `requests`, of which the first tenth does not count, while the server fills. Those that
-    are longer than the `positions` of the model are refused. A share `prefix_hits` of each prompt is cached.
-    A `router` deals them out to servers of a kind. Runs are by `SEEDS` seeds from `seed` on, and the hour of
-    the first plan is by the one after them.
+    A run has so many `requests`, or more where so few end before the server is full. The first and the last
+    tenth do not count: the server fills and empties. Requests that are longer than the `positions` of the
+    model are refused. A share `prefix_hits` of each prompt is cached. A `router` deals them out to servers of
+    a kind. Runs are by up to `BUDGET` seeds from `seed` on, and the hour of the first plan is by the one
+    after them.
+
+    Plans are for times that are a `margin` longer than estimated, as a share. Of the rate that servers answer
+    at most, a share `headroom` is left.
     """
 
     rate: float
@@ -93,32 +97,45 @@ class Traffic(Record):
     prefix_hits: float = 0.0
     router: str = FIRST
     seed: int = 0
+    margin: float = 0.0
+    headroom: float = 0.0
 
     @property
     def limits(self) -> tuple[LatencyLimit | None, LatencyLimit | None]:
         """Of the first token, and of later ones."""
         return self.ttft, self.tpot
 
-    @property
-    def warm_up(self) -> int:
-        """Requests of a run that do not count."""
-        return self.requests // 10
+    def steady(self, seconds: Array) -> Array:
+        """The values of requests that come while the server is neither filling nor emptying."""
+        tenth = len(seconds) // 10
+        return seconds[tenth : len(seconds) - tenth]
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Of the runs."""
-        return tuple(range(self.seed, self.seed + SEEDS))
+        return tuple(range(self.seed, self.seed + BUDGET))
+
+    @property
+    def stretch(self) -> float:
+        """How many times longer a step takes than estimated."""
+        return 1 + self.margin
+
+    @property
+    def stable_rate(self) -> float:
+        """Requests a second that all servers have to be able to answer: the rate, and the headroom."""
+        return self.rate / (1 - self.headroom)
 
     def load(self, share: float, seed: int, servers: int = 1, burstiness: float = 1.0) -> Load:
         """The load of so many `servers`, which get one of `share` equal parts of the rate.
 
-        A random part of what comes by Poisson's law does so too.
+        A random part of what comes by Poisson's law does so too. Steps are simulated as estimated. Where they
+        take longer by the stretch, requests come faster by it: then all latencies are shorter by it.
         """
-        rate, many = self.rate / share, self.requests * servers
+        rate, many = self.rate * self.stretch / share, self.requests * servers
         load = sample_load(many, self.prompt, self.generate, rate=rate, burstiness=burstiness, seed=seed)
         return load.hit(self.prefix_hits)
 
-    def alone(self, units: int, seed: int) -> Load:
+    def alone(self, units: float, seed: int) -> Load:
         """What comes to one of so many units that are alike: every nth request, where they take turns."""
         return self.load(units, seed, burstiness=units if self.router == FIRST else 1.0)
 
@@ -174,7 +191,7 @@ class Traffic(Record):
     @cached_property
     def _drawn(self) -> Load:
         hour = max(1, min(round(self.rate * SECONDS), MOST))
-        counts = [*[self.requests] * SEEDS, hour]
+        counts = [*[self.requests] * BUDGET, hour]
         some = [
             sample_load(count, self.prompt, self.generate, seed=seed)
             for seed, count in enumerate(counts, self.seed)

@@ -1,6 +1,7 @@
 """Simulated runs of a plan: percentiles of latencies, and the share of requests within limits.
 
-`SeedRun` is one run and `Trial` the runs of one plan; `Replica` simulates a structure and estimates its
+`SeedRun` is one run, `Trial` the runs of one plan with their verdict, `decide` adds runs until there is one;
+`Replica` simulates a structure and estimates its
 steps once for all runs. `pool_latencies` simulates prefill and decode servers one by one if the router does
 not look at loads: a prefill server depends on no other server and a decode server only on when caches
 arrive, so the result equals that of all servers together (`simulate.engine.Pools`) and takes a fraction of
@@ -9,8 +10,10 @@ the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf, sqrt
+from functools import cached_property
+from math import ceil, exp, expm1, inf, isnan, log, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +21,6 @@ import numpy as np
 from llmir.backends.simulate.cluster import run_replicas, serve
 from llmir.backends.simulate.engine import Pools, Profile, check_load, step_times
 from llmir.backends.simulate.load import Load
-from llmir.backends.simulate.replications import STUDENT
 from llmir.backends.simulate.result import (
     LatencySpread,
     ReplicaSimulation,
@@ -28,12 +30,14 @@ from llmir.backends.simulate.result import (
     within_limits,
 )
 from llmir.backends.simulate.router import FIRST, ROUTERS, Router
-from llmir.backends.simulate.server import RequestTimeline, Server
+from llmir.backends.simulate.server import Capacity, RequestTimeline, Server
 from llmir.backends.simulate.server_kinds import LATER, decode_server_of, server_of
-from llmir.base.values import Array
+from llmir.backends.simulate.step_times import StepTimes
+from llmir.base.dataclass import dataclass
+from llmir.base.values import Array, Record
 
 from .structures import Structure
-from .traffic import LatencyLimit, Traffic
+from .traffic import BUDGET, SEEDS, LatencyLimit, Traffic
 
 # Replicas
 
@@ -46,105 +50,250 @@ class SeedRun(NamedTuple):
 
     `limited` has the statistics that the limits of TTFT and TPOT are of, such as a p99. `most` is how many
     requests ran at once at most; infinite where blocks may have been short, so that it is not known.
+    `seconds` are the TTFT and TPOT of each request that counts.
     """
 
     ttft_s: LatencySpread
     tpot_s: LatencySpread
     limited: tuple[float, float]
     within: float
+    seconds: tuple[Array, Array]
     most: float = inf
 
     @classmethod
     def of(cls, ttft_s: Array, tpot_s: Array, traffic: Traffic, most: float = inf) -> SeedRun:
-        """A run, from the seconds of the requests that count."""
+        """A run, from the seconds of the requests that count, in simulated time."""
+        ttft_s, tpot_s = ttft_s * traffic.stretch, tpot_s * traffic.stretch
         good = within_limits(ttft_s, tpot_s, *(each and each.seconds for each in traffic.limits))
         limited = tuple(map(_limited, traffic.limits, (ttft_s, tpot_s)))
         figures = latency_spread(ttft_s) or NONE, latency_spread(tpot_s) or NONE
-        return cls(*figures, (limited[0], limited[1]), float(good.mean()), most)
+        return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), most)
 
 
-class Trial(NamedTuple):
-    """Runs of one plan, by different seeds."""
+# Verdicts
+
+MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
+ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
+LOOKS = (SEEDS, 10, 20, BUDGET)  # runs after which the verdict is looked at; the last one is the budget
+# Sixteenths of the error that a look may spend, by its runs. Five runs are looked at twice.
+SHARES = {5: 1, 10: 2, 20: 4, 40: 8}
+# Student's t at 1 - ERROR * SHARES / 16, by the number of runs.
+QUANTILES_OF_T = {5: 8.1216, 10: 4.1458, 20: 3.1737, 40: 2.7079}
+# A run is as long as so many times its correlation lasts, where a limit is near, up to so many times longer.
+SPANS, LONGEST = 50, 4
+BATCHES = 20  # parts of a run, whose means show the correlation
+
+
+@dataclass(frozen=True, eq=False)
+class Trial(Record):
+    """Runs of one plan by different seeds, and the verdict on its `limits`.
+
+    The verdict is a group sequential test by repeated confidence intervals (Jennison and Turnbull, Journal of
+    the Royal Statistical Society B 51, 1989, 305). Requests of one run wait for one another, so runs by
+    different seeds are the independent observations. At each of `LOOKS` Student's t bounds each limited
+    statistic: a limit above the upper bound is met, one below the lower bound is missed. A look spends its
+    share of `ERROR`, early looks the least, as short series of skewed values need. By Bonferroni's inequality
+    the chance that any look is wrong is at most the sum of the shares, whatever the looks have in common.
+
+    A statistic is that of all runs together, and its spread is that of the single runs around it (sectioning:
+    Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that of a run as
+    long as all of them. The spread is that of logarithms, which are less skewed. Bounds assume that they are
+    normal, to which long runs tend by the central limit theorem for means and quantiles.
+    """
 
     runs: tuple[SeedRun, ...]
+    limits: tuple[LatencyLimit | None, LatencyLimit | None] = (None, None)
 
-    @property
+    @cached_property
+    def _seconds(self) -> tuple[Array, Array]:
+        ttft_s, tpot_s = zip(*(run.seconds for run in self.runs), strict=True)
+        return np.concatenate(ttft_s), np.concatenate(tpot_s)
+
+    @cached_property
     def ttft_s(self) -> LatencySpread:
-        """The spread of TTFT, each figure averaged over runs."""
-        return LatencySpread(*np.mean([run.ttft_s for run in self.runs], axis=0).tolist())
+        """The spread of TTFT over the requests of all runs."""
+        return latency_spread(self._seconds[0]) or NONE
 
-    @property
+    @cached_property
     def tpot_s(self) -> LatencySpread:
-        """The spread of TPOT, each figure averaged over runs."""
-        return LatencySpread(*np.mean([run.tpot_s for run in self.runs], axis=0).tolist())
+        """The spread of TPOT over the requests of all runs."""
+        return latency_spread(self._seconds[1]) or NONE
 
-    @property
+    @cached_property
+    def half_widths(self) -> tuple[LatencySpread, LatencySpread]:
+        """Half the width of the confidence interval of each figure of TTFT and of TPOT; NaN of one run."""
+        each = (
+            ([run.ttft_s for run in self.runs], self.ttft_s),
+            ([run.tpot_s for run in self.runs], self.tpot_s),
+        )
+        return tuple(
+            LatencySpread(*map(self._half_width, zip(*spreads, strict=True), whole))
+            for spreads, whole in each
+        )  # type: ignore[return-value]
+
+    def _half_width(self, values: Sequence[float], whole: float) -> float:
+        """From a value over all runs to its upper bound."""
+        return whole * expm1(self._spread(values, whole))
+
+    def _spread(self, values: Sequence[float], whole: float) -> float:
+        """Half the width of the interval of the value's logarithm; NaN of one run."""
+        count = len(values)
+        if count == 1 or not whole > 0 or not min(values) > 0:
+            return nan
+        spread = sqrt(sum(log(value / whole) ** 2 for value in values) / (count - 1))
+        return QUANTILES_OF_T[count] * spread / sqrt(count)
+
+    @cached_property
     def within(self) -> float:
         """The share of requests within all limits, averaged over runs."""
         return float(np.mean([run.within for run in self.runs]))
 
     def limited(self, which: int) -> float:
-        """The statistic that the limit of TTFT (0) or TPOT (1) is of, averaged over runs."""
-        return float(np.mean([run.limited[which] for run in self.runs]))
+        """The statistic that the limit of TTFT (0) or TPOT (1) is of, over the requests of all runs."""
+        return _limited(self.limits[which], self._seconds[which])
 
-    def expected(self, which: int) -> float:
-        """What that statistic of a further run stays below, 97.5 times in 100, by Student's t."""
-        values = [run.limited[which] for run in self.runs]
-        count = len(values)
-        if count == 1:
-            return values[0]
-        more = STUDENT[min(count - 2, len(STUDENT) - 1)] * float(np.std(values, ddof=1))
-        return float(np.mean(values)) + more * sqrt(1 + 1 / count)
+    def half_width(self, which: int) -> float:
+        """From that statistic to its upper bound; 0 of one run, which has none."""
+        return self.upper(which) - self.limited(which)
 
-    def over(self, traffic: Traffic) -> float:
-        """How much of a limit is used, of the one that is used most: above 1 it is missed."""
-        parts = [self.expected(i) / each.seconds for i, each in enumerate(traffic.limits) if each]
+    def bounds(self, which: int) -> tuple[float, float]:
+        """What that statistic is at least and at most, with the certainty of a verdict."""
+        value, limit = self.limited(which), self.limits[which]
+        spread = self._spread([_limited(limit, run.seconds[which]) for run in self.runs], value)
+        return (value, value) if isnan(spread) else (value * exp(-spread), value * exp(spread))
+
+    def upper(self, which: int) -> float:
+        """What that statistic is at most, with the certainty of a verdict."""
+        return self.bounds(which)[1]
+
+    @cached_property
+    def correlation(self) -> float:
+        """Requests over which a limited latency is correlated, by means of batches (Law, 2015, 9.5.3).
+
+        The variance of a mean of n values is so many times that of n independent ones.
+        """
+        found = [1.0]
+        for which, limit in enumerate(self.limits):
+            for run in self.runs if limit else ():
+                values = run.seconds[which][~np.isnan(run.seconds[which])]
+                means = [part.mean() for part in np.array_split(values, BATCHES) if part.size]
+                if len(means) == BATCHES and values.var() > 0:
+                    found.append(len(values) / BATCHES * float(np.var(means, ddof=1) / values.var()))
+        return float(np.mean(found[1:])) if len(found) > 1 else 1.0
+
+    @cached_property
+    def over(self) -> float:
+        """How much of a limit is used at most, of the one that is used most: above 1 it is not surely met."""
+        parts = [self.upper(i) / each.seconds for i, each in enumerate(self.limits) if each]
         return max(parts, default=0.0)
+
+    def verdict_on(self, which: int) -> str:
+        """Whether a limit is met, missed, or undecided; one run decides nothing."""
+        limit = self.limits[which]
+        if limit is None:
+            return MEETS
+        lower, upper = self.bounds(which)
+        if len(self.runs) == 1 or lower <= limit.seconds < upper:
+            return UNDECIDED
+        return MEETS if upper <= limit.seconds else MISSES
+
+    @cached_property
+    def verdict(self) -> str:
+        """Whether all limits are met; missed where one is."""
+        each = {self.verdict_on(which) for which in range(len(self.limits))}
+        return next(verdict for verdict in (MISSES, UNDECIDED, MEETS) if verdict in each)
+
+
+def decide(
+    run: Callable[[int, int], SeedRun], first: SeedRun, traffic: Traffic, requests: int, most: int
+) -> Trial:
+    """Runs by the seeds of the traffic until a look gives a verdict, or all have as many requests as `most`.
+
+    A `run` is by a seed, with so many requests. A limit that the fewest runs do not decide is near: runs are
+    then as long as their correlation asks for.
+    """
+    seeds = traffic.seeds
+    runs = [first, *(run(seed, requests) for seed in seeds[1:SEEDS])]
+    trial = Trial(tuple(runs), traffic.limits)
+    if trial.verdict != UNDECIDED or most <= SEEDS * requests:
+        return trial
+    longer = min(ceil(SPANS * trial.correlation), LONGEST * requests, most // LOOKS[1])
+    length = max(requests, longer)
+    if length > requests:
+        runs = [run(seed, length) for seed in seeds[:SEEDS]]
+        trial = Trial(tuple(runs), traffic.limits)
+    for count in LOOKS[1:]:
+        if trial.verdict != UNDECIDED or count * length > most:
+            break
+        runs += [run(seed, length) for seed in seeds[len(runs) : count]]
+        trial = Trial(tuple(runs), traffic.limits)
+    return trial
+
+
+Room = Callable[[Capacity], Capacity]
+
+
+def as_it_is(room: Capacity) -> Capacity:
+    """The engine's own capacity."""
+    return room
 
 
 class Replica:
-    """A replica of a structure, simulated; its steps are priced once for all runs."""
+    """A replica of a structure, simulated; `steps` are priced once for all runs, and for all settings.
 
-    def __init__(self, structure: Structure, traffic: Traffic) -> None:
-        self.structure, self.traffic = structure, traffic
-        self._prices = step_times(structure.program, structure.model, structure.drafts)
+    `room` relaxes what the engine has room for.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        traffic: Traffic,
+        steps: StepTimes | None = None,
+        room: Room = as_it_is,
+    ) -> None:
+        self.structure, self.traffic, self.room = structure, traffic, room
+        self.steps = steps or step_times(structure.program, structure.model, structure.drafts)
         self._profiles: dict[tuple[int, int], Profile] = {}
 
-    def run(self, chunk: int, batch: int, replicas: int, seed: int) -> SeedRun:
-        """A run of one of so many replicas; of several, where the router looks at loads.
+    def run(self, chunk: int, batch: int, replicas: float, seed: int, requests: int) -> SeedRun:
+        """A run of so many requests on one of the replicas; on several, where the router looks at loads.
+
+        A fraction of a replica gets its part of the requests where the router does not look at loads.
 
         InputError where a request has no room.
         """
-        traffic, profile = self.traffic, self.profile(chunk, batch)
+        traffic, profile = replace(self.traffic, requests=requests), self.profile(chunk, batch)
         if not ROUTERS[traffic.router].blind and replicas > 1:
-            return self._together(profile, replicas, seed)
+            return self._together(profile, traffic, replicas, seed)
         load = profile.admitted(traffic.alone(replicas, seed))
-        server = serve(self._prices, profile.policy, profile.capacity(load.longest), load)
+        server = serve(self.steps, profile.policy, self.room(profile.capacity(load.longest)), load)
         found = Simulation.of(profile, server, load)
-        ttft_s, tpot_s = found.ttft_s[traffic.warm_up :], found.tpot_s[traffic.warm_up :]
+        ttft_s, tpot_s = traffic.steady(found.ttft_s), traffic.steady(found.tpot_s)
         return SeedRun.of(ttft_s, tpot_s, traffic, _at_once(server))
 
-    def _together(self, profile: Profile, replicas: int, seed: int) -> SeedRun:
+    def _together(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> SeedRun:
         """A run of several replicas, up to `UNIT` of them, with their share of the traffic."""
-        traffic, many = self.traffic, min(replicas, UNIT)
+        many = min(int(replicas), UNIT)
         load = profile.admitted(traffic.load(replicas / many, seed, many))
-        room = profile.capacity(load.longest)
-        one = server_of(self._prices, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
+        room = self.room(profile.capacity(load.longest))
+        one = server_of(self.steps, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
         dealt = run_replicas(one, ROUTERS[traffic.router](many, load, room), load)
-        found, first = ReplicaSimulation.of_run(profile, dealt, load), many * traffic.warm_up
-        return SeedRun.of(found.ttft_s[first:], found.tpot_s[first:], traffic)
+        found = ReplicaSimulation.of_run(profile, dealt, load)
+        return SeedRun.of(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s), traffic)
 
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""
         profile = self.profile(chunk, batch)
         load = profile.admitted(self.traffic.load(1, self.traffic.seed))
-        return saturation_rate(self._prices, profile.policy, profile.capacity(load.longest), load)
+        room = self.room(profile.capacity(load.longest))
+        return saturation_rate(self.steps, profile.policy, room, load) / self.traffic.stretch
 
     def profile(self, chunk: int, batch: int) -> Profile:
         """The replica with a setting, as a server that runs loads."""
         if (chunk, batch) not in self._profiles:
             job = self.structure.job(1, 1, None, chunk, batch)
-            self._profiles[chunk, batch] = Profile(job, None, self.structure.drafts, self._prices)
+            chunked, drafts = self.structure.chunked, self.structure.drafts
+            self._profiles[chunk, batch] = Profile(job, chunked, drafts, self.steps)
         return self._profiles[chunk, batch]
 
 

@@ -7,22 +7,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from llmir.backends.cost.op_time import DeviceCostModel
 from llmir.backends.request.workload import Workload
+from llmir.backends.simulate.closed_loop import loop_step_times
 from llmir.backends.simulate.cluster import serve
-from llmir.backends.simulate.engine import check_load, cost_model_of, engine_capacity, engine_policy
+from llmir.backends.simulate.engine import check_load, engine_capacity, engine_policy, has_policy
 from llmir.backends.simulate.load import Load, sample_load
 from llmir.backends.simulate.policies.trtllm import Trtllm
-from llmir.backends.simulate.server import POLICIES, Policy, Server
-from llmir.backends.simulate.step_times import Chunks, ProgramEstimator, RecordingStepTimes, StepTimes
+from llmir.backends.simulate.server import Policy, Server
+from llmir.backends.simulate.step_times import Chunks, RecordingStepTimes
 from llmir.base.dataclass import dataclass
 from llmir.base.values import Record
-from llmir.ir.core.program import Program
+from llmir.ir.tools.ranks import independent_ranks
 
 from .rows import Array
 
@@ -47,12 +47,9 @@ class MeasurementMethod(NamedTuple):
 
 
 def has_simulator(job: Workload) -> bool:
-    """Whether the simulator has the policy of the engine, and the program neither dp nor pp."""
-    engine = job.pool and cost_model_of(job).runs
-    program = job.program
-    return bool(
-        engine and engine.name in POLICIES and program.parallelism.dp == 1 and len(program.entries) == 1
-    )
+    """Whether the simulator has the policy of the engine, and the program is one server of one stage."""
+    ranks, _ = independent_ranks(job.program)
+    return has_policy(job) and ranks == len(job.program.entries) == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +95,8 @@ class InteractiveRun(Record):
         job, load = replace(self.job, max_model_len=int(self.load.written.max()) + 2), self.load
         room, fills = engine_capacity(job), self._policy(engine_policy(job))
         check_load(load, room, fills)
-        return serve(RecordingStepTimes(_step_times(job.program, job.prefill.plan.model)), fills, room, load)
+        times = loop_step_times(job.program, job.prefill.plan.model)
+        return serve(RecordingStepTimes(times), fills, room, load)
 
     def _policy(self, known: Policy) -> Policy:
         """The engine's, as it was set."""
@@ -144,8 +142,3 @@ def _before(times: Array, each: Array, at: Array) -> Array:
     order = np.argsort(times)
     sums = np.concatenate([[0.0], np.cumsum(each[order])])
     return np.asarray(sums[np.searchsorted(times[order], at, side="right")])
-
-
-@lru_cache(maxsize=32)
-def _step_times(program: Program, model: DeviceCostModel) -> StepTimes:
-    return StepTimes(ProgramEstimator(program, model))

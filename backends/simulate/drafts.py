@@ -85,6 +85,15 @@ class Drafts(NamedTuple):
         """Tokens that a step yields of a sequence, on average."""
         return accepted_tokens(self.tokens, self.acceptance)
 
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs that verify and make drafts."""
+        return (self.verify,) if self.drafter is None else (self.verify, self.drafter)
+
+    def of_programs(self, verify: Program, drafter: Program | None = None) -> Drafts:
+        """Drafts that other programs verify and make."""
+        return self._replace(verify=verify, drafter=drafter)
+
     def kind(self, program: Program) -> str:
         """What makes drafts: a model, a layer, or a lookup."""
         return draft_kind(program, self.drafter)

@@ -27,11 +27,12 @@ from llmir.base.errors import InputError
 from llmir.base.values import Immutable
 from llmir.hw.engine_sections import Scheduler
 from llmir.ir.core.program import Program
+from llmir.ir.tools.ranks import independent_ranks
 
 from .cluster import run_pools, run_replicas, serve
 from .drafts import POOLS, Drafts
 from .kv_blocks import BlockPool
-from .load import Array, Load
+from .load import Array, Load, closed_loop_warm_up
 from .result import PoolSimulation, ReplicaSimulation, Simulation
 from .router import ROUTERS, Router, check_router
 from .server import FOREVER, POLICIES, Capacity, Policy, RequestTimeline, Server
@@ -39,6 +40,12 @@ from .server_kinds import decode_load, decode_server_of, server_of
 from .step_times import ProgramEstimator, SpeculativeEstimator, StepTimes, in_flight
 
 # Policy, capacity and step times of an engine
+
+
+def has_policy(job: Workload) -> bool:
+    """Whether the scheduling policy and the memory of the engine of a workload are known."""
+    runs = cost_model_of(job).runs
+    return bool(job.pool and runs and runs.name in POLICIES and cost_model_of(job).symbolic)
 
 
 def engine_policy(job: Workload, chunked: bool | None = None) -> Policy:
@@ -223,10 +230,13 @@ REPLICAS = 1000  # at most
 class Profile(Immutable):
     """An engine that serves a program on a device, with the limits of a `job`; `run` simulates a load.
 
-    Tables of prices are kept from run to run. `priced` are prices of another profile with the same steps.
+    Engines run data-parallel ranks that share nothing as `ranks` servers of their own. Then job, drafts and
+    prices are those of one of them. Tables of prices are kept from run to run. `priced` are prices of another
+    profile with the same steps.
     """
 
     job: Workload
+    ranks: int
     policy: Policy
     drafts: Drafts | None
 
@@ -237,7 +247,10 @@ class Profile(Immutable):
         drafts: Drafts | None = None,
         priced: StepTimes | None = None,
     ) -> None:
-        vars(self).update(job=job, policy=engine_policy(job, chunked), drafts=drafts)
+        ranks, (program, *others) = independent_ranks(job.program, *(drafts.programs if drafts else ()))
+        if ranks > 1:
+            job, drafts = replace(job, program=program), drafts and drafts.of_programs(*others)
+        vars(self).update(job=job, ranks=ranks, policy=engine_policy(job, chunked), drafts=drafts)
         if priced:
             vars(self).update(_prices=priced)
 
@@ -297,7 +310,7 @@ class Profile(Immutable):
         self,
         load: Load,
         *,
-        warm_up: int = 0,
+        warm_up: int | None = None,
         max_ttft_s: float | None = None,
         max_tpot_s: float | None = None,
         replicas: int = 1,
@@ -305,11 +318,12 @@ class Profile(Immutable):
     ) -> Simulation:
         """A load served, without the requests that are too long: they are refused and counted.
 
-        The first `warm_up` requests do not count in latencies, nor in goodput, which is of requests within
-        `max_ttft_s` and `max_tpot_s`. A `router` sends each request to one of so many `replicas`:
-        round-robin (the default), random, least-loaded or prefix-aware.
+        The first `warm_up` requests, by default two of each user in a closed loop, do not count in latencies,
+        nor in goodput, which is of requests within `max_ttft_s` and `max_tpot_s`. A `router` sends each
+        request to one of so many `replicas`, and of their ranks that share nothing: round-robin (the
+        default), random, least-loaded or prefix-aware.
         """
-        copies = integer("replicas", replicas, 1, REPLICAS)
+        copies = self.ranks * integer("replicas", replicas, 1, REPLICAS)
         deals = ROUTERS[check_router(router, copies)]
         asked, load = load, self.admitted(load)
         counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)
@@ -329,7 +343,8 @@ def result_fields(
 
     InputError for a warm-up of all requests, and for what is no limit.
     """
-    if (first := integer("warm_up", warm_up)) >= len(load):
+    first = closed_loop_warm_up(load) if warm_up is None else integer("warm_up", warm_up)
+    if first >= len(load):
         raise InputError(f"warm_up: {first:,} requests, there are {len(load):,}")
     limits = {"max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
     known = {name: _limit(name, value) for name, value in limits.items()}
@@ -389,7 +404,7 @@ class Pools(Immutable):
         prefill_replicas: int = 1,
         decode_replicas: int = 1,
         router: str | None = None,
-        warm_up: int = 0,
+        warm_up: int | None = None,
         max_ttft_s: float | None = None,
         max_tpot_s: float | None = None,
     ) -> PoolSimulation:
@@ -398,7 +413,8 @@ class Pools(Immutable):
         All else is as in `Profile.run`.
         """
         said = {"prefill_replicas": prefill_replicas, "decode_replicas": decode_replicas}
-        replicas = [integer(name, value, 1, REPLICAS) for name, value in said.items()]
+        copies = (integer(name, value, 1, REPLICAS) for name, value in said.items())
+        replicas = [side.ranks * count for side, count in zip(self._sides, copies, strict=True)]
         name = check_router(router, max(replicas))
         asked, load = load, self.decode.short(self.prefill.short(load))
         counted = result_fields(asked, load, warm_up, max_ttft_s, max_tpot_s)

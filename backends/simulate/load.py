@@ -1,7 +1,8 @@
 """Loads: requests with their tokens and arrival times, sampled or read from a trace.
 
 Order of the file: the tokens that each step of speculative decoding yields (`AcceptedTokens`), the `Load`,
-the distributions of lengths, random requests at a rate (`sample_load`), and traces (`trace_load`).
+the distributions of lengths, the defaults of closed loops, random requests (`sample_load`), and traces
+(`trace_load`).
 
 Lengths are written `512`, `uniform:100,900`, `lognormal:512,0.6` and so on:
 
@@ -39,6 +40,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from llmir.backends.request.closed_loop import least_answer
 from llmir.backends.request.workload import LONGEST
 from llmir.base.arguments import choice, integer, number, parse_field, show_value
 from llmir.base.dataclass import dataclass
@@ -296,6 +298,34 @@ def length_distribution(name: str, said: object) -> Draw:
         return np.asarray(found.astype(np.int64))
 
     return draw
+
+
+# Closed loops as benchmark clients run them
+
+# InferenceX sends 10 · concurrency prompts, and warms up with 2 · concurrency: `--num-prompts` and
+# `--num-warmups` in benchmarks/benchmark_lib.sh of SemiAnalysisAI/InferenceX.
+ROUNDS, WARM_ROUNDS = 10, 2
+SOME, LEAST_ROUNDS, MOST = 10_000, 4, 100_000  # requests by default, where there are many users
+
+
+def closed_loop_requests(users: int) -> int:
+    """The number of requests of so many users by default: ten each, fewer of more than 1,000 users."""
+    return min(max(min(ROUNDS * users, SOME), LEAST_ROUNDS * users), MOST)
+
+
+def closed_loop_warm_up(load: Load) -> int:
+    """The first requests that do not count by default: two of each user who has more than two."""
+    warm = WARM_ROUNDS * (load.users or 0)
+    return warm if warm < len(load) - (load.users or 0) else 0
+
+
+def spread_lengths(tokens: int) -> str:
+    """The law of answers of up to so many tokens, as benchmark clients draw them.
+
+    >>> spread_lengths(1000), spread_lengths(1)
+    ('uniform:800,1000', 'uniform:1,1')
+    """
+    return f"uniform:{least_answer(tokens)},{tokens}"
 
 
 # Random requests

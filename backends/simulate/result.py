@@ -39,6 +39,10 @@ class SimulatedServer(Protocol):
         """Its scheduling policy."""
 
     @property
+    def ranks(self) -> int:
+        """The number of its data-parallel ranks, if they run as servers of their own."""
+
+    @property
     def drafts(self) -> Drafts | None:
         """Its drafts of speculative decoding."""
 
@@ -89,6 +93,8 @@ def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load:
     )
     ends = np.sort(serve(prices, policy, capacity, at_once).course.end_s)
     first, last = len(ends) // 5, len(ends) - 1 - len(ends) // 5
+    if ends[last] == ends[first]:  # in one step
+        return len(ends) / float(ends[-1])
     return (last - first) / float(ends[last] - ends[first])
 
 
@@ -288,15 +294,25 @@ class Simulation(Figures, Result, PageExport):
     @property
     def requests_per_s(self) -> float:
         """Requests answered in a second."""
-        return self._rate(int((~self.given_up).sum()))
+        return self._rate(~self.given_up)
 
     @property
     def output_tokens_per_s(self) -> float:
         """Tokens that all requests together get in a second."""
-        return self._rate(int(self.made.sum()))
+        return self._rate(self.made)
 
-    def _rate(self, count: int) -> float:
-        return count / self.duration_s if self.duration_s else float("inf")
+    def _rate(self, counts: Array) -> float:
+        """The sum of counts by request over time.
+
+        In a closed loop it is that of the steady state, by Little's law: users times the counts of some
+        requests, over the seconds that these take. They are the requests after the warm-up that end while
+        all users are there, thus all but the last one of each user.
+        """
+        users = self.load.users or len(self.load)
+        some = slice(self.warm_up, max(len(self.load) - users, 0))
+        if seconds := float((self.end_s - self.arrival_s)[some].sum()):
+            return users * float(counts[some].sum()) / seconds
+        return float(counts.sum()) / self.duration_s if self.duration_s else float("inf")
 
     @property
     def prefix_hits(self) -> float:
@@ -500,7 +516,9 @@ def _figures(replica: Simulation, duration_s: float) -> Mapping[str, Any]:
 def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
     """The requests that a mask keeps; the first `warm_up` of all do not count in the part either."""
     arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
-    return replace(whole, load=whole.load.only(kept), warm_up=int(kept[:warm_up].sum()), **arrays)
+    load = whole.load.only(kept)
+    load = load if kept.all() else replace(load, users=None)  # a router sends users now here, now there
+    return replace(whole, load=load, warm_up=int(kept[:warm_up].sum()), **arrays)
 
 
 # Prefill and decode servers

@@ -5,6 +5,9 @@ each stage the rows add up to the step; `OpGroup`, op times that depend on the s
 together; the placement of ranks on nodes (`place_on_nodes`); `StepEvaluator`, everything that is computed
 once for a program on a device (`step_evaluator` returns it); and `MixedStepEvaluator`, for a step of
 prefill and decode together, in which ops that both phases run alike are one op of all sequences.
+
+`StepEvaluator` makes the one split of a step (`StepSeconds`): an op's time is its kernel as it runs, and what
+the engine adds has rows of its own.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ from llmir.ir.sizes.polynomial import (
 
 from .functions import COUNTS, MANY, FigureFunction, JitFunction, StepFunction, StepFunctionPair
 from .sizes import sweeps
-from .timing import Overhead, Seconds, StageKind, StagePart, StepSeconds, Timing
+from .timing import OVERHEAD_ROWS, Overhead, Seconds, StageKind, StagePart, StepSeconds, Timing
 
 # Rows of a report
 
@@ -133,24 +136,24 @@ class StageCost(Figures):
 
 
 def stage_costs(
-    timing: Timing, overheads: Sequence[Overhead], memories: Sequence[RankMemory], at: Binding
+    seconds: StepSeconds, parts: int, memories: Sequence[RankMemory], at: Binding
 ) -> tuple[StageCost, ...]:
-    """One row a pipeline stage; `overheads` are none for what no engine serves."""
-    parts, none = timing.micro_batches, (Overhead(),) * len(timing.stages)
-    rows = zip(timing.stages, overheads or none, timing.bubbles, memories, strict=True)
+    """One row a pipeline stage, of so many micro-batches."""
+    bubbles = Timing(seconds.whole, parts).bubbles
+    rows = zip(seconds.whole, seconds.kernels, seconds.overheads, bubbles, memories, strict=True)
     return tuple(
         StageCost(
             stage=i,
             time_s=time,
-            ops_s=parts * (time - sum(engine)),
-            overhead_s=parts * sum(engine),
+            ops_s=parts * kernels,
+            overhead_s=parts * sum(added),
             bubble_s=bubble,
             weight_bytes=at(m.weights),
             kv_cache_bytes=at(m.caches),
             activation_peak_bytes=m.transient(at),
             peak_memory_bytes=m.peak(at),
         )
-        for i, (time, engine, bubble, m) in enumerate(rows)
+        for i, (time, kernels, added, bubble, m) in enumerate(rows)
     )
 
 
@@ -163,7 +166,7 @@ def share_of(part: Number, whole: Number) -> Number:
 
 
 class TimeEstimate(NamedTuple):
-    """A price at a point or on a grid: its time, what that is due to, the roofline's, and which one holds.
+    """A price at a point or on a grid: its time as it runs, the bound, the roofline's, and which one holds.
 
     `bound` and `which` are places, in `BOUNDS` and of one of several prices, so that symbols go through.
     """
@@ -174,9 +177,12 @@ class TimeEstimate(NamedTuple):
     which: Number
 
     @classmethod
-    def of(cls, price: OpTime, runs: Binding, at: Binding) -> TimeEstimate:
-        """Those of a price: its time at the sizes that it runs at, its roofline at those asked for."""
-        return cls(*price.due(runs), price.least(at), price.which(runs))
+    def of(cls, price: OpTime, runs: Binding, at: Binding, hidden: Number) -> TimeEstimate:
+        """Those of a price: its time at the sizes that it runs at, its roofline at those asked for.
+
+        `hidden` is the share of the launch that the step's graph hides.
+        """
+        return cls(*price.due(runs, hidden), price.least(at), price.which(runs, hidden))
 
 
 class RowKind(NamedTuple):
@@ -310,25 +316,27 @@ def step_error(parts: Iterable[Number], host_error: float) -> Number:
     return np.hypot(np.maximum(np.hypot(own, others), host_error), beyond)
 
 
-def engine_overhead(
-    program: Program, overheads: Sequence[Overhead], step_s: Number, error: float | None
-) -> tuple[OpCost, ...]:
-    """What the engine adds to the ops of a micro-batch, one row a stage; none where no engine serves."""
+def engine_rows(of: StepEvaluator, overheads: Sequence[Overhead], step_s: Number) -> tuple[OpCost, ...]:
+    """What the engine adds to the kernels of a micro-batch: on each stage a row for each part above 0.
+
+    On a grid a part may be 0 at some points.
+    """
     return tuple(
         _overhead(
-            program,
+            of.program,
             stage,
-            "engine_overhead",
-            repeat=program.micro_batches,
-            time_s=sum(parts),
+            OVERHEAD_ROWS[part],
+            repeat=of.program.micro_batches,
+            time_s=time,
             step_s=step_s,
             bound=OVERHEAD,
             block="engine",
             ideal_time_s=0.0,
             basis=CALIBRATED,  # an engine's CPU is fitted to whole runs, on whatever device
-            error=error,
+            error=of.model.host_error,
         )
-        for stage, parts in enumerate(overheads)
+        for stage, part in of.overhead_rows
+        if not never(time := getattr(overheads[stage], part))
     )
 
 
@@ -583,17 +591,21 @@ class StepEvaluator:
 
         `busy` are the kernels' seconds, and `captured` is whether a graph holds them, if they are known.
         """
-        whole = self._codes[1](at) if busy is None else self._served(at, busy, captured)[1]
+        whole = self._codes[1](at) if busy is None else self._split(at, busy, captured).whole
         return Timing(whole, self.program.micro_batches)
 
-    def _served(self, at: Binding, busy: Seconds, captured: Any = None) -> tuple[Seconds, Seconds]:
-        """Seconds of kernels and of their launches, and with all that the engine adds, where one serves."""
+    def _split(self, at: Binding, kernels: Seconds, captured: Any = None) -> StepSeconds:
+        """Kernels of so many seconds, and what the engine adds to them, where one serves."""
+        none = (0.0,) * self.depth
         if (host := self.host) is None:
-            return busy, busy
+            return StepSeconds(kernels, none, none, none, kernels)
         launches = self._launches(at, self._captured(at) if captured is None else captured)
-        launched = tuple(host.launched(time, n, at.xp) for time, n in zip(busy, launches, strict=True))
-        first, *others = (time + host.waited(late) for time, late in zip(launched, self._late, strict=True))
-        return launched, (first + host.exposed(first, self.sequences(at), at.xp), *others)
+        launched = tuple(host.launched(time, n, at.xp) for time, n in zip(kernels, launches, strict=True))
+        gaps = tuple(after - before for after, before in zip(launched, kernels, strict=True))
+        skews = tuple(map(host.waited, self.late))
+        first, *others = (time + skew for time, skew in zip(launched, skews, strict=True))
+        cpu = host.exposed(first, self.sequences(at), at.xp)
+        return StepSeconds(kernels, (cpu, *none[1:]), gaps, skews, (first + cpu, *others))
 
     def sequences(self, at: Binding) -> Number:
         """Those of one data-parallel rank, each of which has a scheduler of its own."""
@@ -688,9 +700,9 @@ class StepEvaluator:
 
     def figures(self, at: Binding) -> tuple[Number, ...]:
         """What rows are made of, in the places that `kinds` say; of symbols too."""
-        runs = self.runs(at)
+        runs, hidden = self.runs(at), self.hidden(at)
         prices = {kind.priced.start: (kind.price, kind.pads) for kind in self.kinds}
-        priced = (TimeEstimate.of(price, runs if pads else at, at) for price, pads in prices.values())
+        priced = (TimeEstimate.of(price, runs if pads else at, at, hidden) for price, pads in prices.values())
         sizes = (map(at, (*kind.row.amounts.values(), *kind.row.shape.shape)) for kind in self.kinds)
         return tuple(chain(*priced, *sizes))
 
@@ -704,7 +716,7 @@ class StepEvaluator:
         """All `seconds`, and the last of them: as code where that pays, of prices that symbols go through."""
         figures: tuple[FigureFunction, FigureFunction] = (
             self._seconds,
-            lambda at: self._served(at, self.busy(at))[1],
+            lambda at: self._split(at, self.busy(at)).whole,
         )
         return (
             (JitFunction(figures[0], StepFunction), JitFunction(figures[1], StepFunction))
@@ -714,13 +726,6 @@ class StepEvaluator:
 
     def _seconds(self, at: Binding) -> tuple[Number, ...]:
         return tuple(chain(*self.priced(at)))
-
-    def busy(self, at: Binding) -> Seconds:
-        """Seconds of the kernels of a micro-batch on each stage, as launched; of symbols too."""
-        if (captured := self._captured(at)) is not True:
-            return self._kernels_s(at, captured)[1]
-        (busy,) = self._stages(at, "graph")
-        return busy
 
     def repeats(self) -> Iterator[tuple[OpTime, tuple[int, ...]]]:
         """Each price, and how often each stage runs it; one that pads in some places may come twice."""
@@ -738,19 +743,16 @@ class StepEvaluator:
 
     def priced(self, at: Binding) -> StepSeconds:
         """What `seconds` says, by the prices themselves; of symbols too."""
-        captured = self._captured(at)
-        alone, busy = self._kernels_s(at, captured)
-        return StepSeconds(alone, busy, *self._served(at, busy, captured))
+        return self._split(at, self.busy(at))
 
-    def _kernels_s(self, at: Binding, captured: Any) -> tuple[Seconds, Seconds]:
-        """Seconds of kernels one by one, and as launched."""
-        if captured is False:
-            (alone,) = self._stages(at, "alone")
-            return alone, alone
+    def busy(self, at: Binding) -> Seconds:
+        """Seconds of the kernels of a micro-batch on each stage, as they run; of symbols too."""
+        captured = self._captured(at)
+        if isinstance(captured, bool):
+            (found,) = self._stages(at, "graph" if captured else "alone")
+            return found
         alone, together = self._stages(at, "both")
-        if captured is True:
-            return alone, together
-        return alone, tuple(at.xp.where(captured, *times) for times in zip(together, alone, strict=True))
+        return tuple(at.xp.where(captured, *times) for times in zip(together, alone, strict=True))
 
     def _captured(self, at: Binding) -> Any:
         """Whether the step is launched as a graph, if it is everywhere or nowhere."""
@@ -759,20 +761,12 @@ class StepEvaluator:
         captured = self.captured(at)
         return always(captured) if always(captured) or never(captured) else captured
 
-    def overheads(self, at: Binding, seconds: StepSeconds | None = None) -> tuple[Overhead, ...]:
-        """What the engine adds to the ops of a micro-batch on each stage; none where no engine serves.
-
-        `seconds` are those of the ops, if they are known.
-        """
-        if (host := self.host) is None:
-            return ()
-        alone, busy, launched, _ = seconds or self.seconds(at)
-        late = [host.waited(late) for late in self._late]
-        exposed = host.exposed(launched[0] + late[0], self.sequences(at), at.xp)
-        return tuple(
-            Overhead(0.0 if i else exposed, launched[i] - busy[i], late[i], busy[i] - alone[i])
-            for i in range(self.depth)
-        )
+    def hidden(self, at: Binding) -> Number:
+        """Share of each kernel's launch that a graph hides: 0 where kernels are launched one by one."""
+        captured = self._captured(at)
+        if self.host is None or captured is False:
+            return 0.0
+        return self.host.hidden if captured is True else at.xp.where(captured, self.host.hidden, 0.0)
 
     def _stages(
         self, at: Binding, kind: str, groups: Sequence[tuple[bool, OpGroup]] | None = None
@@ -807,7 +801,18 @@ class StepEvaluator:
         return counts
 
     @cached_property
-    def _late(self) -> list[float]:
+    def overhead_rows(self) -> tuple[tuple[int, str], ...]:
+        """The stage and the part of `Overhead` of each row that the engine may add; none where none serves.
+
+        The first stage has engine CPU time, each one a launch gap, and those with collectives rank skew.
+        """
+        if self.host is None:
+            return ()
+        has = [{"host_s": not i, "launching_s": True, "skew_s": late > 0} for i, late in enumerate(self.late)]
+        return tuple((i, part) for i, parts in enumerate(has) for part, there in parts.items() if there)
+
+    @cached_property
+    def late(self) -> list[float]:
         """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
         sums = [0.0] * self.depth
         for row in self.rows:
@@ -889,9 +894,9 @@ class PhaseOpTime(OpTime):
         """That of the price."""
         return self.price.error
 
-    def which(self, at: Binding) -> Number:
+    def which(self, at: Binding, hidden: Number = 0.0) -> Number:
         """The place of the price that holds there."""
-        return self.price.which(self._within(at))
+        return self.price.which(self._within(at), hidden)
 
     def held(self, which: Number) -> OpTime:
         """The price that holds there."""
@@ -901,11 +906,11 @@ class PhaseOpTime(OpTime):
         """Seconds of one execution."""
         return self.price.time(self._within(at))
 
-    def due(self, at: Binding) -> tuple[Number, Number]:
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds, and what they are due to."""
-        return self.price.due(self._within(at))
+        return self.price.due(self._within(at), hidden)
 
-    def in_graph(self, at: Binding, hidden: float) -> tuple[Number, Number]:
+    def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
         """Seconds alone, and in a graph of kernels."""
         return self.price.in_graph(self._within(at), hidden)
 

@@ -666,5 +666,5 @@ def stage_report(of: StepEvaluator, sizes: tuple[int, ...], at: Binding) -> Stag
         timing.interval,
         timing.bubble,
         of.fullest(lambda memory: memory.peak(at), at),
-        evaluate.stage_costs(timing, of.overheads(at, seconds), of.memories, at),
+        evaluate.stage_costs(seconds, of.program.micro_batches, of.memories, at),
     )

@@ -2,7 +2,8 @@
 
 `Footprint` has the figures of memory, each of the stage where it is largest. `Report` has seconds, FLOPs
 and bytes of the step and a row for each op (`ops`), at one point or on a grid of points. `timeline` lists
-what each pipeline stage does from the start of a step to its end, slice by slice.
+what each pipeline stage does from the start of a step to its end, slice by slice. Rows and slices are the
+split of `StepSeconds` (`timing.py`): a slice takes the time of its row.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from .sizes import (
     refuse_padding,
     sweep,
 )
-from .timing import Overhead, StepSeconds, Timing
+from .timing import OVERHEAD_ROWS, Overhead, StepSeconds, Timing
 
 # Memory
 
@@ -310,13 +311,12 @@ class Report(Footprint, Result):
 
     @figure
     def bound(self) -> Mapping[str, Number]:
-        """The share of each bound, and `bubble`: they add up to 1, without launches that a graph hides."""
+        """The share of each bound, and `bubble`: they add up to 1."""
         shares: dict[str, Number] = dict.fromkeys((*BOUNDS, BUBBLE), 0.0)
         for row in self.ops:
             for bound in shares if self.shape else (row.bound,):
-                shares[bound] = shares[bound] + row.share * (row.bound == bound) * (row.share > 0)
-        whole = sum(shares.values())
-        return {bound: share / (whole + (whole == 0)) for bound, share in shares.items()}
+                shares[bound] = shares[bound] + row.share * (row.bound == bound)
+        return shares
 
     def _timed(self, figure: Callable[[Timing], Number]) -> Number:
         """A figure of the step's timing; on a grid, block by block."""
@@ -335,8 +335,9 @@ class Report(Footprint, Result):
         return self._evaluated[0]
 
     @cached_property
-    def _overheads(self) -> tuple[Overhead, ...]:
-        return self.plan.overheads(self.at, self._seconds) if self.plan.host else ()
+    def overheads(self) -> tuple[Overhead, ...]:
+        """What the engine adds to a micro-batch on each stage; none without an engine."""
+        return self._seconds.overheads if self.plan.host else ()
 
     @figure
     def all_stages_s(self) -> Number:
@@ -350,24 +351,22 @@ class Report(Footprint, Result):
 
     @figure
     def overhead_s(self) -> Number:
-        """Seconds that the engine adds to the ops, on all stages together.
-
-        Below zero where a graph of kernels hides more of the ops' launches than the host adds.
-        """
+        """Seconds that the engine adds to the ops, on all stages together."""
         return sum((row.total_s for row in self.engine), start=0.0)
 
     @figure
     def overhead(self) -> Mapping[str, Number]:
         """What `overhead_s` is the sum of, by the names in `Overhead`."""
-        m, stages = self.program.micro_batches, self._overheads or (Overhead(),)
+        m, stages = self.program.micro_batches, self.overheads or (Overhead(),)
         sums = (m * sum(part) for part in zip(*stages, strict=True))
         return dict(zip(Overhead._fields, sums, strict=True))
 
     @cached_property
     def ops(self) -> tuple[OpCost, ...]:
-        """The rows: of each stage its ops in schedule order, the engine's overhead, the bubble.
+        """The rows: of each stage its ops in schedule order, what the engine adds, the bubble.
 
-        On every stage, Σ `time_s` × `repeat` is the step; the shares of all rows add up to 1.
+        On every stage, Σ `time_s` × `repeat` is the step; the shares of all rows add up to 1. No row is
+        below 0.
         """
         if len(self.program.entries) == 1:
             return (*self.work, *self.engine)
@@ -390,10 +389,8 @@ class Report(Footprint, Result):
 
     @cached_property
     def engine(self) -> tuple[OpCost, ...]:
-        """The rows of the engine's overhead, one a stage; none for what no engine serves."""
-        return evaluate.engine_overhead(
-            self.program, self._overheads, self.all_stages_s, self.plan.model.host_error
-        )
+        """The rows of what an engine adds: `engine_cpu`, `launch_gap`, `rank_skew`; none without one."""
+        return evaluate.engine_rows(self.plan, self.overheads, self.all_stages_s)
 
     def _bubbles(self) -> tuple[OpCost, ...]:
         """The rows of what stages wait, by the basis of the longest op."""
@@ -410,7 +407,7 @@ class Report(Footprint, Result):
     @figure
     def stages(self) -> tuple[StageCost, ...]:
         """One row a pipeline stage; one in all where there are no others."""
-        return evaluate.stage_costs(self._timing, self._overheads, self.plan.memories, self.at)
+        return evaluate.stage_costs(self._seconds, self.program.micro_batches, self.plan.memories, self.at)
 
     def timeline(self) -> tuple[TimeSlice, ...]:
         """The step as it goes by, stage by stage."""
@@ -484,6 +481,7 @@ class TimeSlice:
     stream: int
     start_s: float
     end_s: float
+    time_s: float  # that of its row, to the last digit
     bound: str
     basis: str
     error: float | None
@@ -492,11 +490,6 @@ class TimeSlice:
     write_bytes: int | float = 0
     comm_bytes: int | float = 0
     live_bytes: int | float = 0
-
-    @property
-    def time_s(self) -> float:
-        """How long it is."""
-        return self.end_s - self.start_s
 
 
 class OpRun(NamedTuple):
@@ -576,7 +569,7 @@ class _StageTimeline:
     """What a stage does with a micro-batch, whenever that comes: pieces of time, one after another."""
 
     def __init__(self, report: Report, stage: int) -> None:
-        program, plan, at = report.program, report.plan, report.at
+        program, plan = report.program, report.plan
         self.place: _Fields = {
             "stage": stage,
             "rank": stage * (program.devices // plan.depth),
@@ -586,38 +579,38 @@ class _StageTimeline:
         self.basis, self.error = "", None
         if engine := next((row for row in report.engine if row.stage == stage), None):
             self.basis, self.error = str(engine.basis), engine.error
-        self.pieces = list(self._pieces(report, stage, plan.overheads(at)))
+        self.pieces = list(self._pieces(report, stage))
 
-    def _pieces(
-        self, report: Report, stage: int, overheads: tuple[Overhead, ...]
-    ) -> Iterator[tuple[float, _Fields]]:
+    def _pieces(self, report: Report, stage: int) -> Iterator[tuple[float, _Fields]]:
         plan, at, program = report.plan, report.at, report.program
-        added = overheads[stage] if overheads else Overhead()
+        added = report.overheads[stage] if report.overheads else Overhead()
         ours = [i for i, row in enumerate(plan.rows) if row.stage == stage]
-        facts = {plan.rows[i].name: _facts(report.work[i]) for i in ours}
-        seconds = {plan.rows[i].name: time for i, time in zip(ours, _launched(plan, at, ours), strict=True)}
+        costs = {plan.rows[i].name: report.work[i] for i in ours}
+        facts = {name: _facts(cost) for name, cost in costs.items()}
         skew = plan.host.waited(1.0) if plan.host else 0.0
         late_s = {plan.rows[i].name: skew * collective_skew(plan.rows[i]) for i in ours}
         live = [at(moment.bytes) for moment in plan.memories[stage].moments]
         kernels = sum(plan.rows[i].repeat for i in ours)
-        yield from self._engine("host", added.host_s)
+        yield from self._engine("host_s", added.host_s)
         for run in op_runs(program, program.entries[stage]):
-            yield from self._engine("launch", added.launching_s / kernels)
-            yield from self._engine("late_ranks", late_s[run.op])
-            yield seconds[run.op], {**facts[run.op], "path": run.path, "live_bytes": live[run.moment]}
+            yield from self._engine("launching_s", added.launching_s / kernels)
+            yield from self._engine("skew_s", late_s[run.op])
+            moment = {"path": run.path, "live_bytes": live[run.moment]}
+            yield float(costs[run.op].time_s), {**facts[run.op], **moment}
 
-    def _engine(self, what: str, time_s: float) -> Iterator[tuple[float, _Fields]]:
-        """A piece of the engine's overhead, if there is any."""
+    def _engine(self, part: str, time_s: Number) -> Iterator[tuple[float, _Fields]]:
+        """A piece of what the engine adds, if there is any."""
         if time_s > 0:
-            name = f"{self.prefix}engine_overhead"
+            name = f"{self.prefix}{OVERHEAD_ROWS[part]}"
             words = {"kind": OVERHEAD, "bound": OVERHEAD, "basis": self.basis, "error": self.error}
-            yield time_s, {"op": name, "path": f"{name}.{what}", **words}
+            yield float(time_s), {"op": name, "path": name, **words}
 
     def slices(self, start_s: float, micro_batch: int) -> Iterator[TimeSlice]:
         """The pieces, from a moment on."""
         for time_s, facts in self.pieces:
             end_s = start_s + time_s
-            yield TimeSlice(**facts, **self.place, micro_batch=micro_batch, start_s=start_s, end_s=end_s)
+            times: _Fields = {"start_s": start_s, "end_s": end_s, "time_s": time_s}
+            yield TimeSlice(**facts, **self.place, micro_batch=micro_batch, **times)
             start_s = end_s
 
     def wait(self, start_s: float, end_s: float, micro_batch: int) -> Iterator[TimeSlice]:
@@ -632,23 +625,11 @@ class _StageTimeline:
                 "basis": "",
                 "error": None,
             }
-            yield TimeSlice(**wait, **self.place, micro_batch=micro_batch, start_s=start_s, end_s=end_s)
+            times: _Fields = {"start_s": start_s, "end_s": end_s, "time_s": end_s - start_s}
+            yield TimeSlice(**wait, **self.place, micro_batch=micro_batch, **times)
 
 
 def _facts(op: OpCost) -> _Fields:
     """What a slice says of the op that it is a run of."""
     names = ("kind", "flops", "read_bytes", "write_bytes", "comm_bytes", "bound", "error")
     return {"op": op.name, "basis": str(op.basis), **{name: getattr(op, name) for name in names}}
-
-
-def _launched(plan: StepEvaluator, at: Binding, rows: Sequence[int]) -> list[float]:
-    """Seconds of one run of each of these rows, as the engine launches it."""
-    padded, hidden = plan.runs(at), plan.host.hidden if plan.host and plan.captured(at) else None
-    found: dict[tuple[int, bool], float] = {}
-    for i in rows:
-        key, price = plan.keys[i], plan.prices[i]
-        if key not in found:
-            sizes = padded if plan.pads[i] else at
-            time = price.time(sizes) if hidden is None else price.in_graph(sizes, hidden)[1]
-            found[key] = float(time)
-    return [found[plan.keys[i]] for i in rows]

@@ -1,4 +1,7 @@
-"""Time of a step through pipeline stages, with equal micro-batches one after another.
+"""The split of a step's time, and the time through pipeline stages with equal micro-batches.
+
+`StepSeconds` is the one split of a stage's time: kernels, engine CPU time, launch gap and rank skew. Reports,
+tables, JSON, timelines, pictures and pages show these parts. None is below 0, and they add up to the stage.
 
 With stage times t₁ … tₚ and m micro-batches the step takes Σt + (m−1)·max t, the makespan of equal jobs in
 a flow shop (Johnson 1954). For equal stages the share (p−1)/(m+p−1) is bubble (Narayanan et al. 2021,
@@ -40,33 +43,41 @@ class StageKind(NamedTuple):
 
 
 class Overhead(NamedTuple):
-    """What an engine adds to the ops of one stage in one micro-batch."""
+    """Time that an engine adds to the kernels of one stage in one micro-batch; each part is 0 or more."""
 
-    host_s: Number = 0.0  # the GPU waits for the CPU, which schedules and samples
-    launching_s: Number = 0.0  # it waits for kernels that the CPU launches one by one
-    skew_s: Number = 0.0  # ranks of collectives wait for the last of them
-    hidden_s: Number = 0.0  # below zero: what a graph of kernels hides of the ops' launches
+    host_s: Number = 0.0  # engine CPU time: the GPU waits while the CPU schedules and samples
+    launching_s: Number = 0.0  # launch gap: the GPU waits for kernels that the CPU launches one by one
+    skew_s: Number = 0.0  # rank skew: ranks wait for the last of them in collectives
 
+
+# The row of a report for each part.
+OVERHEAD_ROWS = {"host_s": "engine_cpu", "launching_s": "launch_gap", "skew_s": "rank_skew"}
 
 Seconds = tuple[Number, ...]  # of each stage
 
 
 class StepSeconds(NamedTuple):
-    """Seconds of a micro-batch on each stage, by what is counted.
+    """Seconds of a micro-batch on each stage: the four parts, and `whole`, which is their sum.
 
-    Its kernels one by one, as they are launched (in a graph or not), with what they wait for the CPU that
-    launches them, and with all that an engine adds.
+    `kernels` are the kernels as they run: in a captured graph with the gap that the graph leaves before each,
+    else with their whole launch. The others are the parts of `Overhead`, in its order.
     """
 
-    alone: Seconds
-    busy: Seconds
-    launched: Seconds
+    kernels: Seconds
+    engine_cpu: Seconds
+    launch_gap: Seconds
+    rank_skew: Seconds
     whole: Seconds
 
     @classmethod
     def of(cls, values: Sequence[Number], depth: int) -> StepSeconds:
         """Of one after another, for so many stages."""
         return cls(*(tuple(values[i : i + depth]) for i in range(0, len(cls._fields) * depth, depth)))
+
+    @property
+    def overheads(self) -> tuple[Overhead, ...]:
+        """What the engine adds on each stage."""
+        return tuple(map(Overhead, self.engine_cpu, self.launch_gap, self.rank_skew))
 
 
 _INSTANT = 1e-300  # seconds: a step without ops takes none, and no share of it is waited
@@ -118,13 +129,13 @@ class Timing:
 
     @property
     def bubbles(self) -> tuple[Number, ...]:
-        """The seconds of a step that each stage waits for the others.
+        """The seconds of a step that each stage waits for the others: 0 or more, whatever is rounded.
 
         >>> Timing((1.0, 3.0), micro_batches=2).bubbles
         (5.0, 1.0)
         """
         step = self.step
-        return tuple(step - self.micro_batches * seconds for seconds in self.stages)
+        return tuple(maximum(step - self.micro_batches * seconds, 0.0) for seconds in self.stages)
 
     @property
     def bubble(self) -> Number:

@@ -57,6 +57,7 @@ def largest(
     ('tpot', True)
     """
     from llmir.backends.request.largest import largest_load
+    from llmir.backends.simulate.closed_loop import simulate_loop
 
     limits = limit_seconds("max_ttft", max_ttft), limit_seconds("max_tpot", max_tpot)
     program, _ = deploy(model, hw, estimation, parallel, precision)
@@ -69,7 +70,7 @@ def largest(
     positions = program.facts.get("positions")
     if job.max_model_len is None and isinstance(positions, int) and job.prompt + job.generate > positions:
         raise InputError(length_error(job.prompt, job.generate, positions, program.name))
-    return largest_load(job, *limits)
+    return largest_load(job, *limits, simulate=simulate_loop)
 
 
 def length_error(prompt: int, generate: int, positions: int, model: str) -> str:

@@ -79,8 +79,11 @@ def diff(
     programs = [_lowered(side, model.runs) for side, model in sides]
     basis = common_basis(list(zip(programs, devices, strict=True)), *how, after_engine)
     if requests:
+        from llmir.backends.simulate.closed_loop import simulate_loop
+
         tokens = [request_lengths(program, prompt, generate) for program in programs]
-        return compare_requests(programs, basis, tokens, concurrency, batch=batch, chunk=chunk, cached=cached)
+        users = None if concurrency is None else (concurrency, simulate_loop)
+        return compare_requests(programs, basis, tokens, users, batch=batch, chunk=chunk, cached=cached)
     at = {"batch": batch, "new": or_default(new, 1), "context": or_default(context, 0)}
     return compare_steps(programs, basis, at, chunk=chunk, cached=cached, concurrency=concurrency)
 

@@ -17,7 +17,7 @@ from llmir.ir.tools.loops import cut_sizes
 from llmir.ir.tools.verify import checked_program
 
 from .load import ModelSource
-from .options import Drafts, Estimation, Memory, Parallel, Precision, record_or_default
+from .options import Drafts, Estimation, Memory, Parallel, Precision, Traffic, option, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.cost.op_time import DeviceCostModel
@@ -83,6 +83,7 @@ def workload(
     chunked_prefill: bool | None = None,
     concurrency: int | None = None,
     max_tpot_s: float | None = None,
+    lengths: str | None = None,
     memory: Memory | None = None,
     drafts: Drafts | None = None,
     parallel: Parallel | None = None,
@@ -103,6 +104,8 @@ def workload(
             prefill does; True and None estimate them in chunks.
         concurrency: Users in a closed loop, in place of `batch`; the result has the `loop`.
         max_tpot_s: Limit of TPOT in seconds; the result has the loop of the most users within it.
+        lengths: How answers in a closed loop differ: "spread", uniform from 0.8 to 1.0 of `generate` (the
+            default), or "fixed".
         memory: The share of memory that may be used, and the limits of a step.
         drafts: Speculative decoding, as in `speculate`.
 
@@ -124,10 +127,15 @@ def workload(
     }
     limits = record_or_default(Memory, memory).values
     job = Workload(program, cost_model.device, model=cost_model, **requests, **limits)
+    if lengths is not None and concurrency is None:
+        given = arguments.show_value(lengths)
+        raise InputError(f"lengths: {given}; only answers in a closed loop differ, so concurrency is needed")
     if concurrency is not None or max_tpot_s is not None:
         from llmir.backends.request.closed_loop import closed_loop_workload
+        from llmir.backends.simulate.closed_loop import simulate_loop
 
-        job = closed_loop_workload(job, concurrency, max_tpot_s)
+        spread = option(Traffic, "lengths").check(lengths) or "spread"
+        job = closed_loop_workload(job, concurrency, max_tpot_s, simulate_loop, spread)
     if drafts is None:
         return job
     return speculate(job, draft_programs(model, drafts, hw, estimation, parallel, precision))

@@ -500,7 +500,10 @@ class Traffic(Record):
     - `trace`: a file (formats: docs/serving.md), replayed `speed` times as fast (1). It states the prompts,
       answers and number of requests.
     - `prompt` (2048), `generate` (128): tokens, or distributions such as `uniform:100,900` and
-      `lognormal:512,0.6` (median, deviation of the logarithm). `requests` (1000) is their number.
+      `lognormal:512,0.6` (median, deviation of the logarithm). `requests` is their number (1000, or 10 of
+      each user).
+    - `lengths`: how answers of a stated number of tokens differ: `spread` (uniform from 0.8 to 1.0 of it, the
+      default of users) or `fixed`.
     - `prefix_hits`: share of each prompt that is in the cache already.
     - `cancel`: share of requests that are cancelled after a random part of the answer.
     - `timeout_s`: seconds after which a request is given up.
@@ -543,7 +546,12 @@ class Traffic(Record):
         None, "Tokens generated, likewise.", shown="128", kind="lengths", metavar="TOKENS|LAW"
     )
     requests: int | None = _option(
-        None, "How many, such as 1e5.", shown="1000", least=1, most=REQUESTS, kind="whole"
+        None,
+        "How many, such as 1e5.",
+        shown="1000; 10 of each --closed user",
+        least=1,
+        most=REQUESTS,
+        kind="whole",
     )
     seed: int | None = _option(None, "Of what is random.", shown="0", least=0, kind="whole")
     prefix_hits: float = _option(
@@ -573,6 +581,13 @@ class Traffic(Record):
     )
     timeout_s: float | None = _option(
         None, "Requests are given up that take longer (s).", least=0.0, above=True, unit="s", metavar="S"
+    )
+    lengths: str | None = _option(
+        None,
+        "How answers of a stated number of tokens differ: spread (uniform from 0.8 to 1.0 of it, as "
+        "InferenceX draws them) or fixed.",
+        shown="spread in a closed loop, else fixed",
+        choices=("spread", "fixed"),
     )
 
 
@@ -614,6 +629,34 @@ class Servers(Record):
     decode_verify: Program | None = _option(None, "`Drafts.verify` of the decode servers.", kind="program")
     decode_draft: Program | None = _option(
         None, "`Drafts.draft_model` of the decode servers.", kind="program"
+    )
+
+
+@dataclass(frozen=True)
+class Reserve(Record):
+    """What a plan leaves unused: time within its limits, and a part of the rate that its servers answer.
+
+    >>> Reserve(margin="10%")
+    Reserve(margin=0.1)
+    """
+
+    margin: float | str = _option(
+        0.0,
+        "Plan for times that much longer than estimated, such as 10%.",
+        shown="0%",
+        kind="percent",
+        metavar="SHARE",
+        least=-0.9,
+        most=10.0,
+    )
+    headroom: float | str | None = _option(
+        None,
+        "Share of the stable rate that a plan leaves unused, such as 20%.",
+        shown="10% without --max-ttft, else 0%",
+        kind="percent",
+        metavar="SHARE",
+        least=0.0,
+        most=0.99,
     )
 
 
@@ -777,7 +820,7 @@ class Output(Record):
 
 
 RECORDS: tuple[type[Record], ...] = (
-    *(Estimation, Parallel, Precision, Memory, Drafts, Traffic, Servers),
+    *(Estimation, Parallel, Precision, Memory, Drafts, Traffic, Servers, Reserve),
     *(Requests, Lowering, DiffSides, Output),
 )
 
@@ -832,6 +875,19 @@ def _whole(option: Option, name: str, value: Any) -> Any:
     """An integer, also as a float such as 1e5."""
     whole = isinstance(value, float) and value.is_integer()
     return option._checked(name, int(value) if whole else value)
+
+
+def _percent(option: Option, name: str, value: Any) -> Any:
+    """A share: a number, or a text such as `10%`."""
+    from llmir.base.arguments import check_field
+
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            raise InputError(f"{name}: expected a share such as 10% or 0.1, got {text[:40]!r}") from None
+    return check_field(name, value, "float", option.limits, InputError)
 
 
 def _lengths(option: Option, name: str, value: Any) -> Any:
@@ -927,6 +983,7 @@ _CHECKS: Mapping[str, Any] = {
     "switch": _switch,
     "either": _flag,
     "whole": _whole,
+    "percent": _percent,
     "lengths": _lengths,
     "stages": _stages,
     "file": _file,

@@ -13,12 +13,24 @@ from llmir.base.errors import InputError, LlmirError
 from llmir.base.gc_pause import pause_gc
 from llmir.base.names import normalize
 from llmir.ir.core.program import Program
+from llmir.ir.tools.ranks import independent_ranks
 
 from .capacity import length_error
 from .deployment import Deployment, default_steps, lower
 from .estimate import _model, draft_values
 from .load import ModelSource, load
-from .options import Drafts, Estimation, Parallel, Precision, Requests, Traffic, option, record_or_default
+from .options import (
+    Drafts,
+    Estimation,
+    Parallel,
+    Precision,
+    Requests,
+    Reserve,
+    Servers,
+    Traffic,
+    option,
+    record_or_default,
+)
 
 if TYPE_CHECKING:
     from llmir.backends.export.manifests import Checkpoint
@@ -32,6 +44,7 @@ DEVICES = 1 << 16  # the largest `gpus`
 TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # options of `Traffic` for a plan
 ROLES = ("weights", "activations", "kv")  # options of `Precision` for a plan
 ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
+HEADROOM = 0.1  # of the stable rate, where no limit of TTFT bounds how long requests wait
 REPLICA = 64  # the most devices of a replica
 
 
@@ -47,18 +60,18 @@ def plan(
     chunk: int | str | Iterable[int] | None = None,
     batch: int | str | Iterable[int] | None = None,
     emit: str | None = None,
-    link: str | None = None,
-    router: str | None = None,
+    servers: Servers | None = None,
     drafts: Drafts | None = None,
     progress: Progress | None = None,
     estimation: Estimation | None = None,
+    reserve: Reserve | None = None,
 ) -> Plans:
     """Find plans that serve the requests of `traffic` within limits, the cheapest first.
 
     A model given by name, path or config runs the passes of the engine. A program is estimated as it is.
-    Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic
-    with five seeds, and the simulation decides. Cost ranks the plans of devices with a price. Those of
-    devices without one follow, ranked by the number of devices.
+    Closed forms estimate every split of the model. The plans on the front are then simulated on the traffic,
+    with five seeds or more until the verdict on each limit is certain at 99%. Cost ranks the plans of devices
+    with a price. Those of devices without one follow, ranked by the number of devices.
 
     Args:
         hw: Devices, separated by commas or in a list.
@@ -73,13 +86,14 @@ def plan(
         batch: Requests of a step, likewise.
         emit: An engine (vllm, sglang, trtllm), or containers of the engine of the estimate (compose, k8s,
             dynamo); plans are then limited to those that `launch_files` can start.
-        link: A link for caches (nvlink, network, or a rate such as `25GBps,5us`). With a link the search
-            includes plans of separate prefill and decode servers.
-        router: How requests are distributed to servers of a kind: round-robin (the default), random or
-            least-loaded.
+        servers: A plan takes two of its options. With a `link` for caches (nvlink, network, or a rate such as
+            `25GBps,5us`) the search includes plans of separate prefill and decode servers. The `router`
+            distributes requests to servers of a kind: round-robin (the default), random or least-loaded.
         drafts: Speculative decoding, as in `server`. Its programs are split as the model is.
         progress: Called before each simulated run with its number and its plan.
         estimation: A plan takes `engine`, and `price` in dollars per hour of a device by name.
+        reserve: `margin` plans for times that much longer. `headroom` is the share of the stable rate that a
+            plan leaves unused, by default 10% without `max_ttft` and 0 with it.
 
     Raises:
         InputError: An argument is out of range or has no effect in a plan, or no split is possible.
@@ -100,6 +114,11 @@ def plan(
     if progress is not None and not callable(progress):
         arguments.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
     requests, options = _requests(traffic), record_or_default(Estimation, estimation)
+    link, router = _servers(servers)
+    spare = record_or_default(Reserve, reserve)
+    headroom = spare.headroom
+    if headroom is None:
+        headroom = HEADROOM if max_ttft is None else 0.0
     if name := next((name for name in options.given if name not in ("engine", "price")), None):
         raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
     rate_and_limits = (
@@ -110,7 +129,6 @@ def plan(
         None if max_ttft is None else latency_limit("max_ttft", max_ttft),
         None if max_tpot is None else latency_limit("max_tpot", max_tpot),
     )
-    link = None if link is None else arguments.text("link", link)
     if emit is not None and link is not None:
         raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
     if isinstance(router, str) and router == "prefix-aware":
@@ -122,13 +140,18 @@ def plan(
     program = source.load()
     positions = program.facts.get("positions")
     longest = positions if isinstance(positions, int) else None
-    served = Load(*rate_and_limits, longest, requests.prefix_hits, deals, requests.seed)
+    left = float(spare.margin), float(headroom)  # the record has checked that these are numbers
+    how = requests.prefix_hits, deals, requests.seed, *left
+    served = Load(*rate_and_limits, longest, *how)
     if served.answer < 2:
         raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
     if served.positions and served.read + served.answer > served.positions:
         raise InputError(length_error(served.read, served.answer, served.positions, program.name))
     types = _precisions(record_or_default(Precision, precision))
     steps = draft_values(_draft_programs(source, drafts))
+    # Ranks that share nothing are replicas, which a plan counts.
+    _, (program, *drafting) = independent_ranks(program, *filter(None, steps[2:] if steps else ()))
+    steps = steps and (*steps[:2], drafting[0], drafting[1] if drafting[1:] else None)
     devices = _devices(hw, options.price)
     structures, refused = _structures(source, program, devices, types, options.engine, emit, most, steps)
     if not structures:
@@ -202,6 +225,14 @@ def _requests(traffic: Traffic | None) -> Any:
     record = replace(record, **missing)
     arguments.integer("requests", record.requests, 100, 1_000_000)
     return record
+
+
+def _servers(servers: Servers | None) -> tuple[str | None, str | None]:
+    """The link and the router of a plan; InputError for other options of its servers."""
+    record = record_or_default(Servers, servers)
+    if name := next((name for name in record.given if name not in ("link", "router")), None):
+        raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
+    return None if record.link is None else arguments.text("link", record.link), record.router
 
 
 def _draft_programs(source: ModelSource, drafts: Drafts | None) -> Drafts:

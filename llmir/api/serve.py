@@ -30,7 +30,7 @@ def simulate(
     hw: Any,
     traffic: Traffic,
     *,
-    warm_up: int = 0,
+    warm_up: int | None = None,
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
     chunked_prefill: bool | None = None,
@@ -46,7 +46,8 @@ def simulate(
     Equal to `server(model, hw, …).run(traffic(…))`, which describe the other arguments.
 
     Args:
-        warm_up: Number of first requests that latencies and goodput leave out.
+        warm_up: Number of first requests that latencies and goodput leave out; by default 0, in a closed loop
+            two of each user.
         max_ttft_s: Limit of TTFT in seconds; goodput counts the requests within the limits.
         max_tpot_s: Limit of TPOT in seconds, likewise.
         servers: Replicas behind a router, or pools of prefill and decode servers joined by a link.
@@ -118,7 +119,7 @@ def traffic(traffic: Traffic) -> Load:
     >>> len(traffic(Traffic(rate=2, requests=50)).arrival_s)
     50
     """
-    from llmir.backends.simulate.load import sample_load, session_turns, trace_load
+    from llmir.backends.simulate.load import closed_loop_requests, sample_load, session_turns, trace_load
 
     traffic = _traffic(traffic)
     rate, closed, trace = traffic.rate, traffic.closed, traffic.trace
@@ -133,7 +134,7 @@ def traffic(traffic: Traffic) -> Load:
     if traffic.burstiness is not None and rate is None:
         raise InputError("burstiness: is of requests that come at a rate, say rate too")
     if trace is not None:
-        in_trace = ("prompt", "generate", "requests", "seed", "cancel")
+        in_trace = ("prompt", "generate", "lengths", "requests", "seed", "cancel")
         if twice := next((name for name in in_trace if getattr(traffic, name) is not None), None):
             raise InputError(f"{twice}: a trace says its requests, leave it out")
         load = trace_load(Path(trace), traffic.speed)
@@ -142,9 +143,9 @@ def traffic(traffic: Traffic) -> Load:
         raise InputError(f"speed: {traffic.speed:g}; it is of a trace, say rate instead")
     seed = or_default(traffic.seed, 0)
     load = sample_load(
-        or_default(traffic.requests, 1000),
+        or_default(traffic.requests, 1000 if closed is None else closed_loop_requests(closed)),
         or_default(traffic.prompt, 2048),
-        or_default(traffic.generate, 128),
+        _answers(traffic),
         rate=rate,
         burstiness=or_default(traffic.burstiness, 1.0),
         users=closed,
@@ -154,6 +155,23 @@ def traffic(traffic: Traffic) -> Load:
     if turns is not None:
         load = session_turns(load, turns, or_default(think_s, 10.0), seed)
     return replace(load.hit(traffic.prefix_hits), timeout_s=traffic.timeout_s)
+
+
+def _answers(traffic: Traffic) -> int | str:
+    """The tokens of answers, or their law; `InputError` for a law with `lengths`."""
+    from llmir.backends.request.workload import LONGEST
+    from llmir.backends.simulate.load import spread_lengths
+
+    said, lengths = or_default(traffic.generate, 128), traffic.lengths
+    tokens = arguments.parse_field(said) if isinstance(said, str) else said
+    if isinstance(tokens, str):
+        if lengths is not None:
+            law = f"generate {said!r} says how answers differ"
+            raise InputError(f"lengths: {lengths}; {law}, leave lengths out")
+        return tokens
+    tokens = arguments.integer("generate", tokens, 1, LONGEST)
+    spread = traffic.closed is not None if lengths is None else lengths == "spread"
+    return spread_lengths(tokens) if spread else tokens
 
 
 _load = traffic  # for functions with an argument `traffic`
@@ -172,7 +190,7 @@ def replicate(
     traffic: Traffic,
     times: int,
     *,
-    warm_up: int = 0,
+    warm_up: int | None = None,
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
     chunked_prefill: bool | None = None,
@@ -222,7 +240,7 @@ def simulate_rates(
     rates: Sequence[float],
     times: int | None,
     *,
-    warm_up: int = 0,
+    warm_up: int | None = None,
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
     chunked_prefill: bool | None = None,

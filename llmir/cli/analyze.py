@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmir.api.options import Requests
+from llmir.api.options import Requests, Traffic
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @options.parallel
 @options.serving
 @options.chunked_prefill
+@options.take(Traffic, "lengths", shown="spread")
 @options.memory
 @options.price_option
 @click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")

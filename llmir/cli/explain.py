@@ -39,14 +39,14 @@ def explain(ctx: click.Context, /, **given: Any) -> None:
     """Explain one op: its equation and axes, what it computes and moves, and why it takes as long as it does.
 
     MODEL is a bundled name, a config.json or its folder, or an .ir file; OP is a name that `llmir analyze`
-    shows, such as layer.qkv_proj or qkv_proj; engine_overhead and bubble are rows too. memory is the sum of
-    the device's memory, as the engine's log has it.
+    shows, such as layer.qkv_proj or qkv_proj; engine_cpu, launch_gap, rank_skew and bubble are rows too.
+    memory is the sum of the device's memory, as the engine's log has it.
 
     \b
     llmir explain llama3.1-8b qkv_proj --hw h100-sxm --batch 8
     llmir explain qwen3-30b-a3b experts_gate_up --phase decode --batch 32
     llmir explain llama3.1-8b scores --attention eager
-    llmir explain llama3.1-8b engine_overhead --phase decode --batch 8
+    llmir explain llama3.1-8b engine_cpu --phase decode --batch 8
     llmir explain llama3.1-8b memory --hw h100-sxm --max-model-len 8192
     """
     from llmir.api import compare

@@ -232,6 +232,7 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         cached=given.get("cached", 0),
         chunked_prefill=given.get("chunked_prefill"),
         concurrency=users,
+        lengths=given.get("lengths"),
         max_tpot_s=None if users is None or tpot_ms is None else tpot_ms * 1e-3,
     )
     if given.get("beams") is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmir.api.options import Drafts, Estimation, Precision, Requests, Servers, Traffic, option
+from llmir.api.options import Drafts, Estimation, Precision, Requests, Reserve, Servers, Traffic, option
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
@@ -18,10 +18,7 @@ from .options import Count, Integer, parse_limit
 if TYPE_CHECKING:
     from llmir.backends.search.plan import Plans
 
-REQUEST_OPTIONS = (
-    *("hw", "gpus", "max_ttft", "max_tpot", "chunk", "batch"),
-    *("emit", "link", "router"),
-)
+REQUEST_OPTIONS = ("hw", "gpus", "max_ttft", "max_tpot", "chunk", "batch", "emit")
 
 
 class Devices(Count):
@@ -72,6 +69,7 @@ class TimeLimit(Count):
     type=TimeLimit(),
     help="Likewise later tokens (the mean of a request), such as 30ms.",
 )
+@options.take(Reserve)
 @options.take(
     Precision,
     "weights",
@@ -111,7 +109,7 @@ class TimeLimit(Count):
     help="Which server of a kind a request goes to: round-robin, random or least-loaded.",
 )
 @options.take(Traffic, "requests", type=Integer(100), default=1000, help="Of a simulated run.", shown="1000")
-@options.take(Traffic, "seed", default=0, help="The first of five.")
+@options.take(Traffic, "seed", default=0, help="The first of the runs.")
 @click.option(
     "--emit",
     metavar="[vllm|sglang|trtllm|compose|k8s|dynamo]",
@@ -135,9 +133,9 @@ def plan(**given: Any) -> int:
 
     Every split of the model (tensor, pipeline, data, expert and sequence parallel) on each device is priced
     by closed forms, memory first. Those on the front are simulated as `llmir serve-sim` does, on requests
-    that come at random, by five seeds; that decides. A limit is on the 99th percentile of requests unless it
-    says mean: or p50:. With --link there are plans of prefill and decode servers too. Exit 1 if no plan
-    meets the limits.
+    that come at random. Runs by five seeds or more decide, until the verdict is certain at 99%; after 40 runs
+    it is undecided. A limit is on the 99th percentile of requests unless it says mean: or p50:. With --link
+    there are plans of prefill and decode servers too. Exit 1 if no plan meets the limits.
 
     \b
     llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\
@@ -169,6 +167,7 @@ def plan(**given: Any) -> int:
     asked = {name: given[name] for name in REQUEST_OPTIONS}
     estimation = Estimation(engine=given["engine"], price=given["price"])
     asked |= {"traffic": inputs.taken(Traffic, given), "drafts": drafts, "estimation": estimation}
+    asked |= {"servers": inputs.taken(Servers, given), "reserve": inputs.taken(Reserve, given)}
     asked["precision"] = inputs.taken(Precision, given)
     with bar() as progress:
 

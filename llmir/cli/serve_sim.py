@@ -74,7 +74,8 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
     help="Instead: several rates, such as 2,6,10 or 2:18:4, each simulated: latencies against the rate "
     "(-o late.html, late.png).",
 )
-@options.take(Traffic, *("burstiness", "closed", "trace", "speed", "prompt", "generate", "requests", "seed"))
+@options.take(Traffic, *("burstiness", "closed", "trace", "speed", "prompt", "generate", "lengths"))
+@options.take(Traffic, "requests", "seed")
 @click.option(
     "--replications", type=Integer(2), help="Run so often, by seeds one after another; with intervals."
 )
@@ -82,7 +83,11 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 @click.option("--decode-tp", type=Integer(), help="--tp of the decode servers.  [default: --tp]")
 @options.take(Traffic, "prefix_hits", "cancel", "turns", "think_s", "timeout_s")
 @options.chunked_prefill
-@click.option("--warm-up", type=Integer(0), default=0, help="First requests that do not count.  [default: 0]")
+@click.option(
+    "--warm-up",
+    type=Integer(0),
+    help="First requests that do not count.  [default: 0; 2 of each --closed user]",
+)
 @options.take(
     Requests,
     "max_ttft",

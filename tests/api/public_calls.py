@@ -106,7 +106,7 @@ OVER: dict[str, Any] = {"model": PROGRAM, **ON, "parallel": None, "precision": N
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0}
 REQUEST = {"batch": 1, "prompt": 8, "generate": 2}
 JOB = {**REQUEST, "chunk": None, "cached": 0, "chunked_prefill": None, "memory": None}
-CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None}
+CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None, "lengths": "fixed"}
 TRAFFIC: dict[str, Any] = {
     "rate": None,
     "closed": 2,
@@ -117,6 +117,7 @@ TRAFFIC: dict[str, Any] = {
     "cancel": 0.0,
     "seed": 0,
     "speed": 1.0,
+    "lengths": "spread",
     **dict.fromkeys(("burstiness", "timeout_s", "turns", "think_s", "trace")),
 }
 COUNTED: dict[str, Any] = {
@@ -215,6 +216,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {"draft_tokens": 2, "acceptance": 0.5, "draft_model": PROGRAM, "verify": PROGRAM},
     ),
     "Traffic": (llmir.Traffic, TRAFFIC),
+    "Reserve": (llmir.Reserve, {"margin": 0.1, "headroom": None}),
     "Servers": (llmir.Servers, {"replicas": 2, "router": "random", **dict.fromkeys(POOLS)}),
     "analyze beside": (lambda part: llmir.analyze(PROGRAM, "h100", beside=[part]), {"part": {"batch": 2}}),
     "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),

@@ -62,7 +62,7 @@ def has(data: dict[str, Any], keys: dict[str, type]) -> None:
 def test_the_json_has_every_key_of_the_schema_and_its_type(run: Run) -> None:
     data = analyzed(run, "--batch", "2")
     has(data, REPORT)
-    assert data["schema_version"] == 2
+    assert data["schema_version"] == 3
     model = {"architecture": str, "layers": int, "parameters": int, "active_parameters": int}
     has(data["model"], {"name": str, **model})
     assert data["model"]["name"] == "tiny"
@@ -144,7 +144,7 @@ def test_a_format_is_enough_for_a_path_without_a_suffix(
 ) -> None:
     asked = ("analyze", "tiny.json", "--prompt", "8", "--format", "json", "-o")
     assert run(*asked, "out").code == 0
-    assert json.loads((tmp_path / "out").read_text("utf-8"))["schema_version"] == 2
+    assert json.loads((tmp_path / "out").read_text("utf-8"))["schema_version"] == 3
     monkeypatch.setattr(os, "access", lambda path, how: Path(path) == Path(os.devnull))  # as for most users
     assert (run(*asked, os.devnull).code, Path(os.devnull).is_file()) == (0, False)
 

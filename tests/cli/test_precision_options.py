@@ -15,7 +15,7 @@ def test_json_and_table_say_the_precision(run: Run) -> None:
     options = ("--weights", "fp8", "--activations", "fp8", "--kv", "fp8_e5m2")
     ran = run("analyze", "tiny.json", *options, "--format", "json")
     report = json.loads(ran.out)
-    assert (ran.code, report["schema_version"]) == (0, 2)
+    assert (ran.code, report["schema_version"]) == (0, 3)
     precision = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8_e5m2", "collectives": None}
     assert report["precision"] == precision
     table = run("analyze", "tiny.json", *options).out

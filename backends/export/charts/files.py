@@ -79,12 +79,13 @@ def plans(found: Plans, form: str) -> bytes:
 def plan_rates(best: Candidate, largest: float) -> Iterator[Simulation]:
     """One replica of a plan at several rates up to the largest stable one, at its share of the rate too."""
     traffic = best.traffic
-    profile = Profile(best.structure.job(1, 1, None, best.chunk, best.batch), None, best.structure.drafts)
+    s = best.structure
+    profile = Profile(s.job(1, 1, None, best.chunk, best.batch), s.chunked, s.drafts)
     others = (part * largest for part in RATES)
     apart = [rate for rate in others if abs(rate - traffic.rate) > NEAR * largest]
     for rate in sorted([*apart, traffic.rate]):
-        load = replace(traffic, rate=rate).alone(best.replicas, 0)
-        yield profile.run(load, warm_up=traffic.warm_up)
+        load = replace(traffic, rate=rate, margin=0.0).alone(best.replicas, 0)
+        yield profile.run(load, warm_up=traffic.requests // 10)
 
 
 def sweep(found: Sweep, form: str) -> bytes:

@@ -187,7 +187,7 @@ def _without_roofline(
     shares = (f"{units.percent(sum(names.values()))} of {phase}" for phase, (_, names) in each.items())
     lines = [f"not drawn, for they do no FLOPs: {', '.join(idle)}; {', '.join(shares)}"] if idle else []
     engine = [f"{phase} {wording.overhead(step)}" for phase, step in of.items() if step.engine]
-    return [*lines, *([f"overhead of the engine: {'; '.join(engine)}"] if engine else [])]
+    return [*lines, *([f"added by the engine: {'; '.join(engine)}"] if engine else [])]
 
 
 def _named(

@@ -15,6 +15,7 @@ from llmir.backends.export.dot.labels import INK, MUTED, PAINT
 from llmir.backends.request.workload import Workload
 from llmir.backends.step.evaluate import BUBBLE, OVERHEAD, OpCost
 from llmir.backends.step.report import Report
+from llmir.backends.step.timing import OVERHEAD_ROWS
 from llmir.base.arguments import choice
 from llmir.ir.core.program import Instance, Program
 from llmir.ir.sizes.binding import Binding
@@ -36,10 +37,9 @@ class ShareColumn(NamedTuple):
 
 
 class TimeColumn(NamedTuple):
-    """Seconds by row and bound, of which each is a share of `whole_s`; `hidden_s` are launches of a graph."""
+    """Seconds by row and bound, each as a share of `whole_s`."""
 
     whole_s: float
-    hidden_s: float
     shares: Mapping[str, Shares]  # by row, then by bound
 
     @property
@@ -51,7 +51,7 @@ class TimeColumn(NamedTuple):
 def row_of(cost: OpCost, by: str) -> str:
     """The row that a line of a report belongs to; what is no op has one of its own."""
     if cost.kind == OVERHEAD:
-        return "bubble" if cost.bound == BUBBLE else "overhead of the engine"
+        return cost.name.rpartition(".")[2]
     return cost.block if by == "block" else cost.kind
 
 
@@ -98,18 +98,15 @@ def column(of: Mapping[str, Mapping[str, float]]) -> ShareColumn:
 
 
 def times(step: Report, by: str) -> TimeColumn:
-    """Where the time of a step is: of all that adds seconds, before launches are hidden."""
+    """Where the time of a step is."""
     found: dict[str, dict[str, float]] = {}
-    hidden = 0.0
     for op in step.ops:
-        seconds = float(op.total_s)
-        if seconds > 0:
+        if seconds := float(op.total_s):
             bounds = found.setdefault(row_of(op, by), {})
             bounds[str(op.bound)] = bounds.get(str(op.bound), 0.0) + seconds
-        hidden -= min(seconds, 0.0)
     whole = sum(sum(bounds.values()) for bounds in found.values())
     shares = {row: {b: s / whole for b, s in bounds.items()} for row, bounds in found.items()}
-    return TimeColumn(whole, hidden, shares)
+    return TimeColumn(whole, shares)
 
 
 # The chart
@@ -118,7 +115,7 @@ PITCH = 1.42  # from column to column, where a bar of all is 1 wide
 THICK, APART = 0.26, 0.36  # of a bar, and between those of one row, of the height of a row
 TONES = (("#3D4659", ""), ("#D5DAE3", "...."), ("#8B93A5", "////"), ("#FFFFFF", "xxxx"))
 ROOM = 0.085  # of a bar that holds a letter
-LAST = ("overhead of the engine", "bubble")
+LAST = (*OVERHEAD_ROWS.values(), BUBBLE)
 
 
 class ShareTable(NamedTuple):
@@ -178,7 +175,7 @@ def distributions(data: Workload | Report, ax: Any = None, by: str = "block") ->
     where = wording.model_on_devices(data)
     lines = (*settings(of), setting(program, first.plan.model))
     head(ax, f"Where parameters, FLOPs, bytes and time of {where} are", *lines)
-    notes(ax, _handles(of, seconds), _words(of, seconds), down=6)
+    notes(ax, _handles(of, seconds), _words(of), down=6)
     return ax
 
 
@@ -295,12 +292,7 @@ def _handles(of: Mapping[str, Report], seconds: Mapping[str, TimeColumn]) -> lis
     return found + [swatch(f"{LETTERS[bound]}  {bound}", bound) for bound in LETTERS if bound in present]
 
 
-def _words(of: Mapping[str, Report], seconds: Mapping[str, TimeColumn]) -> str:
+def _words(of: Mapping[str, Report]) -> str:
     """What shares are of."""
-    hidden = [
-        f"of {phase} {units.time(time.hidden_s)} of launches, which a graph hides, are not in the shares"
-        for phase, time in seconds.items()
-        if time.hidden_s
-    ]
     apart = ", prefill and decode apart" if {"prefill", "decode"} <= of.keys() else ""
-    return "; ".join([f"shares of each column's total{apart}; time by what bounds it", *hidden])
+    return f"shares of each column's total{apart}; time by what bounds it"

@@ -259,10 +259,8 @@ def panel_lines(outline: StepOutline) -> list[str]:
     """How many stages and micro-batches there are, if several, and what shares are of if not of the step."""
     lines = [f"{name} of {value}" for name, value in wording.pipeline_lines(outline.report)[:1]]
     if len(outline.report.stages) > 1:
-        lines.append(f"shares of all stages together, {units.time(outline.whole_s)}")
-    if any(b.total_s < 0 for b in outline.boxes):
-        whole = f"shares of {units.time(outline.whole_s)}, before launches are hidden"
-        lines[1:] = [whole]
+        whole = units.time(float(outline.report.all_stages_s))
+        lines.append(f"shares of all stages together, {whole}")
     return lines
 
 

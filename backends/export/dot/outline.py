@@ -365,13 +365,9 @@ class StepOutline:
         return max((b.total_s for b in self.boxes if b.op), default=0.0)
 
     def share(self, seconds: float) -> float:
-        """The part of `whole_s` that `seconds` are."""
-        return seconds / self.whole_s if self.whole_s else 0.0
-
-    @cached_property
-    def whole_s(self) -> float:
-        """What shares are of: the step, or where launches are hidden all that adds seconds."""
-        return max(float(self.report.all_stages_s), sum(b.total_s for b in self.boxes if b.total_s > 0))
+        """The part of the step, on all stages, that `seconds` are."""
+        whole = float(self.report.all_stages_s)
+        return seconds / whole if whole else 0.0
 
     @cached_property
     def spine(self) -> dict[str, int]:
@@ -482,16 +478,8 @@ def _overheads(report: Report, numbers: tuple[int, ...], ids: str) -> Iterator[B
             cost,
             cost.repeat * (1 + len(others)),
             first.block,
-            _note(report, first),
+            wording.OVERHEADS[name],
         )
-
-
-def _note(report: Report, row: OpCost) -> str:
-    """What an overhead is made of."""
-    if row.bound != OVERHEAD:
-        return "waits for other stages"
-    parts = wording.overhead_parts(report) if len(report.stages) == 1 else []
-    return " · ".join(parts)
 
 
 def _section(path: str, boxes: tuple[Box, ...], program: Program) -> LayerSection:

@@ -1,6 +1,6 @@
 // This set-up against the pinned one, op by op: differences add up.
 import { abs, max, ratio, time, whole } from "./format.js";
-import { $, badge, breaking, called, h, heads, mark, say, span } from "./dom.js";
+import { $, badge, breaking, h, heads, mark, say, span } from "./dom.js";
 import { SIZES } from "./state.js";
 
 const SHOWN = 6;
@@ -32,7 +32,7 @@ export class Against {
   step(body, name, now, then) {
     const sums = new Map();
     const add = (step, side) => [...step.ops, ...step.extras].forEach((op) => {
-      const sum = sums.get(op.name) ?? { name: called(op), bound: op.bound, now: 0, then: 0 };
+      const sum = sums.get(op.name) ?? { name: op.name, bound: op.bound, now: 0, then: 0 };
       sum[side] += op.total_s;
       sums.set(op.name, { ...sum, bound: op.bound });
     });

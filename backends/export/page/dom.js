@@ -53,9 +53,6 @@ export function number(box, pattern) {
 
 export const LETTERS = { compute: "C", memory: "M", network: "N", overhead: "O", bubble: "B" };
 
-// What a row is called: of an engine's below zero, why it is.
-export const called = (op) => (op.row || op.time_s >= 0 ? op.name : `${op.name}: launches hidden by the graph`);
-
 // A name that may break after its underscores and dots.
 export const breaking = (name) => name.split(/(?<=[_.])/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
 

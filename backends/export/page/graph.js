@@ -1,10 +1,10 @@
 // The graph of a step: blocks that fold, ops from top to bottom, what jumps over others dashed beside them.
-import { abs, max, min, percent, time } from "./format.js";
+import { max, min, percent, time } from "./format.js";
 import { $, breaking, div, h, mark, pressed, roving, say, span, svg, unfold } from "./dom.js";
 
 const MANY = 60, SOME = 30, SMALL = 5;  // ops from which blocks begin folded, but for the longest; and small ones, to it
 const LANE = 7;
-const PARTS = [["host", "CPU"], ["launching", "waiting for launches"], ["hidden", "launches hidden by the graph"]];
+const WORDS = { engine_cpu: "engine CPU", launch_gap: "launch gap", rank_skew: "rank skew", bubble: "waits" };
 
 export class Graph {
   constructor(choose, told) {
@@ -42,8 +42,8 @@ export class Graph {
       const node = h("section", { class: section.count > 1 ? "block layer" : "block" }, head, body);
       return { ...section, node, cost, body, lines, boxes };
     });
-    this.extras = step.extras.map((op) => ({ op, node: div("extra") }));
-    this.place.replaceChildren(...this.sections.map(({ node }) => node), ...this.extras.map(({ node }) => node));
+    this.extras = step.extras.map(() => div("extra"));
+    this.place.replaceChildren(...this.sections.map(({ node }) => node), ...this.extras);
     this.watch.disconnect();
     this.far.clear();
     for (const place of new Set(this.sections.flatMap(({ boxes }) => boxes.map((box) => box.place)))) this.watch.observe(place);
@@ -77,11 +77,9 @@ export class Graph {
     const open = this.sections.flatMap(({ boxes, body }) => (body.hidden ? [] : boxes));
     this.left = open.filter(({ place }) => this.far.has(place));
     for (const box of open) if (!this.far.has(box.place)) this.say(box, view);
-    this.extras.forEach(({ node }, i) => {
-      const op = step.extras[i];
-      const waits = op.bound === "bubble", parts = waits ? {} : step.overheads[op.stage], more = PARTS.filter(([key]) => abs(parts[key]) > 1e-12);
-      const of = more[1] || op.time_s < 0 ? `: ${more.map(([key, words]) => `${words} ${time(parts[key])}`).join(", ")}` : "";
-      say(node, `${waits ? "waits" : "overhead of the engine"}${view.setup.stages > 1 ? `, stage ${op.stage}` : ""} · ${time(op.total_s)} · ${percent(op.share)}${of}`);
+    step.extras.forEach((op, i) => {
+      const what = WORDS[op.name.split(".").at(-1)];
+      say(this.extras[i], `${what}${view.setup.stages > 1 ? `, stage ${op.stage}` : ""} · ${time(op.total_s)} · ${percent(op.share)}`);
     });
   }
 

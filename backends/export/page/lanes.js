@@ -34,18 +34,18 @@ export class Lanes extends Chart {
 }
 
 // Of each stage its slices, from the start of the step to its end: a micro-batch begins once it has left the stage
-// before, and the stage has done the one before. The engine's overhead of a micro-batch is one slice, before its ops.
+// before, and the stage has done the one before. What the engine adds to a micro-batch is one slice, before its ops.
 export function slices({ stages, overheads }, parts) {
   const found = stages.map(() => []), free = stages.map(() => 0);
   const add = (stage, kind, part, from, to) => to > from && found[stage].push({ kind, part, from, to });
   for (let part = 0; part < parts; part++) {
     let there = 0;
     stages.forEach((seconds, stage) => {
-      const start = max(free[stage], there), { host, launching } = overheads[stage];
+      const start = max(free[stage], there), work = start + overheads[stage];
       add(stage, "bubble", part, free[stage], start);
       there = free[stage] = start + seconds;
-      add(stage, "overhead", part, start, start + host + launching);
-      add(stage, "work", part, start + host + launching, there);
+      add(stage, "overhead", part, start, work);
+      add(stage, "work", part, work, there);
     });
   }
   const end = max(...free);

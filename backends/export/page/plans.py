@@ -81,7 +81,9 @@ def plans(found: Plans) -> Mapping[str, Any]:
     absent = [f"{device}: {why}" for device, why in plan_text.devices_without_plan(found).items()]
     tables = [_table(found, whys)] if found.shown else []
     views = [_front(found, about, "tall" if curves else "wide"), *curves, *tables, *_refused(found)]
-    first = [plan_text.basis(found), *filter(None, ["; ".join(plan_text.traffic_lines(found))])]
+    changed = "; ".join(plan_text.settings(found.best)) if found.best else ""
+    lines = (changed, "; ".join(plan_text.traffic_lines(found)))
+    first = [plan_text.basis(found), *filter(None, lines), *plan_text.doubts(found)]
     more = [*absent, *plan_text.goals(found), *plan_text.energy(found), *hourly_sections(found)]
     return document(
         model,
@@ -260,7 +262,7 @@ def _table(found: Plans, whys: list[str]) -> Document:
 def _missed(found: Plans, each: Candidate) -> Iterator[int]:
     """The columns of statistics that are beyond their limit."""
     for i, limit in enumerate((found.traffic.ttft, found.traffic.tpot)):
-        if limit and limit.of in _STATS and each.trial.expected(i) > limit.seconds:
+        if limit and limit.of in _STATS and each.trial.upper(i) > limit.seconds:
             yield 4 + len(_STATS) * i + _STATS.index(limit.of)
 
 

@@ -53,7 +53,7 @@ export class Setup {
         const [bases, about] = [phase.bases.map((of) => tables[of][i]), tables[phase.described][i]];
         return { name, stage, repeat, priced, amounts, moment, sends, bases, about };
       });
-      return { ...phase, name, rows };
+      return { ...phase, name, rows, added: tables[phase.added] };
     });
     this.roofs = tables[told.roofs];
     this.rates = tables[told.rates];
@@ -184,16 +184,14 @@ export class Setup {
   step(batch, fresh, context) {
     const at = [batch / this.parts, fresh, context], phase = this.phase(fresh, context), { parts } = this;
     const n = this.stages, found = apart(phase.figures(...at), phase.counts), seconds = found.parts;
-    const [alone, busy, launched, whole] = [0, 1, 2, 3].map((i) => seconds.slice(i * n, (i + 1) * n));
+    const whole = seconds.slice(-n);
     const { step } = timing(whole, parts), ideal = timing(found.ideal, parts);
     const ops = phase.rows.map((row) => this.op(row, found.times, found.amounts, n * step));
-    const overheads = whole.map((time, i) => {
-      const host = time - launched[i], launching = launched[i] - busy[i], hidden = busy[i] - alone[i];
-      return { host, launching, hidden, all: host + launching + hidden };
-    });
-    const added = this.served ? overheads.map((o, i) => this.extra("engine_overhead", i, parts, o.all, n * step)) : [];
+    const added = phase.added.filter(([, , place]) => seconds[place])
+      .map(([name, stage, place]) => this.extra(name, stage, parts, seconds[place], n * step));
+    const overheads = whole.map((_, i) => sum(added.filter(({ stage }) => stage === i).map(({ time_s }) => time_s)));
     const bubbles = n > 1
-      ? whole.map((time, i) => this.extra("bubble", i, 1, step - parts * time, n * step))
+      ? whole.map((time, i) => this.extra("bubble", i, 1, max(step - parts * time, 0), n * step))
       : [];
     return {
       phase, batch, fresh, context, at, ops, extras: [...added, ...bubbles], overheads,

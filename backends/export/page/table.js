@@ -1,6 +1,6 @@
 // All ops of both steps: sorted by any column, found by their names, one of them chosen.
 import { abs, bytes, digits, flops, percent, time, within } from "./format.js";
-import { $, LETTERS, badge, breaking, called, div, h, mark, roving, say, span } from "./dom.js";
+import { $, LETTERS, badge, breaking, div, h, mark, roving, say, span } from "./dom.js";
 import { line } from "./menu.js";
 
 const FEW = 24;  // ops on paper
@@ -31,7 +31,7 @@ export class Table {
     const heads = COLUMNS.map(([key, title]) => h("th", { scope: "col", class: key }, h("button", { onclick: () => this.by(key) }, title)));
     const caption = h("caption"), body = h("tbody"), all = [...step.ops, ...step.extras];
     const rows = all.map((op) => {
-      const name = op.row ? h("button", { onclick: () => this.choose(op.name) }, breaking(op.name)) : span(null, called(op));
+      const name = op.row ? h("button", { onclick: () => this.choose(op.name) }, breaking(op.name)) : span(null, op.name);
       const letter = badge(op.bound), word = span();
       const cells = COLUMNS.map(([key]) => {
         if (key === "name") return h("th", { scope: "row" }, name);
@@ -68,7 +68,7 @@ export class Table {
         if (key === "bound") say(word, op.bound);
         else if (show) say(cells[c], show(valued(op, key), op.row));
       });
-      if (!op.row) say(name, called(op));
+      if (!op.row) say(name, op.name);
       say(letter, LETTERS[op.bound]);
       mark(letter, "class", `badge ${op.bound}`);
       mark(row, "class", chosen(op) ? "chosen" : late.includes(op) ? "late" : null);

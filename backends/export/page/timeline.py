@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmir.backends.export import timeline as kineto
 from llmir.backends.export import units, wording
 from llmir.backends.request.workload import Workload
-from llmir.backends.step.evaluate import BUBBLE, OVERHEAD
+from llmir.backends.step.evaluate import BUBBLE
 from llmir.backends.step.report import Report, TimeSlice
 
 from .document import Document, column, document, json_value, sheet
@@ -40,34 +40,10 @@ def timeline(job: Report | Workload, phase: str = "both") -> Mapping[str, Any]:
         (),
         views,
         answer=answer,
-        lines=[line for step in steps for line in _sums(step, len(steps) > 1)],
+        lines=[line for step in steps for line in wording.sums(step)],
         basis=basis,
         notes=job.notes,
     )
-
-
-def _sums(step: Report, several: bool) -> Iterator[str]:
-    """`stage 0: 20.7 ms of ops + …`: what each stage takes of the step."""
-    found, depth = step.timeline(), step.plan.depth
-    for stage in range(depth):
-        own = [s for s in found if s.stage == stage]
-        work, engine, waits = (
-            sum(s.time_s for s in own if pick(s)) for pick in (_works, _engine, lambda s: s.bound == BUBBLE)
-        )
-        name = [units.time(float(step.time_s))] if several or depth == 1 else []
-        name += [f"stage {stage}"] if depth > 1 else []
-        said = [f"{units.time(work)} of ops"]
-        said += [f"{units.time(engine)} of overhead"] if engine else []
-        said += [f"{units.time(waits)} of waits"] if waits else []
-        yield f"{', '.join(name)} = {' + '.join(said)}"
-
-
-def _works(s: TimeSlice) -> bool:
-    return s.bound not in (BUBBLE, OVERHEAD) or s.kind != OVERHEAD
-
-
-def _engine(s: TimeSlice) -> bool:
-    return s.kind == OVERHEAD and s.bound != BUBBLE
 
 
 def _at(s: TimeSlice) -> tuple[int, int]:

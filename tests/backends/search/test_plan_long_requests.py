@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import llmir
+from llmir.backends.search.launch import launch_command
 from llmir.backends.search.search import PoolSearch, Search
+from llmir.backends.search.structures import ElementTypes
 from llmir.backends.search.trial import Replica
 from llmir.base.errors import InputError
 from llmir.cli.main import cli
@@ -53,8 +56,8 @@ def test_where_no_split_holds_all_requests_there_is_no_plan() -> None:
 
 
 def test_a_prompt_that_no_step_reads_whole_is_a_reason() -> None:
-    """TensorRT-LLM reads prompts whole: in a step of as many tokens as are said."""
-    asked = {**ASKED, "prompt": "uniform:1000,5000", "engine": "trtllm", "chunk": 4096, "gpus": 1}
+    """vLLM 0.4 reads prompts whole: in a step of as many tokens as are said."""
+    asked = {**ASKED, "prompt": "uniform:1000,5000", "engine": "vllm@0.4", "chunk": 4096, "gpus": 1}
     plans = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **asked))
     assert plans.best is None
     why = plans.refused["H100-SXM tp 1"].why
@@ -62,9 +65,49 @@ def test_a_prompt_that_no_step_reads_whole_is_a_reason() -> None:
     share = float(why.split("most, ")[1].split("%")[0]) / 100
     assert share == pytest.approx(904 / 4001, rel=0.2)  # by the law
     assert (
-        llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **{**asked, "chunk": 5000})).best
+        llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **{**asked, "chunk": 5050})).best
         is not None
     )
+
+
+def test_a_default_that_rejects_or_starves_the_traffic_is_changed_and_emitted() -> None:
+    """TensorRT-LLM reads whole prompts of up to 8,192 tokens; a prompt of 8,192 leaves no token for decodes.
+
+    NVIDIA's performance overview of TensorRT-LLM has 537 tokens/s a GPU with chunked prefill: 2 · 1024 / 537
+    are 4 GPUs at least.
+    """
+    limits = {"max_ttft": "5s", "max_tpot": "60ms", "weights": "fp8", "engine": "trtllm"}
+    asked = {"rate": 2, "prompt": 8192, "generate": 1024, "requests": 200, "gpus": 16}
+    best = llmir.plan("llama3.3-70b", "h200", **records(llmir.plan, **limits, **asked)).best
+    assert best is not None and 4 <= best.devices <= 10
+    assert best.changed_settings["chunked_prefill"] == (False, True)
+    bf16 = best.structure._replace(types=ElementTypes())
+    command = launch_command(replace(best, structure=bf16), "trtllm", "meta-llama/Llama-3.3-70B-Instruct")
+    assert "enable_chunked_prefill: true" in command.lines
+    assert command.words[-1] == "--extra_llm_api_options options.yaml"
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [
+        ("vllm", "--gpu-memory-utilization 0.95"),
+        ("sglang", "--mem-fraction-static 0.95"),
+        ("trtllm", "--kv_cache_free_gpu_memory_fraction 0.95"),
+    ],
+)
+def test_a_request_that_fits_in_more_of_the_memory_has_a_plan(engine: str, flag: str) -> None:
+    """A request of as many tokens as the default leaves room for has none above, and a plan with 0.95."""
+    asked: dict[str, Any] = {"rate": 0.01, "generate": 50, "requests": 100, "gpus": 1, "engine": engine}
+    alone = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of(engine))
+    how = {"prompt": 20000, "generate": 50, "max_batched_tokens": 2048, "engine": engine}
+    pool = llmir.workload(alone, "l4", **records(llmir.workload, **how)).pool
+    assert pool is not None and pool.kv_tokens is not None
+    best = llmir.plan("llama3.1-8b", "l4", **records(llmir.plan, prompt=pool.kv_tokens + 500, **asked)).best
+    assert best is not None and best.structure.utilization == 0.95
+    default, plan = best.changed_settings["memory_utilization"]
+    assert default < plan == 0.95
+    command = launch_command(best, engine, "meta-llama/Llama-3.1-8B")
+    assert flag in " ".join([*command.words, *command.lines])
 
 
 def test_requests_beyond_the_positions_are_counted_and_need_no_room() -> None:

@@ -295,7 +295,7 @@ def test_links_that_join_nothing(asked: dict[str, str], says: str) -> None:
 def test_a_link_that_no_device_has_is_said_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmir.backends.search.search.search", None)
     with pytest.raises(InputError, match="link: H100-SXM has "):
-        llmir.plan("llama3.1-8b", gpus=2, link="infiniband", traffic=llmir.Traffic(rate=1))
+        llmir.plan("llama3.1-8b", gpus=2, **records(llmir.plan, link="infiniband", rate=1))
 
 
 @pytest.mark.slow

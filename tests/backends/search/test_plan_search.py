@@ -51,13 +51,17 @@ def simulated(candidate: Candidate, seed: int) -> Any:
             prompt=traffic.prompt,
             generate=traffic.generate,
             requests=traffic.requests,
-            warm_up=traffic.requests // 10,
             max_num_seqs=candidate.batch // s.split.dp,
             max_batched_tokens=candidate.chunk,
             seed=seed,
             **limits,
         ),
     )
+
+
+def steady(seconds: Any) -> Any:
+    """Without the first and the last tenth of the requests."""
+    return seconds[len(seconds) // 10 : -(len(seconds) // 10)]
 
 
 def best_of(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -160,8 +164,8 @@ def test_the_first_plan_meets_the_limits_in_seeds_that_the_search_did_not_use(pl
     assert best is not None
     for seed in range(100, 105):
         run = simulated(best, seed)
-        assert run.latencies["ttft"].p99 <= 0.3
-        assert run.latencies["tpot"].p99 <= 0.02
+        assert np.percentile(steady(run.ttft_s), 99) <= 0.3
+        assert np.percentile(steady(run.tpot_s), 99) <= 0.02
 
 
 @pytest.mark.slow
@@ -169,18 +173,18 @@ def test_what_stands_beside_a_plan_is_what_the_simulator_says(plans: Plans) -> N
     for candidate in plans.shown:
         run = simulated(candidate, plans.seeds[0])
         own = candidate.trial.runs[0]
-        assert own.ttft_s == pytest.approx(tuple(run.latencies["ttft"]), rel=1e-9, abs=0)
-        assert own.tpot_s == pytest.approx(tuple(run.latencies["tpot"]), rel=1e-9, abs=0)
-        assert own.within == pytest.approx(run.goodput_share)
+        for spread, seconds in ((own.ttft_s, run.ttft_s), (own.tpot_s, run.tpot_s)):
+            each = [np.mean(steady(seconds)), *np.percentile(steady(seconds), [50, 90, 99])]
+            assert [*spread] == pytest.approx(each, rel=1e-9, abs=0)
+        assert own.within == pytest.approx(steady(run.within).mean())
 
 
 def test_every_plan_that_meets_the_limits_honours_them(plans: Plans) -> None:
     assert plans.ranked
     for candidate in plans.ranked:
-        for run in candidate.trial.runs:
-            assert run.ttft_s[3] <= 0.3 and run.tpot_s[3] <= 0.02
+        assert candidate.trial.upper(0) <= 0.3 and candidate.trial.upper(1) <= 0.02
     for candidate in plans.missed:
-        assert candidate.trial.expected(0) > 0.3 or candidate.trial.expected(1) > 0.02
+        assert candidate.trial.upper(0) > 0.3 or candidate.trial.upper(1) > 0.02
 
 
 def test_a_replica_less_does_not_do(plans: Plans) -> None:
@@ -201,6 +205,9 @@ def test_a_batch_is_one_that_the_engine_admits(plans: Plans) -> None:
         s = plans.structures[int(points.structure[i])]
         chunk, batch = int(points.chunk[i]), int(points.batch[i])
         at = {"prompt": 1000, "generate": 100, "max_batched_tokens": chunk}
+        default = {"H100-SXM": 1024, "A100-80-SXM": 256}[s.device.name] * s.split.dp
+        if batch > default:  # the plan hands the limit to the engine
+            at["max_num_seqs"] = batch // s.split.dp
         server = llmir.workload(s.program, s.device, **records(llmir.workload, max_model_len=1100, **at)).pool
         assert server is not None and server.kv_tokens is not None
         assert batch * -(-1099 // 16) <= server.kv_tokens // 16

@@ -58,7 +58,7 @@ def test_an_hour_is_what_simulate_says_of_its_traffic(several: Plans) -> None:
             rate=8 / best.replicas,
             burstiness=best.replicas,
             requests=round(8 * 3600 / best.replicas),
-            seed=5,
+            seed=40,
             max_num_seqs=best.batch,
             max_batched_tokens=best.chunk,
             max_ttft_s=1,
@@ -129,7 +129,7 @@ def test_pools_have_an_hour_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(best, PoolCandidate) and isinstance(found.simulation, PoolSimulation)
     assert best.pools is not None
     many = dict(zip(("prefill_replicas", "decode_replicas"), best.servers, strict=True))
-    load = replace(plans.traffic, requests=500).alone(best.replicas, 5)
+    load = replace(plans.traffic, requests=500).alone(best.replicas, 40)
     run = best.pools.run(load, router="round-robin" if max(best.servers) > 1 else None, **many)
     assert found.times["ttft"] == pytest.approx(run.ttft_s, rel=1e-12, abs=0)
     assert found.times["tpot"] == pytest.approx(run.tpot_s, rel=1e-12, abs=0)
@@ -145,14 +145,14 @@ def test_a_part_of_an_hour_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said = " ".join(str(found).split())
     assert (
         "an hour: 10,800 requests" in said
-        and "its 1,080 requests, the first 10% of the hour (seed 5)" in said
+        and "its 1,080 requests, the first 10% of the hour (seed 40)" in said
     )
 
 
 @pytest.mark.slow
 def test_an_hour_that_misses_a_limit_says_so(several: Plans) -> None:
     """It does not decide: the plan is the first still. Nothing is said where limits are met."""
-    assert "contradicts" not in str(several) and "all within all limits" in " ".join(str(several).split())
+    assert "in this hour" not in str(several) and "all within all limits" in " ".join(str(several).split())
     best = several.best
     assert best is not None
     times = hour(several).times["ttft"]
@@ -162,9 +162,9 @@ def test_an_hour_that_misses_a_limit_says_so(several: Plans) -> None:
     late = int((times > most).sum())
     said = " ".join(str(tight).split())
     assert f"% within all limits, {late:,} late" in said
-    assert "the hour contradicts the runs that chose it: TTFT is " in said
+    assert "in this hour TTFT is " in said
     assert tight.to_dict()["hour"]["missed"] == {"ttft": pytest.approx(float(np.percentile(times, 99)))}
-    assert "the hour contradicts" in to_markdown(tight)
+    assert "in this hour TTFT is " in to_markdown(tight)
 
 
 def test_an_hour_without_room_says_so(several: Plans) -> None:

@@ -10,7 +10,8 @@ import pytest
 import llmir
 from llmir.backends.export.plan import reason
 from llmir.backends.search import trial
-from llmir.backends.search.trial import Replica
+from llmir.backends.search.traffic import LatencyLimit
+from llmir.backends.search.trial import Replica, Trial
 from llmir.hw import library
 from tests.flat import records
 
@@ -21,9 +22,9 @@ def test_many_replicas_are_found_in_few_tries(monkeypatch: pytest.MonkeyPatch) -
     tries: list[int] = []
     run = Replica.run
 
-    def counted(self: Replica, chunk: int, batch: int, replicas: int, seed: int) -> Any:
+    def counted(self: Replica, chunk: int, batch: int, replicas: int, seed: int, requests: int) -> Any:
         tries.append(replicas)
-        return run(self, chunk, batch, replicas, seed)
+        return run(self, chunk, batch, replicas, seed, requests)
 
     monkeypatch.setattr(Replica, "run", counted)
     asked: dict[str, Any] = {"prompt": 500, "generate": 50, "max_ttft": "1s", "requests": 100}
@@ -62,16 +63,17 @@ def test_plans_of_as_many_devices_do_not_speak_of_cost() -> None:
     assert not any("cost" in words for words in said)
 
 
-def test_a_limit_that_only_a_further_run_may_miss_is_said_so() -> None:
-    """A mean over runs below the limit is never called above it."""
-    limits: dict[str, Any] = {"max_ttft": "p50:200ms", "max_tpot": "mean:15ms"}
-    found = llmir.plan(
-        "llama3.1-8b", **records(llmir.plan, rate=40, requests=200, prompt=1000, gpus=2, **limits)
-    )
-    below = [c for c in found.missed if c.trial.limited(0) < 0.2 and c.trial.limited(1) < 0.015]
-    assert below
-    for each in below:
-        assert "on average, but a further run may miss by" in reason(found, found.why(each), each)
+def test_a_value_near_its_limit_is_undecided_and_never_called_above_it() -> None:
+    found = llmir.plan("llama3.1-8b", gpus=1, traffic=llmir.Traffic(rate=4, requests=100))
+    best = found.best
+    assert best is not None
+    limits = (None, LatencyLimit(best.trial.tpot_s.p99 * 1.0001))
+    traffic = replace(found.traffic, tpot=limits[1])
+    near = replace(best, traffic=traffic, trial=Trial(best.trial.runs, limits))
+    assert near.verdict == "undecided" and not near.meets
+    told = replace(found, traffic=traffic, ranked=(), missed=(near,), search=None)
+    assert "undecided" in reason(told, told.why(near), near)
+    assert "TPOT misses" not in reason(told, told.why(near), near)
     head = str(
         llmir.plan("llama3.1-8b", max_ttft="1ms", gpus=1, traffic=llmir.Traffic(rate=40, requests=100))
     )

@@ -33,7 +33,8 @@ def test_it_is_what_simulate_says_of_users_who_begin_together(engine: str) -> No
     simulated = llmir.simulate(
         MODEL,
         "h100",
-        llmir.Traffic(closed=8, prompt=700, generate=60, requests=32),
+        llmir.Traffic(closed=8, prompt=700, generate=60, lengths="fixed", requests=32),
+        warm_up=0,
         memory=llmir.Memory(max_model_len=761),
         estimation=llmir.Estimation(engine=engine),
     )

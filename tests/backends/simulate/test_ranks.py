@@ -15,6 +15,7 @@ from llmir.api.deployment import Deployment
 from llmir.backends.simulate.cluster import serve
 from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.policies.vllm import Vllm
+from llmir.backends.simulate.result import ReplicaSimulation
 from llmir.backends.simulate.server import LOG, Capacity
 from llmir.backends.simulate.server_kinds import PipelinedServer
 from llmir.backends.simulate.step_times import ProgramEstimator, StepTimes, in_flight
@@ -22,6 +23,9 @@ from llmir.backends.step.composition import Surface
 from llmir.backends.step.evaluate import step_evaluator
 from llmir.base.errors import InputError
 from llmir.ir.sizes.binding import Binding
+from llmir.ir.tools.ranks import independent_ranks
+from llmir.ir.tools.text import parse_program
+from llmir.ir.tools.verify import verify
 from tests.flat import records
 
 from .naive_micro_batches import Job, run
@@ -116,6 +120,105 @@ def test_chunks_of_a_prompt_follow_one_another_through_the_stages() -> None:
     asked: dict[str, Any] = {"rate": 1, "requests": 1, "prompt": 6500, "generate": 1}
     found = llmir.simulate(program, "h100-sxm", **records(llmir.simulate, max_batched_tokens=1000, **asked))
     assert found.ttft_s[0] == pytest.approx(free[-1], rel=1e-12, abs=0)
+
+
+# Ranks that share nothing
+
+DENSE: dict[str, dict[str, Any]] = {
+    "llama3.1-8b": {},
+    "gemma3-4b": {"tp": 2},
+    "falcon-mamba-7b": {},
+    "llama3.1-70b": {"pp": 2, "tp": 2},
+}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("name", DENSE)
+def test_one_of_the_ranks_that_share_nothing_runs_the_program_without_them(name: str, engine: str) -> None:
+    for dp in (2, 6):
+        ranks, (one,) = independent_ranks(served(name, engine, dp=dp, **DENSE[name]))
+        assert ranks == dp
+        assert verify(one) == served(name, engine, **DENSE[name])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ranks_that_share_experts_run_in_step(name: str) -> None:
+    program = MODELS[name]
+    assert independent_ranks(program) == (1, (program,))
+    server = llmir.server(program, "h100-sxm")
+    run = server.run(llmir.traffic(llmir.Traffic(closed=8, requests=16, prompt=300, generate=4)))
+    assert not isinstance(run, ReplicaSimulation)
+    assert server.ranks == 1 and run.capacity.ranks == program.parallelism.dp
+    assert run.job.program == program
+
+
+def test_ranks_that_some_op_joins_stay_together() -> None:
+    """Of 2 × 3 ranks those along the first axis exchange sums; there are three such pairs."""
+    text = """
+    program "sum"
+    mesh(dp0=2, dp1=3)
+    graph @main {
+      %x = input() {axes=(batch, embed)} : bf16[B@dp1, 64@dp0]
+      %w = weight() {axes=(embed, mlp)} : bf16[64@dp0, 8]
+      %y = linear(%x, %w) {einsum="b e, e m -> b m"} : bf16[B@dp1, 8]+dp0
+      %sum = all_reduce(%y) {over=(dp0)} : bf16[B@dp1, 8]
+      return %sum
+    }
+    """
+    ranks, (one,) = independent_ranks(parse_program(text))
+    assert ranks == 3 and one.parallelism.dp == 2
+    assert verify(one) == parse_program(text.replace("@dp1", "").replace(", dp1=3", ""))
+
+
+TRAFFIC = {
+    "rate": llmir.Traffic(30, requests=120, prompt="lognormal:900,0.8", generate="uniform:20,120"),
+    "users": llmir.Traffic(closed=24, requests=120, prompt="uniform:100,3000", generate=60),
+}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("comes", TRAFFIC)
+@pytest.mark.parametrize("router", ["round-robin", "least-loaded"])
+def test_ranks_that_share_nothing_are_replicas(engine: str, comes: str, router: str) -> None:
+    def run(dp: int, replicas: int) -> Any:
+        program = served("llama3.1-8b", engine, dp=dp)
+        how: dict[str, Any] = {"estimation": llmir.Estimation(engine=engine)}
+        servers = llmir.Servers(replicas=replicas, router=router)
+        return llmir.simulate(program, "h100-sxm", TRAFFIC[comes], servers=servers, **how)
+
+    alone, ranks, both = run(1, 6), run(6, 1), run(3, 2)
+    for found in (ranks, both):
+        assert found.to_dict() == alone.to_dict()
+        assert (found.place == alone.place).all() and (found.end_s == alone.end_s).all()
+        assert found.spending == alone.spending
+
+
+def test_drafts_of_ranks_that_share_nothing_are_those_of_replicas() -> None:
+    def run(dp: int, replicas: int) -> Any:
+        parallel, servers = llmir.Parallel(dp=dp), llmir.Servers(replicas=replicas)
+        drafts = llmir.Drafts(draft_tokens=3, acceptance=0.7, draft_model="llama3.2-1b")
+        how: dict[str, Any] = {"drafts": drafts, "parallel": parallel, "servers": servers}
+        return llmir.simulate("llama3.1-8b", "h100-sxm", TRAFFIC["users"], **how)
+
+    assert run(2, 1).to_dict() == run(1, 2).to_dict()
+
+
+def test_ranks_of_pools_that_share_nothing_are_replicas() -> None:
+    def run(dp: int, replicas: int) -> Any:
+        one = llmir.server(served("llama3.1-8b", dp=dp), "h100-sxm")
+        how: dict[str, Any] = {"prefill_replicas": replicas, "decode_replicas": replicas}
+        return llmir.pools(one, one, "50GBps,5us").run(llmir.traffic(TRAFFIC["rate"]), **how)
+
+    assert run(2, 1).to_dict() == run(1, 2).to_dict()
+
+
+def test_a_plan_counts_ranks_that_share_nothing_as_replicas() -> None:
+    traffic = llmir.Traffic(rate=20, prompt=2000, generate=50, requests=100)
+
+    def found(dp: int) -> dict[str, Any]:
+        return llmir.plan(served("llama3.1-8b", dp=dp), "h100-sxm", traffic, gpus=2).to_dict()
+
+    assert found(2) == found(1)
 
 
 @st.composite

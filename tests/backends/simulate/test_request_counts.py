@@ -178,9 +178,7 @@ def run(fills: Policy, room: Capacity, requests: Load) -> Server:
 
 @settings(max_examples=150, deadline=None)
 @given(rooms(), st.floats(0, 0.05))
-def test_so_many_users_are_never_preempted(
-    case: tuple[Policy, Capacity, int, int], apart_s: float
-) -> None:
+def test_so_many_users_are_never_preempted(case: tuple[Policy, Capacity, int, int], apart_s: float) -> None:
     fills, room, prompt, generate = case
     users = room.requests(prompt, prompt + generate - 1)
     assume(0 < users < room.tokens)

@@ -22,7 +22,7 @@ USD_S = 3.6 / 3600
 def test_one_request_alone_costs_its_time(program: llmir.Program) -> None:
     job = llmir.workload(program, H200, prompt=700, generate=30)
     found = llmir.simulate(
-        program, H200, llmir.Traffic(closed=1, requests=1, prompt=700, generate=30)
+        program, H200, llmir.Traffic(closed=1, requests=1, prompt=700, generate=30, lengths="fixed")
     ).spending
     usd = program.devices * USD_S * job.e2e_s / 30 * 1e6
     assert found.cost_usd_per_mtok == pytest.approx(usd)

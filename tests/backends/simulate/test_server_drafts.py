@@ -105,7 +105,7 @@ def alone(acceptance: float, draft: Program | None, requests: int = 1) -> Any:
     return llmir.simulate(
         LAST,
         "h100-sxm",
-        llmir.Traffic(closed=1, requests=requests, prompt=1000, generate=401),
+        llmir.Traffic(closed=1, requests=requests, prompt=1000, generate=401, lengths="fixed"),
         drafts=llmir.Drafts(4, acceptance, draft, EVERY),
     )
 
@@ -153,7 +153,9 @@ def test_what_drafts_reads_a_prompt_in_the_steps_that_analyze_prices(prompt: int
     for program, verify, draft in ((LAST, EVERY, SMALL), (glm, every, None)):
         drafts: dict[str, Any] = {"verify": verify, "draft_tokens": 2, "acceptance": 0.5, "draft": draft}
         found = llmir.simulate(
-            program, "h100-sxm", **records(llmir.simulate, closed=1, requests=1, **asked, **drafts)
+            program,
+            "h100-sxm",
+            **records(llmir.simulate, closed=1, requests=1, lengths="fixed", **asked, **drafts),
         )
         said = llmir.speculate(
             llmir.workload(program, "h100-sxm", chunk=8192, **asked),
@@ -167,7 +169,7 @@ def test_a_static_batch_of_which_all_drafts_are_right() -> None:
     found = llmir.simulate(
         LAST,
         "h100-sxm",
-        llmir.Traffic(closed=8, requests=8, prompt=900, generate=301),
+        llmir.Traffic(closed=8, requests=8, prompt=900, generate=301, lengths="fixed"),
         drafts=llmir.Drafts(3, 1.0, verify=EVERY),
     )
     steps = llmir.analyze(EVERY, "h100-sxm", batch=8, new=4, context=900 + np.arange(0, 300, 4)).period_s
@@ -295,7 +297,9 @@ def test_ranks_verify_abreast(acceptance: float, draft: Program | None) -> None:
     drafts: dict[str, Any] = {"verify": RANKS_EVERY, "draft_tokens": 3, "acceptance": acceptance}
     asked: dict[str, Any] = {"prompt": 900, "generate": 301}
     found = llmir.simulate(
-        RANKS, "h100-sxm", **records(llmir.simulate, closed=8, requests=8, **asked, **drafts, draft=draft)
+        RANKS,
+        "h100-sxm",
+        **records(llmir.simulate, closed=8, requests=8, lengths="fixed", **asked, **drafts, draft=draft),
     )
     contexts = 900 + np.arange(0, 300, 4 if acceptance else 1)
     steps = llmir.analyze(RANKS_EVERY, "h100-sxm", batch=8, new=4, context=contexts).period_s

@@ -191,7 +191,9 @@ def test_one_request_alone_takes_what_a_workload_says(name: str) -> None:
 def test_a_static_batch_takes_what_a_workload_says(name: str) -> None:
     job = llmir.workload(PROGRAMS[name], "h100-sxm", batch=8, prompt=900, generate=300)
     found = llmir.simulate(
-        PROGRAMS[name], "h100-sxm", llmir.Traffic(closed=8, prompt=900, generate=300, requests=8)
+        PROGRAMS[name],
+        "h100-sxm",
+        llmir.Traffic(closed=8, prompt=900, generate=300, lengths="fixed", requests=8),
     )
     assert found.ttft_s == pytest.approx(np.full(8, job.ttft_s), rel=1e-12, abs=0)
     assert found.e2e_s == pytest.approx(np.full(8, job.e2e_s), rel=1e-12, abs=0)

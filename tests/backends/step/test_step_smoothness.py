@@ -127,7 +127,7 @@ def test_two_new_tokens_read_their_keys_once(group: int) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_one_new_token_takes_what_steps_were_measured_to_and_more_no_less(engine: str) -> None:
-    """Even where the kernel for prompts says less of it."""
+    """Even where the kernel for prompts says less of it; a graph hides a part of the launch."""
     program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of())
     fit = basis(H100, "attention_decode", engine)
     assert fit
@@ -135,9 +135,10 @@ def test_one_new_token_takes_what_steps_were_measured_to_and_more_no_less(engine
         program, H100, batch=512, new=np.arange(1, 9), context=3, estimation=llmir.Estimation(engine=engine)
     )
     (attention,) = (op for op in step.ops if op.kind == "attention")
-    times = np.asarray(attention.time_s)
-    assert times[0] == pytest.approx(float(fit.kernel.seconds(H100, AttentionShape(512, 1, 3, 8, 4, 128))))
-    assert np.all(np.diff(times) >= 0)
+    hidden = step.plan.hidden(step.at) * fit.kernel.launch_us * 1e-6  # type: ignore[attr-defined]
+    alone = np.asarray(attention.time_s + hidden)
+    assert alone[0] == pytest.approx(float(fit.kernel.seconds(H100, AttentionShape(512, 1, 3, 8, 4, 128))))
+    assert np.all(np.diff(alone) >= 0)
 
 
 def test_many_new_tokens_take_what_their_pairs_do_by_either_kernel() -> None:

@@ -206,7 +206,7 @@ def test_deepseek_v4_has_the_parameters_of_the_class_and_caches_entries() -> Non
 def test_each_op_of_deepseek_v4_is_priced_whether_an_entry_ends_or_not(context: int) -> None:
     program = llmir.run(llmir.load("DeepSeek-V4-Flash"), [llmir.pipeline_of(), "shard{tp=8, ep=8}"])
     step = llmir.analyze(program, "h100-sxm", batch=8, new=1, context=context)
-    ops = [op for op in step.ops if op.name != "engine_overhead"]
+    ops = [op for op in step.ops if op.kind != "overhead"]
     assert all(op.basis and op.time_s > 0 for op in ops) and 0.002 < step.time_s < 0.05
 
 
@@ -255,7 +255,7 @@ def test_minimax_m3_reads_the_blocks_that_it_chooses_and_all_of_the_index() -> N
     due = each * (3 * 131072 + 57 * 16 * 128) + 57 * 131072 * 128 * 2
     assert step.bytes_by_role["kv_cache_read_bytes"] == due
     assert step.kv_cache_bytes == 131072 * (60 * each + 57 * 128 * 2)
-    assert all(op.basis for op in step.ops if op.name != "engine_overhead")
+    assert all(op.basis for op in step.ops if op.kind != "overhead")
 
 
 def test_the_language_model_of_minimax_m3_is_read_from_the_whole() -> None:

@@ -154,7 +154,7 @@ def test_a_draft_is_memory_of_all_steps_and_a_step_of_its_own() -> None:
     assert step.weight_bytes == two.weight_bytes > one.weight_bytes + 11.5e9
     assert two.kv_cache_bytes == step.kv_cache_bytes == one.kv_cache_bytes * 62 // 61
     assert 0 < step.ideal_time_s < two.ideal_time_s / 15 and step.time_s < two.time_s / 5
-    assert all(op.basis for op in step.ops if op.name != "engine_overhead")
+    assert all(op.basis for op in step.ops if op.kind != "overhead")
     names = {op.name for op in step.ops}  # few tokens, so over latents, as decode
     assert {
         "draft_proj",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +69,17 @@ def test_a_step_of_images_is_drawn_as_one(tmp_path: Path) -> None:
 
 @needs_dot
 @pytest.mark.parametrize("level", ["overview", "layer"])
-def test_shares_are_of_all_that_adds_time_where_launches_are_hidden(tmp_path: Path, level: str) -> None:
-    """DeepSeek V3 on eight ranks, whose host works while earlier kernels run; the picture says of what."""
+def test_shares_are_of_the_step_where_a_graph_hides_launches(tmp_path: Path, level: str) -> None:
+    """A decode step of DeepSeek V3 on eight ranks: kernels run in a graph, and no box is below 0."""
     how = f"quantize{{weights=fp8}},{llmir.pipeline_of()},shard{{tp=8, ep=8}}"
     program = llmir.run(llmir.load("deepseek-v3"), how)
     report = llmir.analyze(program, "h200", batch=1, new=1, context=2048)
-    added = [op.total_s for op in report.ops if op.total_s > 0]
-    assert sum(added) > report.time_s
     path = llmir.draw(report, tmp_path / "x.svg", level=level)
     words = path.read_text("utf-8").replace("&#160;", " ")
-    heads = " ".join(line for box in shapes(path, "node") for line in box.words if box.name == "p0_head")
-    assert f"shares of {units.time(sum(added))}, before launches are hidden" in heads
     assert units.time(float(report.time_s)) in words
+    assert not re.search(r"[-−]\d[\d.,]* (s|ms|µs|ns)", words)
     found = [share for box in shapes(path, "node") for line in box.words for share in shares(line.split())]
-    assert found and max(found) <= 100
+    assert found and min(found) >= 0 and max(found) <= 100
 
 
 @pytest.mark.slow

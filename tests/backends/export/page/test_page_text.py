@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +79,23 @@ def test_the_strip_under_memory_is_the_ops_of_the_step_to_scale(page: Path, chro
 
 
 @browser.real
-def test_overhead_below_zero_says_why(page: Path, chromium: Any) -> None:
+def test_what_the_engine_adds_has_rows_and_no_share_of_a_block_exceeds_the_step(
+    page: Path, chromium: Any
+) -> None:
     browser.opened(chromium, page, "#setup=3&batch=8&prompt=4000&generate=500")
-    browser.settled(chromium)
-    (engine,) = chromium.execute_script("return llmirPage.view.step.extras.map((op) => op.time_s)")
-    assert engine < 0
-    for id in ("graph", "ops"):
-        assert "launches hidden by the graph" in chromium.find_element("id", id).text
-    chromium.find_element("id", "phase-prefill").click()
-    browser.settled(chromium)
-    assert "launches hidden by the graph" not in chromium.find_element("id", "ops").text
+    for phase in ("decode", "prefill"):
+        chromium.find_element("id", f"phase-{phase}").click()
+        browser.settled(chromium)
+        extras = chromium.execute_script(
+            "return llmirPage.view.step.extras.map((op) => [op.name, op.time_s])"
+        )
+        assert "engine_cpu" in dict(extras)
+        assert min(time for _, time in extras) > 0
+        graph, table = (chromium.find_element("id", id).text for id in ("graph", "ops"))
+        for name, _ in extras:
+            assert name in table
+            assert f"{name.replace('_', ' ').replace('cpu', 'CPU')} ·" in graph
+        assert max(float(share) for share in re.findall(r"([\d.]+)%", graph)) <= 100
 
 
 @browser.real

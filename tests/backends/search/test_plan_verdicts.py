@@ -1,0 +1,154 @@
+"""Verdicts of plans: the sequential test against a queue of known percentiles, and what plans state."""
+
+from __future__ import annotations
+
+from math import gamma, log, pi, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmir
+from llmir.backends.search.traffic import SEEDS, LatencyLimit, Traffic
+from llmir.backends.search.trial import (
+    ERROR,
+    LOOKS,
+    MEETS,
+    MISSES,
+    QUANTILES_OF_T,
+    SHARES,
+    UNDECIDED,
+    SeedRun,
+    Trial,
+    decide,
+)
+from tests.flat import records
+
+BUSY, REQUESTS = 0.6, 1000
+
+
+def test_quantiles_are_those_of_student() -> None:
+    """By the trapezoid rule over the density, half of which lies below 0."""
+    for runs, t in QUANTILES_OF_T.items():
+        n = runs - 1
+        x = np.linspace(0, t, 20_001)
+        density = gamma((n + 1) / 2) / (sqrt(n * pi) * gamma(n / 2)) * (1 + x**2 / n) ** (-(n + 1) / 2)
+        below = 0.5 + float(((density[1:] + density[:-1]) / 2 * np.diff(x)).sum())
+        assert below == pytest.approx(1 - ERROR * SHARES[runs] / 16, abs=2e-6)
+    assert SHARES[SEEDS] + sum(SHARES.values()) == 16 and tuple(SHARES) == LOOKS
+
+
+def stays(seed: int, requests: int) -> Any:
+    """Times in an M/M/1 queue of service rate 1, by Lindley's recursion; the first tenth does not count."""
+    rng = np.random.default_rng(seed)
+    gaps, services = rng.exponential(1 / BUSY, requests), rng.exponential(1, requests)
+    # The wait is the height of a random walk above its lowest point.
+    walk = np.concatenate([[0], np.cumsum(services[:-1] - gaps[1:])])
+    return (walk - np.minimum.accumulate(walk) + services)[requests // 10 :]
+
+
+def verdict(share: float, first: int) -> tuple[str, int]:
+    """The verdict on a limit of a share of the true p99, and how many runs it took.
+
+    Times in an M/M/1 queue are exponential with rate 1 - ρ.
+    """
+    p99 = log(100) / (1 - BUSY)
+    traffic = Traffic(1, 1, 2, REQUESTS, ttft=LatencyLimit(share * p99), seed=first)
+
+    def run(seed: int, requests: int) -> SeedRun:
+        seconds = stays(seed, requests)
+        return SeedRun.of(seconds, seconds, traffic)
+
+    trial = decide(run, run(first, REQUESTS), traffic, REQUESTS, 40 * REQUESTS)
+    return trial.verdict, len(trial.runs)
+
+
+@pytest.mark.parametrize(("share", "wrong"), [(0.98, MEETS), (1.02, MISSES)])
+def test_a_certain_verdict_is_wrong_in_one_of_a_hundred_at_most(share: float, wrong: str) -> None:
+    """Of 200 trials of a limit that is 2% off, 2 are wrong on average at most; 7 are beyond chance."""
+    found = [verdict(share, first)[0] for first in range(0, 200 * 40, 40)]
+    assert found.count(wrong) <= 6
+    assert UNDECIDED in found  # it says so, where the budget does not decide
+
+
+def test_clear_verdicts_take_few_runs_and_close_ones_more() -> None:
+    clear = [verdict(share, first) for share in (0.2, 5.0) for first in range(0, 800, 40)]
+    assert {v for v, _ in clear} == {MEETS, MISSES} and np.mean([runs for _, runs in clear]) < 8
+    close = [runs for _, runs in (verdict(1.1, first) for first in range(0, 800, 40))]
+    assert np.mean(close) > 1.5 * np.mean([runs for _, runs in clear])
+
+
+def test_one_run_decides_nothing() -> None:
+    seconds = np.linspace(1, 2, 100)
+    traffic = Traffic(1, 1, 2, 100, ttft=LatencyLimit(10.0))
+    assert Trial((SeedRun.of(seconds, seconds, traffic),), traffic.limits).verdict == UNDECIDED
+
+
+ASKED: dict[str, Any] = {"rate": 20, "prompt": 1000, "generate": 100, "requests": 200, "gpus": 8}
+
+
+def test_longer_times_are_planned_for() -> None:
+    """Where steps take a quarter longer and requests come as much slower, latencies are as much longer."""
+    limits = {"max_ttft": "1s", "max_tpot": "20ms"}
+    longer = {"max_ttft": "1.25s", "max_tpot": "25ms"}
+    plain = llmir.plan("llama3.1-8b", **records(llmir.plan, **ASKED, **limits)).best
+    slow = llmir.plan(
+        "llama3.1-8b", **records(llmir.plan, **{**ASKED, "rate": 16}, **longer, margin="25%")
+    ).best
+    assert plain is not None and slow is not None
+    assert (slow.structure.split, slow.replicas) == (plain.structure.split, plain.replicas)
+    assert [*slow.trial.ttft_s] == pytest.approx([1.25 * x for x in plain.trial.ttft_s], rel=1e-9, abs=0)
+    assert [*slow.trial.tpot_s] == pytest.approx([1.25 * x for x in plain.trial.tpot_s], rel=1e-9, abs=0)
+
+
+@pytest.mark.slow
+def test_a_plan_without_a_limit_of_ttft_leaves_headroom() -> None:
+    for headroom in (None, 0.3, 0.0):
+        asked = {**ASKED, "rate": 50, "requests": 100, "generate": 200}
+        plans = llmir.plan("llama3.1-8b", **records(llmir.plan, **asked, headroom=headroom))
+        share = 0.1 if headroom is None else headroom
+        assert plans.traffic.headroom == share and plans.largest_rate is not None
+        assert plans.largest_rate * (1 - share) >= 50
+        assert ("--headroom" in str(plans)) == bool(share)
+
+
+@pytest.mark.parametrize("said", ["much", "10 %%", -1, 2000])
+def test_what_is_no_share_is_refused(said: object) -> None:
+    with pytest.raises(llmir.LlmirError, match="margin"):
+        llmir.Reserve(margin=said)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_limit_within_the_error_names_a_plan_that_meets_it_with_the_error_added() -> None:
+    """Of a plan of a GPU whose times are transferred, with an error of a quarter."""
+    traffic = llmir.Traffic(rate=10, prompt=2000, generate=200, requests=100)
+    near = llmir.plan("llama3.1-8b", "h100-sxm,rtx3090", traffic, gpus=16, max_tpot="30ms")
+    first, sturdy = near.best, near.sturdy
+    assert first is not None and first.within_error(1) and sturdy is not None
+    assert sturdy.trial.limited(1) <= 0.030 and sturdy.rank >= first.rank
+    assert "within the error of the times" in " ".join(str(near).split())
+
+
+def smoothness(engine: str, prompts: list[int], law: str) -> None:
+    before = None
+    for prompt in prompts:
+        traffic = llmir.Traffic(rate=2, prompt=law.format(prompt), generate=1024)
+        of = {"estimation": llmir.Estimation(engine=engine), "precision": llmir.Precision(weights="fp8")}
+        best = llmir.plan("llama3.3-70b", "h200", traffic, max_ttft="5s", max_tpot="60ms", **of).best
+        assert best is not None
+        if before is not None:
+            assert before.devices <= best.devices <= before.devices + best.structure.split.devices, prompt
+        before = best
+
+
+def test_the_number_of_gpus_does_not_jump_where_a_default_begins_to_starve() -> None:
+    """At 8,192 tokens TensorRT-LLM's step has no token left beside a whole prompt."""
+    smoothness("trtllm", [8000, 8500], "{}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["{}", "lognormal:{},0.4"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_number_of_gpus_rises_with_the_prompt_by_one_replica_at_most(engine: str, law: str) -> None:
+    prompts = range(7000, 17001, 500)
+    smoothness(engine, [n if law == "{}" else n // 2 for n in prompts], law)
