@@ -72,9 +72,15 @@ def test_a_grid_is_its_points() -> None:
         at = {"batch": int(batch[i, 0, 0]), "new": int(new[j, 0]), "context": int(context[k])}
         point = llmir.analyze(program, "h100", **records(llmir.analyze, **at))
         assert grid.time_s[i, j, k] == pytest.approx(point.time_s)
-        for whole, one in zip(grid.ops, point.ops, strict=True):
-            assert whole.time_s[i, j, k] == pytest.approx(one.time_s)
-            assert whole.bound[i, j, k] == one.bound
+        ops = {op.name: op for op in point.ops}
+        for whole in grid.ops:
+            one = ops.pop(whole.name, None)
+            if one is None:  # a part of the overhead that is 0 here, and above 0 at another point
+                assert whole.kind == "overhead" and whole.time_s[i, j, k] == 0
+            else:
+                assert whole.time_s[i, j, k] == pytest.approx(one.time_s)
+                assert whole.bound[i, j, k] == one.bound
+        assert not ops
 
 
 @pytest.mark.parametrize("how", ["shard{tp=4, ep=4}", "stages{pp=2}"])

@@ -301,7 +301,9 @@ def test_slices_without_room_have_labels_that_cross_nothing(
             assert not found["bad"]
             if not way:
                 first = found["words"]
-        times = {f"{s.path.split('.')[-1]} {units.time(s.time_s)}" for s in own}
+        # The page takes a time as a difference, which rounds differently in the last digit.
+        seconds = [(s.path.split(".")[-1], time) for s in own for time in (s.time_s, s.end_s - s.start_s)]
+        times = {f"{name} {units.time(time)}" for name, time in seconds}
         alone = [words.split(" · ")[0] for words in first if " more " not in words]
         assert first and set(alone) <= times
     finally:
@@ -406,8 +408,8 @@ def test_a_sweep_opens_on_the_front_of_each_device_and_is_filtered_by_axes(
 def test_a_plan_page_starts_with_three_lines(files: dict[str, Path], chromium: Any) -> None:
     browser.opened(chromium, files["plan"])
     lines = chromium.find_element("css selector", ".answer").text.splitlines()
-    assert len(lines) == 3
     assert "H100-SXM" in lines[0] and "an hour" in lines[1] and "requests/s" in lines[2]
+    assert all("within the error" in line for line in lines[3:])  # doubts alone come after the three lines
 
 
 def test_what_pages_are_refused(run: Run, tmp_path: Path) -> None:
