@@ -1,16 +1,30 @@
-"""Write files atomically: a reader sees the whole file or none of it."""
+"""Write files atomically: a reader sees the whole file or none of it, after a crash too.
+
+A file is written in a temporary folder beside its target, flushed to the disk, and renamed. The folder is
+locked as long as its process lives, so that the next writer can remove what a killed process left.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from llmir.base import arguments
 from llmir.base.errors import OutputError
 from llmir.base.names import plain
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows has no advisory locks: writers do not wait, and leftovers stay
+    fcntl = None  # type: ignore[assignment]
+
+_STAGING = ".llmir-"
+_LOG = logging.getLogger("llmir")
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -45,12 +59,10 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
         if _is_device(target):
             target.write_bytes(data)
             return
-        with tempfile.TemporaryDirectory(prefix=".llmir-", dir=target.parent) as folder:
-            whole = Path(folder) / "whole"
+        with staging(target.parent) as folder:
+            whole = folder / "whole"
             whole.write_bytes(data)
-            if target.exists():
-                shutil.copymode(target, whole)
-            os.replace(whole, target)
+            move(whole, target)
     except OSError as error:
         reason = f"cannot be written ({error.strerror or error})"
         raise OutputError(f"{plain(os.fspath(path), limit=1000)}: {reason}") from None
@@ -80,12 +92,12 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> No
     made, written = not target.exists(), list[Path]()
     try:
         target.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".llmir-", dir=target) as staging:
+        with staging(target) as aside:
             for name, text in files.items():
-                (Path(staging) / name).write_text(text, encoding="utf-8")
+                (aside / name).write_text(text, encoding="utf-8")
             for name in files:
                 new = not (target / name).exists()
-                os.replace(Path(staging) / name, target / name)
+                move(aside / name, target / name)
                 written += [target / name] if new else []
     except OSError as error:
         for path in written:
@@ -93,6 +105,87 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> No
         if made and target.is_dir():
             shutil.rmtree(target, ignore_errors=True)
         raise OutputError(f"{shown}: cannot be written ({error.strerror or error})") from None
+
+
+def move(file: Path, target: Path) -> None:
+    """Flush a finished file to the disk and rename it to `target`, with the mode of the file it replaces."""
+    if target.exists():
+        shutil.copymode(target, file)
+    _flush(file)
+    os.replace(file, target)
+    _flush(target.parent)
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A temporary folder in `folder`; those of processes that were killed are removed first."""
+    for left in folder.glob(f"{_STAGING}*"):
+        if (lock := _locked(left)) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+    while True:
+        own = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
+        lock = _locked(own)
+        if lock is not None or fcntl is None:
+            break  # otherwise another process took it for a leftover in this moment
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, made if missing; wait as long as another process or thread holds it."""
+    lock = None
+    while lock is None:
+        folder.mkdir(exist_ok=True)
+        if fcntl is None:
+            break
+        lock = _locked(folder)
+        if lock is None:
+            _LOG.info(f"{plain(str(folder), limit=1000)} is in use by another process; waiting for it")
+            lock = _locked(folder, wait=True)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked(folder: Path, *, wait: bool = False) -> int | None:
+    """The descriptor that holds the lock of a folder; None if it is taken, or the folder is gone."""
+    if fcntl is None:
+        return None
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if isinstance(error, BlockingIOError):
+                raise  # taken; other errors are of file systems without locks
+        if os.path.samestat(os.fstat(lock), os.stat(folder)):  # not removed meanwhile
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None
+
+
+def _flush(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    if path.is_dir() and os.name == "nt":  # which cannot open folders
+        return
+    opened = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _is_device(target: Path) -> bool:

@@ -7,12 +7,13 @@ per structure, joined into one file at the end.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import logging
 import os
 import re
 import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from llmir.base.names import plain
 
 from . import json as jsonio
 from . import table, units, wording
-from .files import check_writable
+from .files import check_writable, exclusive, move, staging
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -324,7 +325,9 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], SweepFormat]] = {
 
 # Folders of parts
 
-_PART = re.compile(r"\d{5,}-([0-9a-f]{32})(-lost)?\.(?:csv|jsonl|parquet|arrow)")
+# Number of the structure, key of its content, rows, digest of the file, and whether its worker was lost.
+_PART = re.compile(r"\d{5,}-([0-9a-f]{32})-(\d+)-([0-9a-f]{32})(-lost)?\.(?:csv|jsonl|parquet|arrow)")
+_LOG = logging.getLogger("llmir")
 
 
 @dataclass(frozen=True)
@@ -408,19 +411,18 @@ class SweepFolder:
             missing = plain(str(self.path.parent), limit=1000)
             raise OutputError(f"{plain(self.shown, limit=1000)}: there is no folder {missing}")
         try:
-            self.path.mkdir(exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".llmir-", dir=self.path) as aside:
-                self._aside = Path(aside)
-                self._there = {
-                    m[1]: f for f in self.path.iterdir() if (m := _PART.fullmatch(f.name)) and not m[2]
-                }
-                yield
+            with exclusive(self.path):
+                try:
+                    with staging(self.path) as self._aside:
+                        found = {file: _PART.fullmatch(file.name) for file in self.path.iterdir()}
+                        self._there = {m[1]: file for file, m in found.items() if m and not m[4]}
+                        yield
+                finally:
+                    with suppress(OSError):  # which is not empty
+                        self.path.rmdir()
         except OSError as error:
             reason = f"cannot be written ({error.strerror or error})"
             raise OutputError(f"{plain(self.shown, limit=1000)}: {reason}") from None
-        finally:
-            with suppress(OSError):  # which is not empty
-                self.path.rmdir()
 
     def find(self, index: int, key: str) -> RowCounts | None:
         """The whole part of that key, at that place from now on; None where it must be computed."""
@@ -428,10 +430,23 @@ class SweepFolder:
         file = self._there.get(key)
         if file is None or file.suffix != self.format.suffix:
             return None
-        counts = _counts(self.format, file)
+        counts = self._checked(file)
+        if counts is None:
+            _LOG.info(f"{plain(str(file), limit=1000)} is damaged; it is computed again")
+            return None
         self.read += 1
         self._put(index, file, counts)
         return counts
+
+    def _checked(self, file: Path) -> RowCounts | None:
+        """The rows of a part; None, and the part removed, if its content is not what its name says."""
+        said = _PART.fullmatch(file.name)
+        if said and file.is_file() and _digest(file) == said[3]:
+            counts = _counts(self.format, file)
+            if counts.rows == int(said[2]):
+                return counts
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+        return None
 
     def add(self, index: int, parts: Iterable[SweepPart]) -> None:
         """Write a part of some pieces, whole or not at all; what stands for its structure stands alone."""
@@ -456,8 +471,12 @@ class SweepFolder:
 
     def _put(self, index: int, file: Path, counts: RowCounts) -> None:
         lost = "-lost" if counts.why == LOST else ""  # which is tried again next time
-        place = self.path / f"{index:05}-{self._keys[index]}{lost}{self.format.suffix}"
-        os.replace(file, place)
+        of = f"{index:05}-{self._keys[index]}-{counts.rows}-{_digest(file)}"
+        place = self.path / f"{of}{lost}{self.format.suffix}"
+        if file.parent != place.parent:
+            move(file, place)
+        elif file != place:  # a part of an earlier run, on the disk already
+            os.replace(file, place)
         self.found[index] = place, counts
 
     def left(self, of: int) -> str:
@@ -489,9 +508,15 @@ class SweepFolder:
         if len(files) > 1:
             whole = self._aside / f"whole{self.format.suffix}"
             self.format.join(whole, files)
-        if self.target.exists():
-            shutil.copymode(self.target, whole)
-        os.replace(whole, self.target)
+        move(whole, self.target)
+
+
+def _digest(file: Path) -> str:
+    found = hashlib.sha256()
+    with open(file, "rb") as opened:
+        while piece := opened.read(1 << 20):
+            found.update(piece)
+    return found.hexdigest()[:32]
 
 
 def _counts(form: SweepFormat, file: Path) -> RowCounts:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
@@ -43,6 +42,7 @@ from llmir.base import arguments, registry
 from llmir.base.array_namespace import Number
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.formats import PageExport, Result
+from llmir.base.processes import start_worker
 from llmir.base.values import Array, Immutable
 from llmir.hw.prices import operating_cost
 from llmir.ir.core.program import Program
@@ -770,8 +770,8 @@ R = TypeVar("R")
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """Processes of this machine, which leave an interrupt to the one that waits for them."""
-    return ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    """A pool of processes that leave Ctrl+C to this one, and end when it ends."""
+    return ProcessPoolExecutor(jobs, initializer=start_worker)
 
 
 class Workers(Generic[T, R]):

@@ -127,8 +127,8 @@ def sweep_to(
             for index, parts in groupby(asked.parts(BLOCK, todo), key=lambda each: each[0]):
                 folder.add(index, (part for _, part in parts))
             return folder.whole()
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(folder.left(asked.count)) from None
+        except KeyboardInterrupt as stop:
+            raise type(stop)(folder.left(asked.count)) from None
 
 
 STEP_MEMORY = ("memory_utilization", "max_num_seqs", "max_batched_tokens", "reserve_bytes")  # of a step

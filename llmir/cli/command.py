@@ -12,16 +12,22 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
 from llmir.base.errors import InputError, LlmirError
+from llmir.base.processes import TERMINATED, Terminated
 from llmir.base.registry import Kind, blame, load_plugin
 
 # --- Commands ---
+
+# Options of files that are written, and the files that are read in a folder that is a model.
+OUTPUTS = ("output_file", "requests_out", "steps_out", "trace_out")
+FOLDER_INPUTS = ("config.json", "hf_quant_config.json", "model.safetensors.index.json")
 
 COMMANDS: Kind[click.Command] = Kind("command", "llmir.cli")
 
@@ -43,15 +49,47 @@ plugin = click.option(
 
 
 class Command(click.Command):
-    """A command whose errors name options where the API names arguments."""
+    """A command that overwrites no input, and whose errors name options where the API names arguments."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run."""
         try:
+            check_outputs(ctx.params, self.params)
             return super().invoke(ctx)
         except InputError as error:
             error.args = (as_options(str(error), self.params), *error.args[1:])
             raise
+
+
+def check_outputs(given: Mapping[str, Any], params: Iterable[click.Parameter]) -> None:
+    """`InputError` if a file that a command writes is one that it reads."""
+    outputs = {str(p.name): max(p.opts, key=len) for p in params if p.name in OUTPUTS}
+    written = {
+        option: path for name, option in outputs.items() if isinstance(path := given.get(name), (str, Path))
+    }
+    if not written:
+        return
+    read = {path for name, value in given.items() if name not in outputs for path in _files(value)}
+    for option, path in written.items():
+        if os.path.realpath(path) in read:
+            from llmir.base.names import plain
+
+            shown = f"{option} {plain(str(path))}"
+            raise InputError(f"{shown}: is an input of this command, it is not overwritten")
+
+
+def _files(value: object) -> Iterator[str]:
+    """The files that an argument names: by itself, in a list, in `NAME=FILE`, or as a model's folder."""
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _files(each)
+    elif isinstance(value, (str, Path)):
+        for text in {str(value), *re.split(r"[,=]", str(value))}:
+            path = os.path.realpath(os.path.expanduser(text)) if text else ""
+            if os.path.isfile(path):
+                yield path
+            elif os.path.isdir(path):
+                yield from (os.path.join(path, name) for name in FOLDER_INPUTS)
 
 
 def as_options(message: str, params: Iterable[click.Parameter]) -> str:
@@ -170,6 +208,8 @@ def _error_text(error: BaseException) -> tuple[str, int]:
             return _lower(error.format_message()), BAD_INPUT
         case LlmirError():
             return str(error), error.exit_code
+        case Terminated():
+            return str(error) or "terminated", TERMINATED
         case click.Abort() | KeyboardInterrupt():
             return str(error) or "interrupted", INTERRUPTED
     words = blame(error) or _machine_error(error)

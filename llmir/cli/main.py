@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from llmir.base.errors import PluginWarning
+from llmir.base.processes import catch_termination
 from llmir.base.registry import load_plugin
 from llmir.base.version import __version__
 
@@ -154,4 +155,5 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 
 def main() -> None:
     """The entry point `llmir`."""
+    catch_termination()
     cli.main()

@@ -126,8 +126,8 @@ def _keep_partial(run: Callable[[], Any]) -> Any:
     """What it gives; an interrupt says what would have been kept."""
     try:
         return run()
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; with -o FILE, whole structures stay for the next run") from None
+    except KeyboardInterrupt as stop:
+        raise type(stop)("interrupted; with -o FILE, whole structures stay for the next run") from None
 
 
 @contextmanager

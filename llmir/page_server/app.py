@@ -28,7 +28,7 @@ from .worker import Worker
 MODEL = "llama3.1-8b"  # that the page starts with
 _START = {"batch": 1, "prompt": 2048, "generate": 128}
 _WAITING = 16  # requests that may wait for their turn
-_PATIENCE = 30.0  # seconds for a body to come
+_PATIENCE = 10.0  # seconds for a body to come
 
 
 def app(host: str = "127.0.0.1", token: str | None = None, worker: Worker | None = None) -> App:

@@ -1,27 +1,34 @@
-"""The server's socket, from start until interrupt."""
+"""The server's socket, from start until interrupt, with limits on connections and on their time."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import sys
 import webbrowser
-from contextlib import closing, suppress
+from contextlib import closing
+from typing import Any, ClassVar
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmir.base.errors import InputError
+from llmir.base.processes import Terminated
 
 from .app import app
 from .guard import is_loopback
 from .worker import Worker
 
 _NEAR = 100  # ports after one in use that are tried
+CONNECTIONS = 256  # at once; one more closes the oldest that waits for a request
+HEADERS_S = 10.0  # seconds for the head of a request to come
+STOP_S = 2  # seconds for requests to end once the server stops
 _TAKEN = {errno.EADDRINUSE, errno.EACCES}
 
 
 def serve(host: str, port: int, token: str | None, *, opens: bool = False) -> None:
-    """Serve until interrupted, and say where on stderr; `opens` a browser there.
+    """Serve until interrupted, and print the address on stderr; `opens` a browser there.
 
     InputError for a port in use, with the next free one, for an address that is not this machine's, and for
     one that others reach where there is no token.
@@ -36,17 +43,32 @@ def serve(host: str, port: int, token: str | None, *, opens: bool = False) -> No
         address = f"http://{f'[{shown}]' if ':' in shown else shown}:{own}/"
         worker = Worker()
         served = app(host, token, worker)
-        server = _Server(uvicorn.Config(served, log_level="error", access_log=False, server_header=False))
+        config = uvicorn.Config(
+            served,
+            http=_Connection,
+            ws="none",
+            log_level="critical",  # clients that break a connection are no errors of the server
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_S,
+        )
+        server = _Server(config)
         server.address, server.link = address, f"{address}?token={token}" if token and opens else address
-        server.opens = opens
-        with suppress(KeyboardInterrupt):
+        server.opens, server.worker = opens, worker
+        try:
             server.run(sockets=[listener])
-        worker.end()
+        except Terminated:
+            raise
+        except KeyboardInterrupt:
+            pass
+        finally:
+            worker.close()
 
 
 class _Server(uvicorn.Server):
     address = link = ""
     opens = False
+    worker: Worker
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so."""
@@ -54,6 +76,53 @@ class _Server(uvicorn.Server):
         print(f"llmir serves {self.address}, until Ctrl+C", file=sys.stderr, flush=True)
         if self.opens:
             webbrowser.open(self.link)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop: a set-up that is being made is given up, so that no request waits for it."""
+        await asyncio.to_thread(self.worker.close)
+        await super().shutdown(sockets)
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if the head of its next request does not come in time."""
+
+    _waiting: ClassVar[dict[_Connection, asyncio.TimerHandle]] = {}  # the oldest first
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for a request; the oldest connection that waits is closed if there are too many."""
+        super().connection_made(transport)
+        self._wait()
+        if len(self.connections) > CONNECTIONS:
+            next(iter(self._waiting))._give_up()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, until a request is there."""
+        super().data_received(data)
+        if self._is_idle():
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        if self not in self._waiting:
+            self._waiting[self] = self.loop.call_later(HEADERS_S, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if timer := self._waiting.pop(self, None):
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        self._stop_waiting()
+        if self._is_idle():
+            self.transport.abort()
 
 
 def bound(host: str, port: int) -> socket.socket:

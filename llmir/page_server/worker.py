@@ -1,10 +1,14 @@
-"""A worker process that computes set-ups; it is ended when one takes too long."""
+"""A worker process that computes set-ups.
+
+It ends when a set-up takes too long, when the server ends, and, to free memory, between two set-ups when it
+has grown or has made many. The next set-up then starts a new one.
+"""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
-import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -12,6 +16,7 @@ from typing import Any
 
 from llmir.base.errors import LlmirError, UnreadableError
 from llmir.base.names import plain
+from llmir.base.processes import start_worker
 from llmir.base.registry import load_plugin, loaded_plugins
 
 from . import request
@@ -19,6 +24,9 @@ from .guard import RejectionError
 
 LONGEST = 20.0  # seconds for a set-up
 LARGEST = 5_000_000  # bytes of one, as of a page
+GROWTH = 40 << 20  # bytes of memory beyond the first set-up's, after which a new process takes over
+MOST = 500  # set-ups of a process
+ADDRESS_SPACE = 8 << 30  # bytes
 _START = 60.0  # seconds for a process to start
 
 
@@ -49,25 +57,34 @@ def answer_setup(body: bytes) -> bytes:
 
 
 class Worker:
-    """Calls a function of bytes in its process, one at a time."""
+    """Calls a function of bytes in a process of its own, one call at a time."""
 
     def __init__(self, does: Callable[[bytes], bytes] = answer_setup, longest: float = LONGEST) -> None:
         self.does, self.longest = does, longest
         self._process: Any = None
         self._pipe: Connection | None = None
+        self._closed = False
+        self._calls = self._first_size = 0
 
     def __call__(self, body: bytes) -> bytes:
-        """What the function gives; `RefusedError` as it does, where it takes long or its process ends."""
+        """The result of the function.
+
+        Raises `RejectionError` as the function does, if the call takes too long, and if its process ends.
+        """
         pipe = self._started()
         try:
             pipe.send_bytes(body)
             if not pipe.poll(self.longest):
                 self.end()
                 raise RejectionError(422, f"this set-up takes longer than {self.longest:g} s to make here")
-            status, found = pipe.recv()
+            status, found, size = pipe.recv()
         except (EOFError, OSError):
             self.end()
             raise RejectionError(422, "the process that made this ended, as for lack of memory") from None
+        self._calls += 1
+        self._first_size = self._first_size or size
+        if self._calls >= MOST or size > self._first_size + GROWTH:
+            self.end()
         if status != 200:
             raise RejectionError(status, found)
         done: bytes = found
@@ -77,11 +94,13 @@ class Worker:
         if (pipe := self._pipe) is not None and self._process.is_alive():
             return pipe
         self.end()
+        if self._closed:
+            raise RejectionError(503, "the server is stopping")
         how = multiprocessing.get_context("spawn")
         pipe, theirs = how.Pipe()
         self._process = how.Process(target=_work, args=(theirs, self.does, loaded_plugins()), daemon=True)
         self._process.start()
-        self._pipe = pipe
+        self._pipe, self._calls, self._first_size = pipe, 0, 0
         theirs.close()
         with suppress(EOFError, OSError):
             if pipe.poll(_START):
@@ -89,16 +108,22 @@ class Worker:
         return pipe
 
     def end(self) -> None:
-        """End the process, if there is one; while another thread waits for its answer, too."""
+        """End the process, if there is one; a call that waits for it in another thread is rejected."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
-            pipe.close()
-            self._process.kill()
+            self._process.kill()  # which wakes a thread that waits at the pipe
             self._process.join()
+            pipe.close()
+
+    def close(self) -> None:
+        """End the process, and reject calls from now on."""
+        self._closed = True
+        self.end()
 
 
 def _work(pipe: Connection, does: Callable[[bytes], bytes], plugins: tuple[str, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the server's
+    start_worker()
+    _limit_memory()
     for name in plugins:
         load_plugin(name)
     pipe.send("ready")
@@ -112,4 +137,22 @@ def _work(pipe: Connection, does: Callable[[bytes], bytes], plugins: tuple[str, 
                 found = refused.status, refused.why
             except Exception as error:
                 found = 500, f"a bug in llmir: {plain(f'{type(error).__name__}: {error}', 300)}"
-            pipe.send(found)
+            pipe.send((*found, _size()))
+
+
+def _limit_memory() -> None:
+    """Limit the address space of this process, where the system can."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+
+
+def _size() -> int:
+    """Bytes of memory that this process has had at most; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

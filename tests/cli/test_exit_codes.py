@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,14 +129,37 @@ def test_arrays_beyond_the_memory_are_one_line(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_is_no_bug(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("by", "code", "says"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_is_no_bug(by: int, code: int, says: str, folder: Path) -> None:
     process = started(folder, plugin(folder, "pathlib.Path('here').touch(); time.sleep(60)"))
     until = time.monotonic() + 60
     while not (folder / "here").exists() and time.monotonic() < until:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(by)
     _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (130, "error: interrupted\n")
+    assert (process.returncode, error) == (code, f"error: {says}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "analyze tiny.json -o tiny.json",
+        "analyze . -o ./config.json",
+        "diff llama3.2-1b tiny.json -o ./tiny.json",
+        "analyze llama3.2-1b --hw tiny.json -o tiny.json",
+        "sweep llama3.2-1b --hw l4,tiny.json -o tiny.json",
+        "serve-sim tiny.json --rate 1 --requests 5 --requests-out tiny.json",
+    ],
+)
+def test_no_command_overwrites_its_input(run: Run, tmp_path: Path, arguments: str) -> None:
+    shutil.copy(tmp_path / "tiny.json", tmp_path / "config.json")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    done = run(*arguments.split())
+    assert (done.code, done.out) == (2, "")
+    assert re.fullmatch(r"error: --\S+ \S+\.json: is an input of this command, .*\n", done.err), done.err
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(
