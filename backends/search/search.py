@@ -21,6 +21,7 @@ from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.result import saturation_rate
 from llmir.backends.simulate.router import ROUTERS, Random
 from llmir.backends.simulate.step_times import StepTimes
+from llmir.base.budget import Pace
 from llmir.base.errors import LlmirError
 from llmir.hw.device import Device
 
@@ -46,6 +47,7 @@ from .trial import (
 # Replicas
 
 SLACK = 1.1  # by which closed forms may be off: simulated rates are 0.90 to 1.08 of theirs, docs/plans.md
+RUNS = 40  # simulated runs that a search takes at least, about; a quarter of its settings is simulated too
 STAYS = 10  # requests of a run over those that are there at once, at least
 ROWS = 6  # structures that are simulated at least: the losers beside the first, as many as a screen shows
 
@@ -100,6 +102,8 @@ class Search:
         self._settings_of: dict[int, list[int]] = {}  # the engine's own first
         for number, first in enumerate(self._first):
             self._settings_of.setdefault(first, []).append(number)
+        expected = RUNS + sum(1 for n in range(len(self.structures)) for _ in self._settings(n)) // 4
+        self._pace = Pace("a search for plans", "ask for fewer requests, chunks or devices", expected)
 
     def relaxed(self, traffic: Traffic, room: Room = as_it_is, *, patient: bool = False) -> Search:
         """The search with other traffic, such as other limits, and other `room` on each replica.
@@ -440,6 +444,7 @@ class Search:
     def tell(self, plan: str) -> None:
         """Tells that one more run begins, and of which plan."""
         self._simulated_runs += 1
+        self._pace.step()
         if self._progress:
             self._progress(self._simulated_runs, plan)
 

@@ -30,6 +30,7 @@ from llmir.backends.request.workload import Workload
 from llmir.backends.simulate.drafts import Drafts
 from llmir.backends.simulate.engine import engine_capacity, engine_policy, max_request_tokens
 from llmir.backends.simulate.server import Policy
+from llmir.base.budget import Pace
 from llmir.base.errors import LlmirError
 from llmir.base.gc_pause import pause_gc
 from llmir.base.values import Array
@@ -518,7 +519,9 @@ def feasible_structures(
     """The structures with room for the traffic; chunks and batches are the usual ones, unless stated."""
     refused: dict[str, Rejection] = {}
     kept: list[tuple[Structure, Sizes, int]] = []
+    pace = Pace(f"a search of {len(structures):,} splits", "ask for fewer chunks or batches", len(structures))
     for number, structure in enumerate(structures):
+        pace.step()
         sizes = _sizes(structure, traffic, chunks, batches)
         found = [] if isinstance(sizes, Rejection) else [(structure, sizes)]
         found += _other_settings(structure, traffic, chunks, batches)

@@ -23,6 +23,7 @@ from llmir.backends.memory.liveness import Peak, RankMemory
 from llmir.backends.work.rows import BOUNDS, TRAFFIC, Basis
 from llmir.base.arguments import POINTS, items
 from llmir.base.array_namespace import Number
+from llmir.base.budget import check_work
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError
 from llmir.base.formats import Result
@@ -539,6 +540,9 @@ def _walked(iteration: int, times: int) -> int:
     return 0 if iteration == 0 else min(times - 1, 2) if iteration == times - 1 else 1
 
 
+SLICE_S, SLICE_BYTES = 2.7e-5, 3200  # of a slice and its events in a trace, measured on 300,000 of them
+
+
 def timeline(report: Report) -> tuple[TimeSlice, ...]:
     """The slices of a step: stage by stage, each stage's in order, from 0 to `time_s` without a gap.
 
@@ -550,6 +554,9 @@ def timeline(report: Report) -> tuple[TimeSlice, ...]:
     if isinstance(report.at, MixedBinding) and len(set(report.at.phases)) > 1:
         raise InputError("a timeline is of a step of one phase; this one reads prompts beside decodes")
     works = [_StageTimeline(report, stage) for stage in range(report.plan.depth)]
+    count = report.program.micro_batches * sum(len(work.pieces) for work in works)
+    what, amount = f"a timeline of {count:,} slices", {"seconds": SLICE_S, "memory": SLICE_BYTES}
+    check_work(what, "ask for fewer micro-batches", **{name: count * each for name, each in amount.items()})
     found: list[list[TimeSlice]] = [[] for _ in works]
     free = [0.0] * len(works)
     last = report.program.micro_batches - 1

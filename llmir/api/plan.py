@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
+from llmir.base.budget import check_work
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.gc_pause import pause_gc
 from llmir.base.names import normalize
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 DEVICES = 1 << 16  # the largest `gpus`
 TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # options of `Traffic` for a plan
 ROLES = ("weights", "activations", "kv")  # options of `Precision` for a plan
+RUNS = 40  # simulated runs of a plan, at least
+REQUEST_S, REQUEST_BYTES = 1.2e-5, 3500  # of a simulated request, measured on plans of 10,000 and 200,000
 ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
 HEADROOM = 0.1  # of the stable rate, where no limit of TTFT bounds how long requests wait
 REPLICA = 64  # the most devices of a replica
@@ -114,6 +117,12 @@ def plan(
     if progress is not None and not callable(progress):
         arguments.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
     requests, options = _requests(traffic), record_or_default(Estimation, estimation)
+    check_work(
+        f"a plan by runs of {requests.requests:,} requests",
+        "simulate fewer of them",
+        seconds=requests.requests * REQUEST_S * RUNS,
+        memory=requests.requests * REQUEST_BYTES,
+    )
     link, router = _servers(servers)
     spare = record_or_default(Reserve, reserve)
     headroom = spare.headroom

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmir.base import arguments
-from llmir.base.errors import InputError
+from llmir.base.budget import Pace, check_work
+from llmir.base.errors import InputError, LlmirError
 from llmir.ir.core.program import Program
 
 from .estimate import deploy, draft_programs, draft_values, or_default
@@ -61,7 +63,55 @@ def simulate(
     """
     how = chunked_prefill, memory, drafts, parallel, precision, estimation
     run = _serving(model, hw, servers, *how)
+    _check_work(run, traffic)
     return run(_load(traffic), warm_up=warm_up, max_ttft_s=max_ttft_s, max_tpot_s=max_tpot_s)
+
+
+REQUEST_BYTES = 1200  # of a simulated request, measured on runs of 200,000
+PILOT = 1000  # requests of the run that shows how long each takes
+
+
+def _check_work(run: Callable[..., Simulation], traffic: Traffic, times: int = 1) -> None:
+    """`InputError` for runs of more requests than the budget allows, by a run of the first ones."""
+    requests = _requests(_traffic(traffic))
+    what = f"{f'{times:,} runs' if times > 1 else 'a run'} of {requests:,} requests"
+    advice = "simulate fewer of them"
+    check_work(what, advice, memory=times * requests * REQUEST_BYTES)
+    if requests >= 10 * PILOT:
+        check_work(what, advice, seconds=times * requests * _request_s(run, traffic))
+
+
+def _request_s(run: Callable[..., Simulation], traffic: Traffic) -> float:
+    """Seconds of a simulated request; 0 if a run is refused, as the run of all requests then says."""
+    pilot = _load(replace(traffic, requests=PILOT))
+    try:
+        run(pilot)  # makes the table of step times
+    except LlmirError:
+        return 0.0
+    start = time.process_time()
+    run(pilot)
+    return (time.process_time() - start) / PILOT
+
+
+def _requests(traffic: Traffic) -> int:
+    """The number of requests; 0 for those of a trace, which are read from its file first."""
+    from llmir.backends.simulate.load import closed_loop_requests
+
+    if traffic.trace is not None:
+        return 0
+    default = 1000 if traffic.closed is None else closed_loop_requests(traffic.closed)
+    return int(or_default(traffic.requests, default))
+
+
+def _repeated(run: Callable[..., Simulation], each: Sequence[Traffic], **counted: Any) -> list[Simulation]:
+    """A run of each traffic; `InputError` if all of them take more work than the budget allows."""
+    _check_work(run, each[0], len(each))
+    pace = Pace(f"a series of {len(each):,} runs", "simulate fewer of them", len(each))
+    found = []
+    for traffic in each:
+        found.append(run(_load(traffic), **counted))
+        pace.step()
+    return found
 
 
 def server(
@@ -119,7 +169,7 @@ def traffic(traffic: Traffic) -> Load:
     >>> len(traffic(Traffic(rate=2, requests=50)).arrival_s)
     50
     """
-    from llmir.backends.simulate.load import closed_loop_requests, sample_load, session_turns, trace_load
+    from llmir.backends.simulate.load import sample_load, session_turns, trace_load
 
     traffic = _traffic(traffic)
     rate, closed, trace = traffic.rate, traffic.closed, traffic.trace
@@ -143,7 +193,7 @@ def traffic(traffic: Traffic) -> Load:
         raise InputError(f"speed: {traffic.speed:g}; it is of a trace, say rate instead")
     seed = or_default(traffic.seed, 0)
     load = sample_load(
-        or_default(traffic.requests, 1000 if closed is None else closed_loop_requests(closed)),
+        _requests(traffic),
         or_default(traffic.prompt, 2048),
         _answers(traffic),
         rate=rate,
@@ -225,7 +275,7 @@ def replicate(
     how = chunked_prefill, memory, drafts, parallel, precision, estimation
     run = _serving(model, hw, servers, *how)
     counted = {"warm_up": warm_up, "max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
-    return Replications(tuple(run(_load(each), **counted) for each in _seeds(traffic, count)))
+    return Replications(tuple(_repeated(run, _seeds(traffic, count), **counted)))
 
 
 def _seeds(traffic: Traffic, times: int) -> list[Traffic]:
@@ -259,12 +309,10 @@ def simulate_rates(
     counted = {"warm_up": warm_up, "max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
     loads = [replace(_traffic(traffic), rate=rate) for rate in rates]
     if times is None:
-        return RateSeries(tuple(run(_load(each), **counted) for each in loads))
-    return RateSeries(
-        tuple(
-            Replications(tuple(run(_load(one), **counted) for one in _seeds(each, times))) for each in loads
-        )
-    )
+        return RateSeries(tuple(_repeated(run, loads, **counted)))
+    runs = _repeated(run, [one for each in loads for one in _seeds(each, times)], **counted)
+    series = [runs[first : first + times] for first in range(0, len(runs), times)]
+    return RateSeries(tuple(Replications(tuple(each)) for each in series))
 
 
 def pools(prefill: Profile, decode: Profile, link: str) -> Pools:

@@ -6,6 +6,7 @@ A structure is a program on a device; points are batch sizes and lengths.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from llmir.base import arguments
+from llmir.base.budget import check_work
 from llmir.base.errors import InputError, LlmirError
 from llmir.base.names import suggest
 from llmir.ir.core.program import Program
@@ -77,6 +79,7 @@ def sweep(
         raise InputError(
             f"{asked.size:,} rows, and memory takes {ROWS:,}; a file takes any number (-o FILE, sweep_to)"
         )
+    asked.check_work(ROW_S)
     found: dict[int, list[SweepPart]] = {}
     for index, part in asked.parts(LARGE):
         found[index] = [part] if part.alone else [*found.get(index, ()), part]
@@ -115,9 +118,8 @@ def sweep_to(
 
     folder = SweepFolder.of(path, format)
     asked = _SweepRequest(model, axes, pipeline, price, memory, executor, progress)
-    same = content_key(
-        asked.program, asked.pipeline, asked.points, [*asked.axes], folder.form, asked.memory
-    )
+    same = content_key(asked.program, asked.pipeline, asked.points, [*asked.axes], folder.form, asked.memory)
+    asked.check_work(TEXT_ROW_S if folder.form in ("csv", "jsonl") else ROW_S)
     with folder.opened(asked.axes):
         try:
             for index, structure in enumerate(asked.structures()):
@@ -153,6 +155,12 @@ def axis(name: str, said: object, called: str = "") -> tuple[Any, ...]:
     if name not in AXES:
         raise InputError(f"{name!r} is no axis of a sweep; there are {', '.join(AXES)}{suggest(name, AXES)}")
     return axis_values(called or name, said, AXES[name].least)
+
+
+# Seconds of a row in memory or in a column of a file, and as text, measured on a million rows; and the number
+# of structures that are measured where there are many.
+ROW_S, TEXT_ROW_S = 1.5e-6, 2.5e-5
+SAMPLE, MANY = 6, 60
 
 
 class _Task(NamedTuple):
@@ -208,6 +216,21 @@ class _SweepRequest:
         """All of them, the last axis fastest."""
         for values in product(*(self.axes[name] for name in self.names)):
             yield dict(zip(self.names, values, strict=True))
+
+    def check_work(self, row_s: float) -> None:
+        """`InputError` if so many structures, and rows of `row_s` seconds each, are beyond the budget.
+
+        What a structure takes is measured on some of them, since those that a model refuses are quick.
+        """
+        some = [*self.structures()][:: max(1, self.count // SAMPLE)][:SAMPLE] if self.count > MANY else []
+        start = time.process_time()
+        for structure in some:
+            _steps(self.program, self.pipeline, self.devices, self.memory, structure)
+        each = (time.process_time() - start) / max(1, len(some))
+        jobs = getattr(self.executor, "_max_workers", 1)
+        what = f"a sweep of {self.count:,} structures and {self.size:,} rows"
+        seconds = (self.count * each + self.size * row_s) / jobs
+        check_work(what, "leave some values out", seconds=seconds)
 
     def basis(self, structure: Structure) -> tuple[object, ...]:
         """What its rows follow from, beside the program and what is asked of it."""

@@ -48,6 +48,29 @@ plugin = click.option(
 )
 
 
+def _limit(ctx: click.Context, param: click.Parameter, said: str | None) -> None:
+    from llmir.base.budget import COMMAND, Limit, max_work
+
+    limit = COMMAND
+    if said is not None:
+        found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(s|min|h)", said, re.ASCII)
+        if not found:
+            raise InputError(f"--max-work: expected a time such as 90s, 30min or 2h, got {said[:40]!r}")
+        seconds = float(found[1]) * {"s": 1, "min": 60, "h": 3600}[found[2]]
+        limit = Limit(seconds, COMMAND.bytes * max(1.0, seconds / COMMAND.seconds))
+    ctx.with_resource(max_work(limit))
+
+
+_MAX_WORK = click.option(
+    "--max-work",
+    metavar="TIME",
+    expose_value=False,
+    callback=_limit,
+    help="Refuse work that is estimated to take longer, such as 2h, or more than 2 GB, in proportion.  "
+    "[default: 10min]",
+)
+
+
 class Command(click.Command):
     """A command that overwrites no input, and whose errors name options where the API names arguments."""
 
@@ -126,7 +149,7 @@ def command(name: str, summary: str) -> Callable[[Callable[..., Any]], click.Com
     """
 
     def take(function: Callable[..., Any]) -> click.Command:
-        made = plugin(click.command(name, cls=Command, short_help=summary)(function))
+        made = plugin(_MAX_WORK(click.command(name, cls=Command, short_help=summary)(function)))
         COMMANDS.add(name, made, function)
         return made
 

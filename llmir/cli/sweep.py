@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import click
 
 from llmir.api.options import AXES, Lowering, Memory
+from llmir.base.budget import check_work
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
@@ -91,6 +93,9 @@ def sweep(**given: Any) -> None:
     source = inputs.source(given)
     said = {name: given[name] for name in AXIS_HELP if given[name] is not None}
     values = {name: axis(name, value, f"--{name.replace('_', '-')}") for name, value in said.items()}
+    rows = prod(map(len, values.values()))
+    if not pieces:
+        _check_rows(rows, str(form), given["max_size"])
     with _workers(given["jobs"]) as executor, _rows() as progress:
         how = {"pipeline": given["pipeline"], "price": given["price"]}
         how |= {"executor": executor, "progress": progress, "memory": inputs.taken(Memory, given)}
@@ -107,6 +112,22 @@ def sweep(**given: Any) -> None:
     else:
         output.result(found, form, file, **size)
     output.note(*source.notes)
+
+
+ROW_BYTES = 2500  # of a row in memory as a dictionary
+PAGE_ROW_BYTES = 100  # of a row in a page, at least
+
+
+def _check_rows(rows: int, form: str, max_size: int | None) -> None:
+    """`InputError` for more rows than a format that is made in memory can have."""
+    from llmir.backends.export.page.bundle import SIZE
+
+    what, advice = f"a {form} of {rows:,} rows", "leave some values out, or write a .csv or .parquet file"
+    most = SIZE if max_size is None else max_size
+    if form == "page" and rows * PAGE_ROW_BYTES > most:
+        raise InputError(f"{what} has more than {most:,} bytes; {advice}")
+    if form != "table":
+        check_work(what, advice, memory=rows * ROW_BYTES)
 
 
 def _in_pieces(file: str | None, form: str | None) -> bool:

@@ -49,7 +49,7 @@ OWN = {
     "trace": {"rank"},
     "validate": {"files", "by", "model", "unit", "without", "folds", "plot"},
 }
-EVERYWHERE = {"plugin", "old_file"}  # of all commands; `--plan FILE`, which says its new name
+EVERYWHERE = {"plugin", "max_work", "old_file"}  # of all commands; `--plan FILE`, which says its new name
 # Two options of one name: tokens of each sequence, and tokens or a law of requests over time.
 TWICE = {"prompt", "generate"}
 MOST = 15  # parameters of a public function

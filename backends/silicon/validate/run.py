@@ -21,8 +21,10 @@ from llmir.backends.silicon.rows import DeviceLookup, Table, engine_name, kernel
 from llmir.backends.silicon.tables.chat import ChatTable
 from llmir.backends.silicon.tables.engine_memory import MemorySeriesTable, MemoryTable
 from llmir.backends.silicon.tables.table import KernelTable, RowRejection, TablePoints, load
+from llmir.base.budget import Pace, check_work
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError, LlmirError
+from llmir.base.names import plain
 from llmir.hw.device import Device
 from llmir.ir.core.program import Program
 
@@ -122,10 +124,16 @@ class _TableFile:
         return ValidationRow(*about, *figures)._replace(reason=reason)
 
 
+KERNEL_S, KERNEL_BYTES = 7e-5, 2200  # of a row of a kernel, measured on a table of 300,000
+FEWER = "give fewer rows"
+
+
 def _kernels(
     file: _TableFile, format: KernelTable, pricing: CostModelChoice, tell: Tell
 ) -> Iterator[ValidationRow]:
     t, done = file.rows, 0
+    amount = {"seconds": len(t) * KERNEL_S, "memory": len(t) * KERNEL_BYTES}
+    check_work(f"{plain(file.name)}: a validation of {len(t):,} rows", FEWER, **amount)
     for (gpu, framework, kernel, variant), at in t.alike("gpu", "framework", "kernel", "variant").items():
         tell(file.name, done := done + len(at), len(t))
         device = file.device(gpu)
@@ -175,7 +183,9 @@ def _models(
     file: _TableFile, build: Build, pricing: CostModelChoice, tell: Tell, only: Only
 ) -> Iterator[ValidationRow]:
     t = file.rows
+    pace = Pace(f"{plain(file.name)}: a validation of {len(t):,} rows", FEWER, len(t))
     for i in range(len(t)):
+        pace.step()
         tell(file.name, i + 1, len(t))
         kind, metric = t["kind"][i], ""
         try:

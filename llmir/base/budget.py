@@ -1,0 +1,106 @@
+"""The work of a call: announced if it will take long, refused if it will take too long or too much memory.
+
+Work is estimated in one of two ways before most of it is done: from sizes (`check_work`), or from the time of
+the first of many equal pieces (`Pace`). Commands have a limit of ten minutes and 2 GB, which `--max-work`
+replaces; Python functions have the limit of `max_work`, by default none, and only announce.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from .errors import InputError
+
+ANNOUNCED_S = 5.0  # work that takes longer is announced
+PILOT_S = 0.5  # seconds after which the pace of equal pieces of work is known
+
+
+class Limit(NamedTuple):
+    """The most work: seconds, and bytes of memory."""
+
+    seconds: float
+    bytes: float
+
+
+COMMAND = Limit(600.0, 2e9)
+NONE = Limit(float("inf"), float("inf"))
+_LIMIT: ContextVar[Limit] = ContextVar("llmir_max_work", default=NONE)
+
+
+@contextmanager
+def max_work(limit: Limit) -> Iterator[None]:
+    """Limit the work of all calls in this context."""
+    before = _LIMIT.set(limit)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(before)
+
+
+def check_work(what: str, advice: str, *, seconds: float = 0.0, memory: float = 0.0) -> None:
+    """Announce work on the logger `llmir` if it is long; `InputError` if it is beyond the limit.
+
+    Args:
+        what: The work, such as "a simulation of 10,000,000 requests".
+        advice: How to ask for less, such as "simulate fewer requests".
+        seconds: The estimated time.
+        memory: The estimated peak of memory in bytes.
+    """
+    limit = _LIMIT.get()
+    needs = ""
+    if seconds > limit.seconds:
+        needs = f"takes about {duration(seconds)}, more than {duration(limit.seconds)}"
+    elif memory > limit.bytes:
+        needs = f"needs about {size(memory)} of memory, more than {size(limit.bytes)}"
+    if needs:
+        raise InputError(f"{what} {needs}; {advice}, or raise --max-work")
+    if seconds > ANNOUNCED_S:
+        logging.getLogger("llmir").info("%s takes about %s", what, duration(seconds))
+
+
+class Pace:
+    """Equal pieces of work, whose total is checked as soon as the first ones show their pace.
+
+    The first piece does not count, since it also makes what the others share.
+    """
+
+    def __init__(self, what: str, advice: str, count: int) -> None:
+        self.what, self.advice, self.count = what, advice, count
+        self._done, self._start, self._checked = 0, time.process_time(), False
+
+    def step(self) -> None:
+        """Count a piece that is done."""
+        self._done += 1
+        if self._done == 1:
+            self._start = time.process_time()
+            return
+        spent, pieces = time.process_time() - self._start, self._done - 1
+        if not self._checked and (spent > PILOT_S or pieces >= self.count // 10):
+            self._checked = True
+            check_work(self.what, self.advice, seconds=spent / pieces * self.count)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(8.3), duration(100), duration(5000), duration(300_000)
+    ('8 s', '100 s', '83 min', '83 h')
+    """
+    for most, unit, name in ((120, 1, "s"), (7200, 60, "min")):
+        if seconds <= most:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 3600:,.0f} h"
+
+
+def size(number: float) -> str:
+    """Bytes as people say them.
+
+    >>> size(2e9), size(3.24e10)
+    ('2 GB', '32 GB')
+    """
+    return f"{number / 1e9:,.{0 if number >= 1e9 else 1}f} GB"
