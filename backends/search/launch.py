@@ -142,11 +142,11 @@ class Flag(NamedTuple):
 class Launcher(NamedTuple):
     """What starts an engine, and its flags: of `tp`, `pp`, `dp`, `ep`, `batch`, `chunk`, types of weights.
 
-    Flags of `utilization` and `chunked` are stated where a plan changed them, and `kv fp8` is the flag of an
-    fp8 KV cache. A flag without dashes is a line of the file of options. The server listens on `port`, and
-    `host` makes it listen on all addresses.
-    That of `longest`, where there is one, is stated where caches hold fewer tokens than the model may have:
-    the engine does not start otherwise.
+    Flags of `utilization`, `chunked` and `whole` (prompts, without chunks) are stated where a plan sets them,
+    and `kv fp8` is the flag of an fp8 KV cache. A flag without dashes is a line of the file of options. The
+    server listens on `port`, and `host` makes it listen on all addresses.
+    That of `longest`, where there is one, is stated where caches, or steps of whole prompts, hold fewer
+    tokens than the model may have: the engine does not start otherwise.
     `expert_ranks` says that the flag of `ep` takes their number. That of `dp`, where there is one, is of
     ranks which take as many requests each as the flag of `batch` says.
     """
@@ -173,6 +173,8 @@ LAUNCHERS = {
             "batch": Flag("--max-num-seqs", "0.5.3", _VLLM),
             "chunk": Flag("--max-num-batched-tokens", "0.5.3", _VLLM),
             "utilization": Flag("--gpu-memory-utilization", "0.5.3", _VLLM),
+            "chunked": Flag("--enable-chunked-prefill", "0.5.3", _VLLM),
+            "whole": Flag("--no-enable-chunked-prefill", "0.9", "vllm/engine/arg_utils.py, scheduler_group"),
             "longest": Flag("--max-model-len", "0.5.3", _VLLM),
             "fp8": Flag("--quantization fp8", "0.5.3", _VLLM),
             "bf16": Flag("--dtype bfloat16", "0.5.3", _VLLM),
@@ -192,6 +194,7 @@ LAUNCHERS = {
             "batch": Flag("--max-running-requests", "0.5", _SGLANG),
             "chunk": Flag("--chunked-prefill-size", "0.5", _SGLANG),
             "utilization": Flag("--mem-fraction-static", "0.5", _SGLANG),
+            "whole": Flag("--chunked-prefill-size -1 --max-prefill-tokens", "0.5", _SGLANG),
             "fp8": Flag("--quantization fp8", "0.5", _SGLANG),
             "bf16": Flag("--dtype bfloat16", "0.5", _SGLANG),
             "fp16": Flag("--dtype float16", "0.5", _SGLANG),
@@ -209,6 +212,7 @@ LAUNCHERS = {
             "chunk": Flag("--max_num_tokens", "0.18.2", _TRTLLM),
             "utilization": Flag("--kv_cache_free_gpu_memory_fraction", "0.18.2", _TRTLLM),
             "chunked": Flag("enable_chunked_prefill: true", "0.18.2", _TRTLLM_ARGUMENTS),
+            "whole": Flag("enable_chunked_prefill: false", "0.18.2", _TRTLLM_ARGUMENTS),
             "bf16": Flag("dtype: bfloat16", "1.0", _TRTLLM_ARGUMENTS),
             "fp16": Flag("dtype: float16", "1.0", _TRTLLM_ARGUMENTS),
             "kv fp8": Flag("kv_cache_config: {dtype: fp8}", "1.0", _TRTLLM_ARGUMENTS),
@@ -351,17 +355,24 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
     engine = launched_engine(emit, runs)
     launcher = LAUNCHERS[engine]
     values: dict[str, Any] = s.split._asdict()
-    values |= {"batch": candidate.batch // s.split.dp, "chunk": candidate.chunk, s.weights: None}
+    batch = candidate.batch // s.split.dp if s.sequences is None else s.sequences
+    values |= {"batch": batch, "chunk": candidate.chunk, s.weights: None}
     if not launcher.expert_ranks:
         values["ep"] = None
     words, sources = [launcher.command.format(model=shlex.quote(model))], []
     names = _options(s.weights, s.split)
-    held, positions = _cache_tokens(candidate), candidate.traffic.positions
-    if positions and held < positions and "longest" in launcher.flags:
+    if longest := _longest(candidate, launcher):
         names.append("longest")
-        values["longest"] = held
-    values |= {"utilization": s.utilization, "chunked": None}
-    names += [name for name in ("utilization", "chunked") if getattr(s, name) is not None]
+        values["longest"] = longest
+    values |= {"utilization": s.utilization, "chunked": None, "whole": None}
+    names += ["utilization"] if s.utilization is not None else []
+    if (
+        s.chunked is False and engine == "sglang"
+    ):  # its size of a chunk is -1, and another flag has the tokens
+        names = ["whole" if name == "chunk" else name for name in names]
+        values["whole"] = candidate.chunk
+    elif s.chunked is not None and engine != "sglang":
+        names.append("chunked" if s.chunked else "whole")
     if kv := _kv_option(candidate):
         names.append(kv)
         values[kv] = None
@@ -370,6 +381,7 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
         if name not in launcher.flags:
             raise InputError(f"emit: {emit}; no flag is known that sets {name}")
         flag, value = launcher.flags[name], values[name]
+        _known(engine, release_of(runs), *flag)
         text = flag.name if value is None else f"{flag.name} {value}"
         (words if flag.name.startswith("-") else lines).append(text)
         sources.append(flag.source)
@@ -389,8 +401,20 @@ def _kv_option(candidate: Candidate) -> str:
     return f"kv {kind}" if kind not in ("", "fp32", *_CASTS) else ""
 
 
-def _cache_tokens(candidate: Candidate) -> int:
-    """Tokens that the caches of one data-parallel rank hold."""
+def _longest(candidate: Candidate, launcher: Launcher) -> int | None:
+    """Tokens of the longest request, where the engine has to know; None where that is the model's length.
+
+    vLLM starts without chunked prefill only if a step has tokens for the longest request
+    ("max_num_batched_tokens … is smaller than max_model_len", vllm/config/scheduler.py).
+    """
     s, traffic = candidate.structure, candidate.traffic
     job = s.job(*traffic.tokens, candidate.chunk, candidate.batch)
-    return max_request_tokens(engine_capacity(job, s.drafts), engine_policy(job))
+    most = max_request_tokens(engine_capacity(job, s.drafts), engine_policy(job))
+    if s.chunked is False:
+        most = min(most, candidate.chunk)
+    if "longest" not in launcher.flags or not traffic.positions or most >= traffic.positions:
+        return None
+    if most < traffic.longest:
+        asked = f"requests have up to {traffic.longest:,} tokens, and steps of whole prompts {most:,}"
+        raise InputError(f"max_batched_tokens: {candidate.chunk:,}; {asked}")
+    return most

@@ -25,7 +25,6 @@ def largest(
     batch: int | None = None,
     cached: int = 0,
     chunk: int | str | None = None,
-    chunked_prefill: bool | None = None,
     max_ttft: float | str | None = None,
     max_tpot: float | str | None = None,
     memory: Memory | None = None,
@@ -42,7 +41,6 @@ def largest(
 
     Args:
         batch: Requests for the largest context; by default one in each micro-batch.
-        chunked_prefill: Whether a prompt may have more tokens than a step; by default as in the engine.
         max_ttft: Limit of TTFT in seconds, or a text such as `1s`: of all requests that start together, and
             of the mean over users.
         max_tpot: Limit of the mean TPOT, likewise.
@@ -64,7 +62,6 @@ def largest(
     if program.patches:
         raise InputError(f"largest: {program.name} is of images, and has no tokens to count")
     requests: dict[str, Any] = {"prompt": prompt, "generate": generate, "cached": cached, "chunk": chunk}
-    requests["chunked_prefill"] = chunked_prefill
     requests["batch"] = program.micro_batches if batch is None else batch
     job = workload(program, hw, **requests, memory=memory, estimation=estimation)
     positions = program.facts.get("positions")

@@ -80,7 +80,6 @@ def workload(
     generate: int | None = None,
     chunk: int | str | None = None,
     cached: int = 0,
-    chunked_prefill: bool | None = None,
     concurrency: int | None = None,
     max_tpot_s: float | None = None,
     lengths: str | None = None,
@@ -100,8 +99,6 @@ def workload(
         chunk: Prompt tokens of a step on each data-parallel rank, or "all"; by default the engine's limit,
             and "all" without an engine.
         cached: Tokens of each prompt that are in the cache already.
-        chunked_prefill: False refuses prompts of more tokens than a step has, as an engine without chunked
-            prefill does; True and None estimate them in chunks.
         concurrency: Users in a closed loop, in place of `batch`; the result has the `loop`.
         max_tpot_s: Limit of TPOT in seconds; the result has the loop of the most users within it.
         lengths: How answers in a closed loop differ: "spread", uniform from 0.8 to 1.0 of `generate` (the
@@ -123,7 +120,6 @@ def workload(
         "generate": generate,
         "chunk": chunk,
         "cached": cached,
-        "chunked_prefill": chunked_prefill,
     }
     limits = record_or_default(Memory, memory).values
     job = Workload(program, cost_model.device, model=cost_model, **requests, **limits)

@@ -16,7 +16,6 @@ REQUEST_OPTIONS = (
     "generate",
     "cached",
     "chunk",
-    "chunked_prefill",
     "max_ttft",
     "max_tpot",
 )
@@ -55,7 +54,6 @@ class Duration(Count):
 @options.lowering
 @options.parallel
 @options.prefill_options
-@options.chunked_prefill
 @options.memory
 @options.price_option
 @options.form("table", "json", "csv", "md", "html")

@@ -17,7 +17,7 @@ ANSWERS = {
         llmir.plan,
         {
             **{"model": PROGRAM, "hw": "h100-sxm", "traffic": COME, "gpus": 1, **GOALS, "precision": None},
-            **{"chunk": 2048, "batch": 8, "emit": None, "servers": None, "reserve": None},
+            **{"chunk": 2048, "batch": 8, "memory": None, "servers": None, "reserve": None},
             **{"drafts": None, "progress": None, "estimation": None},
         },
     ),

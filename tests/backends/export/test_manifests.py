@@ -253,4 +253,4 @@ def test_a_folder_of_this_machine_is_no_model_of_a_pod(run: Run, tmp_path: Path)
 
 def test_an_engine_without_a_command_is_refused() -> None:
     with pytest.raises(InputError, match="say --engine vllm or sglang or trtllm"):
-        llmir.plan("llama3.1-8b", emit="k8s", **records(llmir.plan, rate=1, engine="hf-transformers"))
+        llmir.plan("llama3.1-8b", **records(llmir.plan, rate=1, emit="k8s", engine="hf-transformers"))
