@@ -21,7 +21,7 @@ from llmir.hw.device import Device
 from llmir.hw.engine import Engine, number
 from llmir.hw.link import BOX
 
-from .plan import Candidate
+from .plan import Candidate, PoolCandidate
 from .structures import Split
 
 # Speculative decoding
@@ -221,6 +221,113 @@ LAUNCHERS = {
 }
 
 
+# Prefill and decode servers
+
+
+class PoolFlags(NamedTuple):
+    """What an engine is told to join prefill and decode servers, the first release and its source.
+
+    `words` and `lines` (of the file of options) have the `role`, prefill or decode, and the longest request;
+    a server whose `port` is a variable of the shell gets `environment` too.
+    """
+
+    words: Callable[[str, str], list[str]]
+    lines: Callable[[str, int], list[str]]
+    environment: str
+    since: str
+    source: str
+
+
+PREFILL, DECODE = "prefill", "decode"
+
+
+def _nixl(role: str, port: str) -> list[str]:
+    kind = {PREFILL: "kv_producer", DECODE: "kv_consumer"}[role]
+    return [f"--kv-transfer-config '{json.dumps({'kv_connector': 'NixlConnector', 'kv_role': kind})}'"]
+
+
+def _sglang_pools(role: str, port: str) -> list[str]:
+    backend = "--disaggregation-transfer-backend nixl"
+    return [f"--disaggregation-mode {role}", backend, f"--disaggregation-bootstrap-port {port}"]
+
+
+def _transceiver(role: str, longest: int) -> list[str]:
+    """A buffer for the longest prompt, as the source recommends; context servers have no overlap yet."""
+    alone = [_ALONE] if role == PREFILL else []
+    return [*alone, "cache_transceiver_config:", "  backend: UCX", f"  max_tokens_in_buffer: {longest}"]
+
+
+POOL_FLAGS: Mapping[str, PoolFlags] = {
+    "vllm": PoolFlags(
+        _nixl,
+        lambda role, longest: [],
+        "VLLM_NIXL_SIDE_CHANNEL_HOST=$(hostname -i) VLLM_NIXL_SIDE_CHANNEL_PORT=$((PORT + 10000))",
+        "0.12",
+        "docs.vllm.ai/en/v0.12.0/features/nixl_connector_usage",
+    ),
+    "sglang": PoolFlags(
+        _sglang_pools,
+        lambda role, longest: [],
+        "",
+        "0.5",
+        "docs.sglang.io/advanced_features/pd_disaggregation",
+    ),
+    "trtllm": PoolFlags(
+        lambda role, port: [],
+        _transceiver,
+        "",
+        "1.0",
+        "docs/source/features/disagg-serving.md of TensorRT-LLM",
+    ),
+}
+
+
+def check_pool_launch(emit: str, runs: Engine | None) -> None:
+    """InputError for prefill and decode servers that no file of this kind starts."""
+    engine = launched_engine(emit, runs)
+    assert runs is not None
+    if emit in ("compose", "k8s"):
+        why = f"the image of {engine} has no router of prefill and decode servers"
+        raise InputError(f"emit: {emit}; {why}, use {engine}{'' if engine == 'trtllm' else ' or dynamo'}")
+    told = POOL_FLAGS[engine]
+    _known(engine, release_of(runs), "a link of prefill and decode servers", told.since, told.source)
+
+
+def pool_sides(candidate: PoolCandidate) -> dict[str, Candidate]:
+    """The prefill servers and the decode servers of a plan of pools, each as a plan with so many replicas."""
+    pools = candidate.pools
+    assert pools is not None
+    found = {}
+    sides = zip((PREFILL, DECODE), (pools.prefill, pools.decode), candidate.servers, strict=True)
+    for role, server, count in sides:
+        s, job = candidate.reads if role == PREFILL else candidate.structure, server.job
+        found[role] = Candidate(
+            s,
+            job.max_batched_tokens or candidate.chunk,
+            (job.max_num_seqs or 1) * s.split.dp,
+            candidate.replicas * count,
+            candidate.ttft_s,
+            candidate.tpot_s,
+            candidate.traffic,
+            candidate.trial,
+        )
+    return found
+
+
+def pool_command(
+    candidate: Candidate, role: str, emit: str, model: str, draft_model: str = "", port: str = "12345"
+) -> LaunchCommand:
+    """The command of a prefill or decode server; `port` is that of its handshake, where it has one."""
+    command = launch_command(candidate, emit, model, draft_model)
+    told, file = POOL_FLAGS[command.engine], f"{role}.yaml"
+    lines = tuple(dict.fromkeys((*command.lines, *told.lines(role, candidate.traffic.longest))))
+    words = [*command.words, *told.words(role, port)]
+    words += _file() if lines and not command.lines else []
+    words = [word.replace(FILE, file) for word in words]
+    sources = (*command.sources, told.source)
+    return command._replace(words=tuple(words), lines=lines, sources=sources, file=file)
+
+
 # Container images of an engine, by the vendor of the device; the tag is a release.
 IMAGES: Mapping[str, Mapping[str, Flag]] = {
     "vllm": {
@@ -335,6 +442,7 @@ class LaunchCommand(NamedTuple):
     words: tuple[str, ...]
     lines: tuple[str, ...]
     sources: tuple[str, ...]
+    file: str = FILE
 
     @property
     def arguments(self) -> list[str]:

@@ -112,6 +112,7 @@ def plan(
     (1, True)
     """
     from llmir.backends.cost.channel import server_channel
+    from llmir.backends.search.launch import check_pool_launch
     from llmir.backends.search.search import search
     from llmir.backends.search.traffic import latency_limit
     from llmir.backends.simulate.engine import engine_policy
@@ -127,8 +128,6 @@ def plan(
         None if max_tpot is None else latency_limit("max_tpot", max_tpot),
     )
     emit = serving.emit
-    if emit is not None and (link := serving.link) is not None:
-        raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
     most = None if gpus is None else arguments.integer("gpus", gpus, 1, DEVICES)
     fixed, tokens = _settings(record_or_default(Memory, memory), chunk, batch)
     chunks, batches = _sizes("chunk", chunk) if tokens is None else (tokens,), _sizes("batch", batch)
@@ -150,6 +149,8 @@ def plan(
     for structure in {each.device.name: each for each in structures}.values():
         if serving.link is not None:
             server_channel(structure.model, serving.link)
+            if emit is not None:
+                check_pool_launch(emit, structure.model.runs)
         engine_policy(structure.job(1, 1, None, None, None))  # raises for an engine without a scheduler
     plans = search(structures, served, most, chunks, batches, refused, serving.link, progress, devices)
     return replace(plans, notes=(*source.notes, *plans.notes))
