@@ -123,18 +123,23 @@ def workload(
     }
     limits = record_or_default(Memory, memory).values
     job = Workload(program, cost_model.device, model=cost_model, **requests, **limits)
-    if lengths is not None and concurrency is None:
-        given = arguments.show_value(lengths)
-        raise InputError(f"lengths: {given}; only answers in a closed loop differ, so concurrency is needed")
+    spread = loop_lengths(lengths, concurrency)
     if concurrency is not None or max_tpot_s is not None:
         from llmir.backends.request.closed_loop import closed_loop_workload
         from llmir.backends.simulate.closed_loop import simulate_loop
 
-        spread = option(Traffic, "lengths").check(lengths) or "spread"
         job = closed_loop_workload(job, concurrency, max_tpot_s, simulate_loop, spread)
     if drafts is None:
         return job
     return speculate(job, draft_programs(model, drafts, hw, estimation, parallel, precision))
+
+
+def loop_lengths(lengths: str | None, concurrency: int | None) -> str:
+    """How answers in a closed loop differ; InputError for lengths without a loop."""
+    if lengths is not None and concurrency is None:
+        given = arguments.show_value(lengths)
+        raise InputError(f"lengths: {given}; only answers in a closed loop differ, so concurrency is needed")
+    return option(Traffic, "lengths").check(lengths) or "spread"
 
 
 def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:

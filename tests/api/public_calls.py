@@ -320,7 +320,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, **ON, "hw_after": None, **AT}),
     "diff of requests": (
         lambda **named: llmir.diff(PROGRAM, PROGRAM, "h100", **records(llmir.diff, **named)),
-        {"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2, "engine_after": "sglang"},
+        {
+            **{"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2, "lengths": "fixed"},
+            "engine_after": "sglang",
+        },
     ),
     "diff of reports": (llmir.diff, {"before": REPORT, "after": REPORT}),
     "validate": (
