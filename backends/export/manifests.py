@@ -33,7 +33,7 @@ from llmir.backends.step.facts import precision_text
 from llmir.base.errors import InputError
 from llmir.hw.engine import number
 
-from . import units
+from . import units, wording
 
 SCRIPT, BENCHMARK = "serve.sh", "benchmark.sh"
 PORT = 8000  # of the address that answers for all replicas
@@ -116,6 +116,7 @@ def _estimates(candidate: Candidate) -> list[str]:
     return [
         f"# estimate: {', '.join(times)} at {rate} requests/s",
         f"# precision: {', '.join(precision_text(candidate.structure.program))}",
+        *(f"# {label}: {words}" for label, words in wording.left_out_line(candidate.structure.program)),
     ]
 
 

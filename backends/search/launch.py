@@ -22,7 +22,7 @@ from llmir.hw.engine import Engine, number
 from llmir.hw.link import BOX
 
 from .plan import Candidate, PoolCandidate
-from .structures import Split
+from .structures import ElementTypes, Split
 
 # Speculative decoding
 
@@ -388,6 +388,28 @@ def check_launch(
         _check_container(emit, engine, release, device, split)
 
 
+def check_types(
+    emit: str, runs: Engine | None, own: str, asked: ElementTypes, run: ElementTypes, implied: ElementTypes
+) -> None:
+    """InputError for element types that no flag makes, so that the engine would run others than estimated.
+
+    `own` is the type of the checkpoint's weights, and `implied` has the types that an engine runs where
+    weights alone are asked for.
+    """
+    if asked.weights and own not in (*_CASTS, "fp32") and asked.weights != own:
+        why = f"the checkpoint's weights are {own}, and no flag is known that makes them {asked.weights}"
+        raise InputError(f"emit: {emit}; {why}")
+    if run.activations != implied.activations:
+        usual = implied.activations or "the checkpoint's"
+        why = f"weights {run.weights or own} run with {usual} activations"
+        raise InputError(f"emit: {emit}; {why}, and no flag is known for {run.activations}")
+    if (
+        run.kv not in ("", "fp32", *_CASTS)
+        and f"kv {run.kv}" not in LAUNCHERS[launched_engine(emit, runs)].flags
+    ):
+        raise InputError(f"emit: {emit}; no flag is known that sets kv {run.kv}")
+
+
 def _check_container(emit: str, engine: str, release: str, device: Device, split: Split | None) -> None:
     image = IMAGES[engine].get(device.vendor)
     if image is None:
@@ -498,9 +520,22 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
         words += [word for word in told.flags(said) if not told.lines]
         sources.append(told.source)
         lines += told.lines(said) if told.lines else []
+    lines = _one_cache_config(lines, s.utilization)
     words += _file() if lines else []
     sources = list(dict.fromkeys(sources))
     return LaunchCommand(engine, release_of(runs), tuple(words), tuple(lines), tuple(sources))
+
+
+def _one_cache_config(lines: list[str], utilization: float | None) -> list[str]:
+    """The lines of a file, where `kv_cache_config` has the share of memory too.
+
+    The file's `kv_cache_config` replaces that of the command (update_llm_args_with_extra_dict,
+    tensorrt_llm/llmapi/llm_args.py of release 1.0).
+    """
+    if utilization is None:
+        return lines
+    share = f", free_gpu_memory_fraction: {utilization}}}"
+    return [line.replace("}", share) if line.startswith("kv_cache_config") else line for line in lines]
 
 
 def _kv_option(candidate: Candidate) -> str:

@@ -340,8 +340,9 @@ def _structures(
 ) -> tuple[list[Structure], dict[str, Rejection]]:
     """Every possible split on every device, and the reason for each rejected one."""
     from llmir.backends.request.speculation import draft_kind
-    from llmir.backends.search.launch import check_launch, launchable
+    from llmir.backends.search.launch import check_launch, check_types, launchable
     from llmir.backends.search.structures import Rejection, Structure, splits, structure_name
+    from llmir.backends.step.facts import precision as precision_of
     from llmir.passes.plan import divides
 
     limit = REPLICA if most is None else min(most, REPLICA)
@@ -351,6 +352,7 @@ def _structures(
     structures: list[Structure] = []
     refused: dict[str, Rejection] = {}
     drafter = draft_kind(program, drafts[-1]) if drafts else ""
+    own = precision_of(program)["weights"] or ""
     for device in devices:
         model = _model(device, Estimation(engine=engine))
         between = default_steps(source, model.runs)
@@ -364,6 +366,9 @@ def _structures(
                 if asked.weights in unlaunchable:
                     raise unlaunchable[asked.weights]
                 run = _element_types(Deployment(precision).precision_on(model))
+                if emit is not None:
+                    alone = Deployment(Precision(precision.weights)).precision_on(model)
+                    check_types(emit, model.runs, own, asked, run, _element_types(alone))
             except LlmirError as error:
                 refused[f"{device.name} {asked}"] = Rejection(str(error))
                 continue
