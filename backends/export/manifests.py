@@ -269,6 +269,8 @@ def benchmark(candidate: Candidate, emit: str, model: Checkpoint) -> tuple[list[
         return [], [f"# benchmark: none is known of {runs.name} {release}; {source}, is of {since}"]
     port = PORT if whole else LAUNCHERS[runs.name].port
     first, *rest = words
+    if emit == "dynamo":  # whose frontend has the API of OpenAI alone
+        first = first.replace("--backend sglang", "--backend sglang-oai")
     common = [f"--model {shlex.quote(model.id)}", f"--host 127.0.0.1 --port {port}"]
     remarks = [f"# flags of the benchmark: {source}", *_differences(traffic)]
     if share > 1 and traffic.router == FIRST and runs.name == "sglang":
@@ -519,7 +521,10 @@ def _dynamo_pools(
         if commands[role].engine == "vllm":
             worker["extraPodSpec"]["mainContainer"]["args"] += ["--disaggregation-mode", role]
         workers[role.capitalize()] = {"subComponentType": role, **worker}
-    return _graph(workers, commands[DECODE], model)
+    engine = commands[DECODE].engine
+    source = f"# flags of Dynamo: examples/backends/{engine}/deploy/disagg.yaml of ai-dynamo/dynamo"
+    remarks, documents = _graph(workers, commands[DECODE], model)
+    return [*remarks, source], documents
 
 
 def _worker(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> dict[str, Any]:

@@ -120,6 +120,12 @@ def test_the_benchmark_sends_all_requests_to_the_router(plans: dict[str, PoolCan
     assert script.startswith("# sends the plan its traffic")
 
 
+def test_the_frontend_of_dynamo_is_asked_by_the_api_of_openai(plans: dict[str, PoolCandidate]) -> None:
+    """SGLang's own client asks /generate by default, which Dynamo does not have."""
+    assert "--backend sglang-oai " in benchmark_script(plans["sglang"], "dynamo", MODEL).replace("\\\n", "")
+    assert "--backend sglang " in benchmark_script(plans["sglang"], "sglang", MODEL).replace("\\\n", "")
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_graph_of_dynamo_has_both_kinds_of_workers(plans: dict[str, PoolCandidate], engine: str) -> None:
     """As in examples/backends/*/deploy/disagg.yaml of Dynamo."""
