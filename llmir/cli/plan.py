@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmir.api.options import (
-    PLAN_MEMORY,
     Drafts,
     Estimation,
     Memory,
@@ -104,7 +103,16 @@ class TimeLimit(Count):
 )
 @options.axis(option(Requests, "chunk"), help="Tokens of a step to compare.", shown="the engine's, 2048")
 @options.axis(option(Requests, "batch"), help="Requests at once to compare.", shown="all that fit")
-@options.take(Memory, *PLAN_MEMORY)
+@options.take(
+    Memory, "chunked_prefill", "max_num_seqs", "memory_utilization", shown="the engine's, else searched"
+)
+@options.take(
+    Memory,
+    "max_batched_tokens",
+    help="Tokens of a step, in place of --chunk.",
+    shown="--chunk's",
+)
+@options.take(Memory, "reserve_bytes")
 @options.draft
 @options.speculation
 @options.price_option
