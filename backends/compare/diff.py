@@ -849,18 +849,18 @@ def compare_requests(
     programs: list[Program],
     basis: CommonBasis,
     tokens: list[tuple[Any, Any]],
-    loop: tuple[int, LoopSimulator] | None,
+    loop: tuple[int, LoopSimulator, str] | None,
     **asked: Any,
 ) -> WorkloadDiff:
     """The difference of two programs over requests of so many tokens each, or over those of users.
 
-    `loop` is the number of users, and what simulates them.
+    `loop` is the number of users, what simulates them, and how their answers differ.
     """
     sides = zip(programs, basis.models, tokens, strict=True)
     asked = {name: value for name, value in asked.items() if value is not None}
     jobs = [Workload(p, m.device, prompt=t[0], generate=t[1], model=m, **asked) for p, m, t in sides]
     if loop is None:
         return WorkloadDiff(jobs[0], jobs[1], why=basis.why)
-    users, simulate = loop
-    served = [closed_loop_workload(job, users, None, simulate) for job in jobs]
+    users, simulate, lengths = loop
+    served = [closed_loop_workload(job, users, None, simulate, lengths) for job in jobs]
     return ClosedLoopDiff(served[0], served[1], why=basis.why)

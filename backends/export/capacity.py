@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmir.backends.memory.kv_capacity import MemoryBreakdown
 from llmir.backends.memory.transfer import CacheTransfer
+from llmir.backends.request.closed_loop import LENGTHS
 from llmir.backends.request.largest import DECODE, PREFILL, CapacityAnswer, CapacityLimit, LargestLoad
 from llmir.base.formats import exporter
 
@@ -111,7 +112,8 @@ def head(largest: LargestLoad) -> list[tuple[str, str]]:
     job = largest.job
     limits = (("TTFT", largest.max_ttft_s), ("TPOT", largest.max_tpot_s))
     said = [f"{what} within {units.time(limit)}" for what, limit in limits if limit is not None]
-    asked = [f"prompt {job.prompt:,}", f"generate {job.generate:,}", *said]
+    equal = ["equal answers of users"] if largest.lengths == LENGTHS[-1] else []
+    asked = [f"prompt {job.prompt:,}", f"generate {job.generate:,}", *said, *equal]
     lines = [pair for pair in wording.head_lines(job) if pair[0] in wording.SERVER_LINES]
     return [*lines, ("asked", ", ".join(asked))]
 

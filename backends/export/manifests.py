@@ -13,21 +13,27 @@ from typing import Any, NamedTuple
 
 from llmir.backends.search.launch import (
     CONTAINERS,
+    DECODE,
     FILE,
     IMAGES,
     LAUNCHERS,
+    POOL_FLAGS,
+    PREFILL,
     LaunchCommand,
+    check_pool_launch,
     launch_command,
     node_devices,
+    pool_command,
+    pool_sides,
 )
-from llmir.backends.search.plan import Candidate
+from llmir.backends.search.plan import Candidate, PoolCandidate
 from llmir.backends.search.traffic import DEFAULT_STATISTIC, LatencyLimit, Traffic
 from llmir.backends.simulate.router import FIRST, LeastLoaded
 from llmir.backends.step.facts import precision_text
 from llmir.base.errors import InputError
 from llmir.hw.engine import number
 
-from . import units
+from . import units, wording
 
 SCRIPT, BENCHMARK = "serve.sh", "benchmark.sh"
 PORT = 8000  # of the address that answers for all replicas
@@ -62,6 +68,8 @@ def manifest(candidate: Candidate, emit: str, model: Checkpoint, draft: Checkpoi
     """What starts the replicas of a plan: a script for one of them, or a file for containers of all."""
     for each in (model, draft):
         check_checkpoint(emit, each)
+    if isinstance(candidate, PoolCandidate):
+        return _pool_manifest(candidate, emit, model, draft)
     command = launch_command(candidate, emit, model.id, draft.id if draft else "")
     lines = [*_head(candidate, command), *_notes(model, draft)]
     words, remarks = benchmark(candidate, emit, model)
@@ -82,24 +90,33 @@ def check_checkpoint(emit: str, model: Checkpoint | None) -> None:
 
 def _script(command: LaunchCommand) -> str:
     """The command as a shell takes it, after the file that it reads."""
-    file = "\n".join([f"cat > {FILE} <<'END'", *command.lines, "END", ""]) if command.lines else ""
+    file = "\n".join([f"cat > {command.file} <<'END'", *command.lines, "END", ""]) if command.lines else ""
     return file + " \\\n  ".join(command.words) + "\n"
 
 
 def _head(candidate: Candidate, command: LaunchCommand) -> list[str]:
     """Comments: the plan, its estimate, and the sources of its flags."""
-    s, count, trial = candidate.structure, candidate.replicas, candidate.trial
+    s, count = candidate.structure, candidate.replicas
     each = "one replica" if count == 1 else f"each of {count:,} replicas"
+    return [
+        f"# {each}, on {s.split.devices:,} × {s.device.name}; {command.engine} {command.release}",
+        *_estimates(candidate),
+        *(f"# flags: {source}" for source in command.sources),
+    ]
+
+
+def _estimates(candidate: Candidate) -> list[str]:
+    """Comments: the estimate of a plan, and its precision."""
+    trial = candidate.trial
     figures = zip(
         candidate.traffic.limits, ("TTFT", "TPOT"), (trial.ttft_s.p99, trial.tpot_s.p99), strict=True
     )
     times = [_estimate(of, name, p99, trial.limited(i)) for i, (of, name, p99) in enumerate(figures)]
     rate = units.digits(candidate.traffic.rate)
     return [
-        f"# {each}, on {s.split.devices:,} × {s.device.name}; {command.engine} {command.release}",
         f"# estimate: {', '.join(times)} at {rate} requests/s",
-        f"# precision: {', '.join(precision_text(s.program))}",
-        *(f"# flags: {source}" for source in command.sources),
+        f"# precision: {', '.join(precision_text(candidate.structure.program))}",
+        *(f"# {label}: {words}" for label, words in wording.left_out_line(candidate.structure.program)),
     ]
 
 
@@ -113,6 +130,127 @@ def _notes(*models: Checkpoint | None) -> list[str]:
     return [f"# model: {each.note}" for each in models if each and each.note]
 
 
+# Prefill and decode servers
+
+
+def _pool_manifest(
+    candidate: PoolCandidate, emit: str, model: Checkpoint, draft: Checkpoint | None = None
+) -> str:
+    """A script that starts a prefill server, a decode server or their router; or a graph of Dynamo."""
+    check_pool_launch(emit, candidate.structure.model.runs)
+    sides, drafter = pool_sides(candidate), draft.id if draft else ""
+    port = "12345" if emit in CONTAINERS else "$((PORT + 10000))"
+    commands = {role: pool_command(side, role, emit, model.id, drafter, port) for role, side in sides.items()}
+    command = commands[DECODE]
+    servers = " and ".join(
+        f"{side.replicas:,} {role} server{'s' * (side.replicas > 1)} on {side.structure.split.devices:,}"
+        f" × {side.structure.device.name}{' each' * (side.replicas > 1)}"
+        for role, side in sides.items()
+    )
+    words, remarks = benchmark(candidate, emit, model)
+    lines = [
+        f"# {servers}; {command.engine} {command.release}",
+        *_estimates(candidate),
+        f"# caches go over {candidate.link} in the estimate",
+        *(f"# flags: {source}" for source in dict.fromkeys((*commands[PREFILL].sources, *command.sources))),
+        *_notes(model, draft),
+        *([f"# benchmark: {' '.join(words)}"] if words else []),
+        *remarks,
+    ]
+    if emit in CONTAINERS:
+        more, documents = _dynamo_pools(sides, commands, model)
+        return "\n".join([*lines, *more, _yaml(documents)])
+    return "\n".join([*lines, _pool_script(candidate, commands)])
+
+
+def _pool_script(candidate: PoolCandidate, commands: Mapping[str, LaunchCommand]) -> str:
+    """A script whose argument is what it starts."""
+    engine = commands[DECODE].engine
+    launcher, environment = LAUNCHERS[engine], POOL_FLAGS[engine].environment
+    router, remarks = _POOL_ROUTERS[engine]
+    lines = [
+        "# start each server: PORT=8100 sh serve.sh prefill, or decode; CUDA_VISIBLE_DEVICES chooses its",
+        "# GPUs, and ports of one host are 100 apart",
+        '# then start the router: PREFILL="HOST:PORT …" DECODE="HOST:PORT …" sh serve.sh router',
+        *(f"# router: {remark}" for remark in remarks),
+        *_router_remarks(candidate.traffic),
+        "set -eu",
+        'case "${1:-}" in',
+    ]
+    for role, command in commands.items():
+        words = [*command.words, launcher.host, '--port "$PORT"']
+        told = [f"export {environment}"] if environment else []
+        lines += [f"{role})", *told, _script(command._replace(words=tuple(words))).rstrip(), ";;"]
+    usage = 'echo "usage: sh serve.sh prefill|decode|router" >&2; exit 2 ;;'
+    return "\n".join([*lines, "router)", router, ";;", f"*) {usage}", "esac", ""])
+
+
+def _router_remarks(traffic: Traffic) -> list[str]:
+    """State where the router of an engine chooses servers otherwise than the plan does."""
+    if traffic.router == FIRST:
+        return []
+    return [f"# the plan's router is {traffic.router}; this one deals requests in turn"]
+
+
+_PARTS = '$(for each in ${name}; do echo "${{each{part}}}"; done)'
+
+
+def _addresses(name: str, part: str = "") -> str:
+    """The words of a shell's variable of addresses, or the `part` of each."""
+    return _PARTS.format(name=name, part=part)
+
+
+_HOST, _AFTER = "%:*", "##*:"  # what a shell leaves of HOST:PORT
+# What routes requests to prefill and decode servers in turn, and where it is documented.
+_POOL_ROUTERS: Mapping[str, tuple[str, list[str]]] = {
+    "vllm": (
+        " \\\n  ".join(
+            [
+                f"python toy_proxy_server.py --port {PORT}",
+                f"--prefiller-hosts {_addresses('PREFILL', _HOST)}",
+                f"--prefiller-ports {_addresses('PREFILL', _AFTER)}",
+                f"--decoder-hosts {_addresses('DECODE', _HOST)}",
+                f"--decoder-ports {_addresses('DECODE', _AFTER)}",
+            ]
+        ),
+        [
+            "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py of vLLM's repository, a proxy",
+            "for tests; --emit dynamo has one for production",
+        ],
+    ),
+    "sglang": (
+        " \\\n  ".join(
+            [
+                f"python -m sglang_router.launch_router --pd-disaggregation --host 0.0.0.0 --port {PORT}",
+                "--policy round_robin",
+                '$(for each in $PREFILL; do echo "--prefill http://$each $((${each##*:} + 10000))"; done)',
+                '$(for each in $DECODE; do echo "--decode http://$each"; done)',
+            ]
+        ),
+        ["docs.sglang.io/advanced_features/router.html; pip install sglang-router"],
+    ),
+    "trtllm": (
+        "\n".join(
+            [
+                "cat > disaggregated.yaml <<END",
+                "hostname: 0.0.0.0",
+                f"port: {PORT}",
+                "backend: pytorch",
+                "context_servers:",
+                "  num_instances: $(echo $PREFILL | wc -w)",
+                "  urls: [$(echo $PREFILL | sed 's/ /, /g')]",
+                "generation_servers:",
+                "  num_instances: $(echo $DECODE | wc -w)",
+                "  urls: [$(echo $DECODE | sed 's/ /, /g')]",
+                "END",
+                "trtllm-serve disaggregated -c disaggregated.yaml",
+            ]
+        ),
+        ["docs/source/features/disagg-serving.md of TensorRT-LLM"],
+    ),
+}
+
+
 # The benchmark
 
 
@@ -123,13 +261,16 @@ def benchmark(candidate: Candidate, emit: str, model: Checkpoint) -> tuple[list[
     """
     traffic, runs = candidate.traffic, candidate.structure.model.runs
     assert runs is not None
-    share = 1 if emit in CONTAINERS else candidate.replicas
+    whole = emit in CONTAINERS or isinstance(candidate, PoolCandidate)
+    share = 1 if whole else candidate.replicas
     release = runs.release or runs.versions[-1]
     words, since, source = _CLIENTS[runs.name](traffic, share)
     if number(release) < number(since):
         return [], [f"# benchmark: none is known of {runs.name} {release}; {source}, is of {since}"]
-    port = LAUNCHERS[runs.name].port if emit not in CONTAINERS else PORT
+    port = PORT if whole else LAUNCHERS[runs.name].port
     first, *rest = words
+    if emit == "dynamo":  # whose frontend has the API of OpenAI alone
+        first = first.replace("--backend sglang", "--backend sglang-oai")
     common = [f"--model {shlex.quote(model.id)}", f"--host 127.0.0.1 --port {port}"]
     remarks = [f"# flags of the benchmark: {source}", *_differences(traffic)]
     if share > 1 and traffic.router == FIRST and runs.name == "sglang":
@@ -152,7 +293,8 @@ def _differences(traffic: Traffic) -> list[str]:
 def benchmark_script(candidate: Candidate, emit: str, model: Checkpoint) -> str:
     """The benchmark as a script of its own."""
     words, remarks = benchmark(candidate, emit, model)
-    what = "one replica" if emit not in CONTAINERS and candidate.replicas > 1 else "the plan"
+    whole = emit in CONTAINERS or candidate.replicas == 1 or isinstance(candidate, PoolCandidate)
+    what = "the plan" if whole else "one replica"
     head = [f"# sends {what} its traffic; compare with the estimate in {file_names(emit)[0]}", *remarks]
     return "\n".join([*head, " \\\n  ".join(words)]) + "\n"
 
@@ -366,32 +508,60 @@ _DYNAMO = "1.4.0"  # docs.nvidia.com/dynamo, kubernetes, rolling updates: vllm-r
 
 def _dynamo(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> Documents:
     """A graph of Dynamo: a frontend and the workers, which take the flags of their engine."""
-    image = f"nvcr.io/nvidia/ai-dynamo/{command.engine}-runtime:{_DYNAMO}"
+    return _graph({"Worker": _worker(candidate, command, model)}, command, model)
+
+
+def _dynamo_pools(
+    sides: Mapping[str, Candidate], commands: Mapping[str, LaunchCommand], model: Checkpoint
+) -> Documents:
+    """A graph of Dynamo with prefill workers and decode workers (examples/backends/*/deploy/disagg.yaml)."""
+    workers = {}
+    for role, side in sides.items():
+        worker = _worker(side, commands[role], model)
+        if commands[role].engine == "vllm":
+            worker["extraPodSpec"]["mainContainer"]["args"] += ["--disaggregation-mode", role]
+        workers[role.capitalize()] = {"subComponentType": role, **worker}
+    engine = commands[DECODE].engine
+    source = f"# flags of Dynamo: examples/backends/{engine}/deploy/disagg.yaml of ai-dynamo/dynamo"
+    remarks, documents = _graph(workers, commands[DECODE], model)
+    return [*remarks, source], documents
+
+
+def _worker(candidate: Candidate, command: LaunchCommand, model: Checkpoint) -> dict[str, Any]:
+    """The workers of a structure."""
     start = len(shlex.split(LAUNCHERS[command.engine].command)) - 1  # what comes before the model
     named = [{"vllm": "--model", "sglang": "--model-path"}[command.engine], model.id]
-    worker = {
-        "image": image,
+    container = {
+        "image": _dynamo_image(command),
         "command": ["python3", "-m", f"dynamo.{command.engine}"],
         "args": [*named, *command.arguments[start + 1 :]],
     }
-    frontend = {
-        "componentType": "frontend",
-        "replicas": 1,
-        "extraPodSpec": {"mainContainer": {"image": image}},
-    }
-    workers = {
+    return {
         "envFromSecret": _TOKEN,
         "componentType": "worker",
         "replicas": candidate.replicas,
         "resources": {"limits": {"gpu": str(candidate.structure.split.devices)}},
-        "extraPodSpec": {"mainContainer": worker},
+        "extraPodSpec": {"mainContainer": container},
+    }
+
+
+def _dynamo_image(command: LaunchCommand) -> str:
+    return f"nvcr.io/nvidia/ai-dynamo/{command.engine}-runtime:{_DYNAMO}"
+
+
+def _graph(workers: Mapping[str, Any], command: LaunchCommand, model: Checkpoint) -> Documents:
+    """The document of a graph of a frontend and workers."""
+    frontend = {
+        "componentType": "frontend",
+        "replicas": 1,
+        "extraPodSpec": {"mainContainer": {"image": _dynamo_image(command)}},
     }
     name = _label(model)
     document = {
         "apiVersion": "nvidia.com/v1alpha1",
         "kind": "DynamoGraphDeployment",
         "metadata": {"name": name},
-        "spec": {"services": {"Frontend": frontend, "Worker": workers}},
+        "spec": {"services": {"Frontend": frontend, **workers}},
     }
     remarks = [
         f"# start: kubectl apply -f dynamo.yaml; kubectl port-forward service/{name}-frontend {PORT}:{PORT}",

@@ -226,6 +226,8 @@ def _started(plans: Plans) -> str:
             f"{each}up to {best.batch:,} requests at once{servers[0]}, "
             f"{servers[1]}steps of {best.chunk:,} tokens; "
         )
+    if best is None and not plans.structures:
+        return "no split of the model can be, as the reasons below say"
     if not plans.priced:
         names = dict.fromkeys(s.device.name for s in plans.structures if s.device.price_per_hour_usd is None)
         return f"{sizes}not by cost: no price is known of {' and '.join(names) or 'some device'} (--price)"

@@ -18,7 +18,7 @@ from llmir.base.formats import Result
 from llmir.base.values import Figures
 from llmir.hw.prices import OperatingCost, operating_cost
 
-from .closed_loop import ClosedLoop, LoopSimulator
+from .closed_loop import LENGTHS, ClosedLoop, LoopSimulator
 from .workload import LONGEST, Workload
 
 MANY = 1 << 20  # requests: no limit that allows more is one
@@ -112,7 +112,7 @@ class LargestLoad(Figures, Result):
     """What a deployment takes at most of requests like those of `job`.
 
     `batch` requests that begin together, tokens of `context` of each of as many requests as `job` has, prompt
-    and answer; and `requests` at once of users who ask again when answered.
+    and answer; and `requests` at once of users who ask again when answered, with answers of such `lengths`.
     """
 
     job: Workload
@@ -121,6 +121,7 @@ class LargestLoad(Figures, Result):
     batch: CapacityAnswer
     context: CapacityAnswer
     requests: CapacityAnswer
+    lengths: str = LENGTHS[0]
 
     @property
     def answers(self) -> Mapping[str, CapacityAnswer]:
@@ -145,6 +146,7 @@ class LargestLoad(Figures, Result):
             "engine": job.memory.engine,
             "max_ttft_s": self.max_ttft_s,
             "max_tpot_s": self.max_tpot_s,
+            "lengths": self.lengths,
             **{name: answer.to_dict() for name, answer in self.answers.items()},
         }
 
@@ -158,10 +160,11 @@ def largest_load(
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
     simulate: LoopSimulator | None = None,
+    lengths: str = LENGTHS[0],
 ) -> LargestLoad:
     """The largest batch, context and number of requests at once, within memory, the engine and limits.
 
-    The requests are of users in a closed loop, which `simulate` simulates.
+    The requests are of users in a closed loop, which `simulate` simulates, with answers of such `lengths`.
     InputError for what has no tokens, or prompts of one length, and for a limit of later tokens without any.
     """
     if job.program.patches or job.program.image_tokens or "prompt" in job.program.facts:
@@ -171,8 +174,8 @@ def largest_load(
     if max_tpot_s is not None and job.generate == 1:
         raise InputError(f"max_tpot: {max_tpot_s:g} s; with 1 token to generate there is no later one")
     limits = max_ttft_s, max_tpot_s
-    requests = _requests(job, *limits, simulate)
-    return LargestLoad(job, *limits, _batch(job, *limits), _context(job, *limits), requests)
+    requests = _requests(job, *limits, simulate, lengths)
+    return LargestLoad(job, *limits, _batch(job, *limits), _context(job, *limits), requests, lengths)
 
 
 def largest_meeting(meets: Callable[[int], bool], cap: int) -> int:
@@ -321,14 +324,18 @@ def _context(job: Workload, max_ttft_s: float | None, max_tpot_s: float | None) 
 
 
 def _requests(
-    job: Workload, max_ttft_s: float | None, max_tpot_s: float | None, simulate: LoopSimulator | None
+    job: Workload,
+    max_ttft_s: float | None,
+    max_tpot_s: float | None,
+    simulate: LoopSimulator | None,
+    lengths: str,
 ) -> CapacityAnswer:
     """Users in a closed loop, whose prompts are prefilled beside others' decodes.
 
     Memory holds all requests at their full length, so that none is preempted.
     """
     step = job.program.micro_batches
-    alone = ClosedLoop(replace(job, batch=step), step, simulate=simulate)
+    alone = ClosedLoop(replace(job, batch=step), step, lengths, simulate)
     memory = CapacityMeasure("memory", BOTH, "bytes", job.peak_bytes, lambda n: job.capacity_bytes)
     if not job.max_batch:  # nothing runs, so that no user has a time
         _, limits = _limits([memory], MANY, step, 0)

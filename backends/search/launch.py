@@ -21,8 +21,8 @@ from llmir.hw.device import Device
 from llmir.hw.engine import Engine, number
 from llmir.hw.link import BOX
 
-from .plan import Candidate
-from .structures import Split
+from .plan import Candidate, PoolCandidate
+from .structures import ElementTypes, Split
 
 # Speculative decoding
 
@@ -142,11 +142,11 @@ class Flag(NamedTuple):
 class Launcher(NamedTuple):
     """What starts an engine, and its flags: of `tp`, `pp`, `dp`, `ep`, `batch`, `chunk`, types of weights.
 
-    Flags of `utilization` and `chunked` are stated where a plan changed them, and `kv fp8` is the flag of an
-    fp8 KV cache. A flag without dashes is a line of the file of options. The server listens on `port`, and
-    `host` makes it listen on all addresses.
-    That of `longest`, where there is one, is stated where caches hold fewer tokens than the model may have:
-    the engine does not start otherwise.
+    Flags of `utilization`, `chunked` and `whole` (prompts, without chunks) are stated where a plan sets them,
+    and `kv fp8` is the flag of an fp8 KV cache. A flag without dashes is a line of the file of options. The
+    server listens on `port`, and `host` makes it listen on all addresses.
+    That of `longest`, where there is one, is stated where caches, or steps of whole prompts, hold fewer
+    tokens than the model may have: the engine does not start otherwise.
     `expert_ranks` says that the flag of `ep` takes their number. That of `dp`, where there is one, is of
     ranks which take as many requests each as the flag of `batch` says.
     """
@@ -173,6 +173,8 @@ LAUNCHERS = {
             "batch": Flag("--max-num-seqs", "0.5.3", _VLLM),
             "chunk": Flag("--max-num-batched-tokens", "0.5.3", _VLLM),
             "utilization": Flag("--gpu-memory-utilization", "0.5.3", _VLLM),
+            "chunked": Flag("--enable-chunked-prefill", "0.5.3", _VLLM),
+            "whole": Flag("--no-enable-chunked-prefill", "0.9", "vllm/engine/arg_utils.py, scheduler_group"),
             "longest": Flag("--max-model-len", "0.5.3", _VLLM),
             "fp8": Flag("--quantization fp8", "0.5.3", _VLLM),
             "bf16": Flag("--dtype bfloat16", "0.5.3", _VLLM),
@@ -192,6 +194,7 @@ LAUNCHERS = {
             "batch": Flag("--max-running-requests", "0.5", _SGLANG),
             "chunk": Flag("--chunked-prefill-size", "0.5", _SGLANG),
             "utilization": Flag("--mem-fraction-static", "0.5", _SGLANG),
+            "whole": Flag("--chunked-prefill-size -1 --max-prefill-tokens", "0.5", _SGLANG),
             "fp8": Flag("--quantization fp8", "0.5", _SGLANG),
             "bf16": Flag("--dtype bfloat16", "0.5", _SGLANG),
             "fp16": Flag("--dtype float16", "0.5", _SGLANG),
@@ -209,12 +212,120 @@ LAUNCHERS = {
             "chunk": Flag("--max_num_tokens", "0.18.2", _TRTLLM),
             "utilization": Flag("--kv_cache_free_gpu_memory_fraction", "0.18.2", _TRTLLM),
             "chunked": Flag("enable_chunked_prefill: true", "0.18.2", _TRTLLM_ARGUMENTS),
+            "whole": Flag("enable_chunked_prefill: false", "0.18.2", _TRTLLM_ARGUMENTS),
             "bf16": Flag("dtype: bfloat16", "1.0", _TRTLLM_ARGUMENTS),
             "fp16": Flag("dtype: float16", "1.0", _TRTLLM_ARGUMENTS),
             "kv fp8": Flag("kv_cache_config: {dtype: fp8}", "1.0", _TRTLLM_ARGUMENTS),
         },
     ),
 }
+
+
+# Prefill and decode servers
+
+
+class PoolFlags(NamedTuple):
+    """What an engine is told to join prefill and decode servers, the first release and its source.
+
+    `words` and `lines` (of the file of options) have the `role`, prefill or decode, and the longest request;
+    a server whose `port` is a variable of the shell gets `environment` too.
+    """
+
+    words: Callable[[str, str], list[str]]
+    lines: Callable[[str, int], list[str]]
+    environment: str
+    since: str
+    source: str
+
+
+PREFILL, DECODE = "prefill", "decode"
+
+
+def _nixl(role: str, port: str) -> list[str]:
+    kind = {PREFILL: "kv_producer", DECODE: "kv_consumer"}[role]
+    return [f"--kv-transfer-config '{json.dumps({'kv_connector': 'NixlConnector', 'kv_role': kind})}'"]
+
+
+def _sglang_pools(role: str, port: str) -> list[str]:
+    backend = "--disaggregation-transfer-backend nixl"
+    return [f"--disaggregation-mode {role}", backend, f"--disaggregation-bootstrap-port {port}"]
+
+
+def _transceiver(role: str, longest: int) -> list[str]:
+    """A buffer for the longest prompt, as the source recommends; context servers have no overlap yet."""
+    alone = [_ALONE] if role == PREFILL else []
+    return [*alone, "cache_transceiver_config:", "  backend: UCX", f"  max_tokens_in_buffer: {longest}"]
+
+
+POOL_FLAGS: Mapping[str, PoolFlags] = {
+    "vllm": PoolFlags(
+        _nixl,
+        lambda role, longest: [],
+        "VLLM_NIXL_SIDE_CHANNEL_HOST=$(hostname -i) VLLM_NIXL_SIDE_CHANNEL_PORT=$((PORT + 10000))",
+        "0.12",
+        "docs.vllm.ai/en/v0.12.0/features/nixl_connector_usage",
+    ),
+    "sglang": PoolFlags(
+        _sglang_pools,
+        lambda role, longest: [],
+        "",
+        "0.5",
+        "docs.sglang.io/advanced_features/pd_disaggregation",
+    ),
+    "trtllm": PoolFlags(
+        lambda role, port: [],
+        _transceiver,
+        "",
+        "1.0",
+        "docs/source/features/disagg-serving.md of TensorRT-LLM",
+    ),
+}
+
+
+def check_pool_launch(emit: str, runs: Engine | None) -> None:
+    """InputError for prefill and decode servers that no file of this kind starts."""
+    engine = launched_engine(emit, runs)
+    assert runs is not None
+    if emit in ("compose", "k8s"):
+        why = f"the image of {engine} has no router of prefill and decode servers"
+        raise InputError(f"emit: {emit}; {why}, use {engine}{'' if engine == 'trtllm' else ' or dynamo'}")
+    told = POOL_FLAGS[engine]
+    _known(engine, release_of(runs), "a link of prefill and decode servers", told.since, told.source)
+
+
+def pool_sides(candidate: PoolCandidate) -> dict[str, Candidate]:
+    """The prefill servers and the decode servers of a plan of pools, each as a plan with so many replicas."""
+    pools = candidate.pools
+    assert pools is not None
+    found = {}
+    sides = zip((PREFILL, DECODE), (pools.prefill, pools.decode), candidate.servers, strict=True)
+    for role, server, count in sides:
+        s, job = candidate.reads if role == PREFILL else candidate.structure, server.job
+        found[role] = Candidate(
+            s,
+            job.max_batched_tokens or candidate.chunk,
+            (job.max_num_seqs or 1) * s.split.dp,
+            candidate.replicas * count,
+            candidate.ttft_s,
+            candidate.tpot_s,
+            candidate.traffic,
+            candidate.trial,
+        )
+    return found
+
+
+def pool_command(
+    candidate: Candidate, role: str, emit: str, model: str, draft_model: str = "", port: str = "12345"
+) -> LaunchCommand:
+    """The command of a prefill or decode server; `port` is that of its handshake, where it has one."""
+    command = launch_command(candidate, emit, model, draft_model)
+    told, file = POOL_FLAGS[command.engine], f"{role}.yaml"
+    lines = tuple(dict.fromkeys((*command.lines, *told.lines(role, candidate.traffic.longest))))
+    words = [*command.words, *told.words(role, port)]
+    words += _file() if lines and not command.lines else []
+    words = [word.replace(FILE, file) for word in words]
+    sources = (*command.sources, told.source)
+    return command._replace(words=tuple(words), lines=lines, sources=sources, file=file)
 
 
 # Container images of an engine, by the vendor of the device; the tag is a release.
@@ -277,6 +388,28 @@ def check_launch(
         _check_container(emit, engine, release, device, split)
 
 
+def check_types(
+    emit: str, runs: Engine | None, own: str, asked: ElementTypes, run: ElementTypes, implied: ElementTypes
+) -> None:
+    """InputError for element types that no flag makes, so that the engine would run others than estimated.
+
+    `own` is the type of the checkpoint's weights, and `implied` has the types that an engine runs where
+    weights alone are asked for.
+    """
+    if asked.weights and own not in (*_CASTS, "fp32") and asked.weights != own:
+        why = f"the checkpoint's weights are {own}, and no flag is known that makes them {asked.weights}"
+        raise InputError(f"emit: {emit}; {why}")
+    if run.activations != implied.activations:
+        usual = implied.activations or "the checkpoint's"
+        why = f"weights {run.weights or own} run with {usual} activations"
+        raise InputError(f"emit: {emit}; {why}, and no flag is known for {run.activations}")
+    if (
+        run.kv not in ("", "fp32", *_CASTS)
+        and f"kv {run.kv}" not in LAUNCHERS[launched_engine(emit, runs)].flags
+    ):
+        raise InputError(f"emit: {emit}; no flag is known that sets kv {run.kv}")
+
+
 def _check_container(emit: str, engine: str, release: str, device: Device, split: Split | None) -> None:
     image = IMAGES[engine].get(device.vendor)
     if image is None:
@@ -331,6 +464,7 @@ class LaunchCommand(NamedTuple):
     words: tuple[str, ...]
     lines: tuple[str, ...]
     sources: tuple[str, ...]
+    file: str = FILE
 
     @property
     def arguments(self) -> list[str]:
@@ -351,17 +485,24 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
     engine = launched_engine(emit, runs)
     launcher = LAUNCHERS[engine]
     values: dict[str, Any] = s.split._asdict()
-    values |= {"batch": candidate.batch // s.split.dp, "chunk": candidate.chunk, s.weights: None}
+    batch = candidate.batch // s.split.dp if s.sequences is None else s.sequences
+    values |= {"batch": batch, "chunk": candidate.chunk, s.weights: None}
     if not launcher.expert_ranks:
         values["ep"] = None
     words, sources = [launcher.command.format(model=shlex.quote(model))], []
     names = _options(s.weights, s.split)
-    held, positions = _cache_tokens(candidate), candidate.traffic.positions
-    if positions and held < positions and "longest" in launcher.flags:
+    if longest := _longest(candidate, launcher):
         names.append("longest")
-        values["longest"] = held
-    values |= {"utilization": s.utilization, "chunked": None}
-    names += [name for name in ("utilization", "chunked") if getattr(s, name) is not None]
+        values["longest"] = longest
+    values |= {"utilization": s.utilization, "chunked": None, "whole": None}
+    names += ["utilization"] if s.utilization is not None else []
+    if (
+        s.chunked is False and engine == "sglang"
+    ):  # its size of a chunk is -1, and another flag has the tokens
+        names = ["whole" if name == "chunk" else name for name in names]
+        values["whole"] = candidate.chunk
+    elif s.chunked is not None and engine != "sglang":
+        names.append("chunked" if s.chunked else "whole")
     if kv := _kv_option(candidate):
         names.append(kv)
         values[kv] = None
@@ -370,6 +511,7 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
         if name not in launcher.flags:
             raise InputError(f"emit: {emit}; no flag is known that sets {name}")
         flag, value = launcher.flags[name], values[name]
+        _known(engine, release_of(runs), *flag)
         text = flag.name if value is None else f"{flag.name} {value}"
         (words if flag.name.startswith("-") else lines).append(text)
         sources.append(flag.source)
@@ -378,9 +520,22 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
         words += [word for word in told.flags(said) if not told.lines]
         sources.append(told.source)
         lines += told.lines(said) if told.lines else []
+    lines = _one_cache_config(lines, s.utilization)
     words += _file() if lines else []
     sources = list(dict.fromkeys(sources))
     return LaunchCommand(engine, release_of(runs), tuple(words), tuple(lines), tuple(sources))
+
+
+def _one_cache_config(lines: list[str], utilization: float | None) -> list[str]:
+    """The lines of a file, where `kv_cache_config` has the share of memory too.
+
+    The file's `kv_cache_config` replaces that of the command (update_llm_args_with_extra_dict,
+    tensorrt_llm/llmapi/llm_args.py of release 1.0).
+    """
+    if utilization is None:
+        return lines
+    share = f", free_gpu_memory_fraction: {utilization}}}"
+    return [line.replace("}", share) if line.startswith("kv_cache_config") else line for line in lines]
 
 
 def _kv_option(candidate: Candidate) -> str:
@@ -389,8 +544,20 @@ def _kv_option(candidate: Candidate) -> str:
     return f"kv {kind}" if kind not in ("", "fp32", *_CASTS) else ""
 
 
-def _cache_tokens(candidate: Candidate) -> int:
-    """Tokens that the caches of one data-parallel rank hold."""
+def _longest(candidate: Candidate, launcher: Launcher) -> int | None:
+    """Tokens of the longest request, where the engine has to know; None where that is the model's length.
+
+    vLLM starts without chunked prefill only if a step has tokens for the longest request
+    ("max_num_batched_tokens … is smaller than max_model_len", vllm/config/scheduler.py).
+    """
     s, traffic = candidate.structure, candidate.traffic
     job = s.job(*traffic.tokens, candidate.chunk, candidate.batch)
-    return max_request_tokens(engine_capacity(job, s.drafts), engine_policy(job))
+    most = max_request_tokens(engine_capacity(job, s.drafts), engine_policy(job))
+    if s.chunked is False:
+        most = min(most, candidate.chunk)
+    if "longest" not in launcher.flags or not traffic.positions or most >= traffic.positions:
+        return None
+    if most < traffic.longest:
+        asked = f"requests have up to {traffic.longest:,} tokens, and steps of whole prompts {most:,}"
+        raise InputError(f"max_batched_tokens: {candidate.chunk:,}; {asked}")
+    return most

@@ -130,21 +130,25 @@ class Candidate(Figures):
     def changed_settings(self) -> Mapping[str, tuple[Any, Any]]:
         """Settings of the engine that the plan changes: by name the default and the plan's value.
 
-        A batch limit counts where it is above the default, or where caches hold more requests.
+        A batch limit counts where it is stated, above the default, or where caches hold more requests.
         """
         s, traffic = self.structure, self.traffic
-        default = s._replace(chunked=None, utilization=None)
+        default = s._replace(chunked=None, utilization=None, sequences=None, reserve=0)
         job = default.job(*traffic.tokens, None, None)
         assert job.pool is not None
         found: dict[str, tuple[Any, Any]] = {}
-        if s.chunked is not None:
-            found["chunked_prefill"] = not s.chunked, s.chunked
+        if s.chunked is not None and s.chunked != job.reads_chunks:
+            found["chunked_prefill"] = job.reads_chunks, s.chunked
         if self.chunk != job.pool.tokens:
             found["max_batched_tokens"] = job.pool.tokens, self.chunk
-        each = -(-self.batch // s.split.dp)
-        if each > job.pool.sequences or self.batch < s.capacity(traffic, self.chunk).requests:
-            found["max_num_seqs"] = job.pool.sequences, each
-        if s.utilization is not None:
+        each, sequences = -(-self.batch // s.split.dp), job.pool.sequences
+        if s.sequences is not None:
+            each, changes = s.sequences, s.sequences != sequences
+        else:
+            changes = each > sequences or self.batch < s.capacity(traffic, self.chunk).requests
+        if changes:
+            found["max_num_seqs"] = sequences, each
+        if s.utilization is not None and s.utilization != job.pool.share:
             found["memory_utilization"] = job.pool.share, s.utilization
         return found
 

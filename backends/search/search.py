@@ -459,6 +459,9 @@ class Search:
             if not kept.size:
                 continue
             above = every[every > kept.max()]
+            if self.structures[number].sequences is not None:  # a stated limit, which the caches may lower
+                yield int(chunk), int(every.max())
+                continue
             some = [every.max(), *([above.min()] if above.size else []), kept.max()]
             yield from ((int(chunk), int(batch)) for batch in dict.fromkeys(map(int, some)))
 
@@ -622,15 +625,21 @@ class PoolSearch:
         prefills: list[PoolSide] = []
         decodes: list[PoolSide] = []
         for number, times in enumerate(search.times):
-            drafts = search.structures[number].drafts
-            yielded = drafts.yielded if drafts else 1.0
+            drafts, sequences = search.structures[number].drafts, search.structures[number].sequences
+            yielded, most = drafts.yielded if drafts else 1.0, max(times.decodes)
             reads = [
-                PoolSide(number, chunk, max(times.decodes), latency * stretch, times.alone[chunk] / stretch)
+                PoolSide(number, chunk, most, latency * stretch, times.alone[chunk] / stretch)
                 for chunk, (latency, *_) in times.reads.items()
                 if not traffic.ttft or latency * stretch <= traffic.ttft.seconds
             ]
             steps = [
-                PoolSide(number, max(times.reads), batch, token_s, batch / ((traffic.answer - 1) * token_s))
+                PoolSide(
+                    number,
+                    max(times.reads),
+                    batch if sequences is None else most,
+                    token_s,
+                    batch / ((traffic.answer - 1) * token_s),
+                )
                 for batch, token_s in ((n, step_s * stretch / yielded) for n, step_s in times.decodes.items())
                 if not traffic.tpot or token_s <= traffic.tpot.seconds
             ]

@@ -113,7 +113,8 @@ class Structure(NamedTuple):
     """One replica of a program, in the element types of `types`.
 
     A step of what decodes verifies `drafts`, if there are any. `chunked` states whether prompts are read in
-    chunks, and `utilization` the share of memory that may be used; None leaves the engine's default.
+    chunks, `utilization` the share of memory that may be used, and `sequences` the requests at once on each
+    data-parallel rank; None leaves the engine's default. `reserve` bytes of the memory stay free.
     """
 
     program: Program
@@ -123,6 +124,8 @@ class Structure(NamedTuple):
     drafts: Drafts | None = None
     chunked: bool | None = None
     utilization: float | None = None
+    sequences: int | None = None
+    reserve: int = 0
 
     @property
     def weights(self) -> str:
@@ -147,10 +150,14 @@ class Structure(NamedTuple):
     def job(
         self, prompt: int, generate: int, longest: int | None, chunk: int | None, batch: int | None
     ) -> Workload:
-        """A workload of one request, with limits of a step in tokens and sequences; None for the engine's."""
-        each = batch and -(-batch // self.split.dp)  # of a data-parallel rank, as engines take it
+        """A workload of one request, with limits of a step in tokens and sequences; None for the engine's.
+
+        `batch` has no effect where `sequences` are stated.
+        """
+        # Of a data-parallel rank, as engines take it.
+        each = self.sequences or (batch and -(-batch // self.split.dp))
         step: Any = {"max_num_seqs": each, "max_batched_tokens": chunk, "max_model_len": longest}
-        step["memory_utilization"] = self.utilization
+        step |= {"memory_utilization": self.utilization, "reserve_bytes": self.reserve}
         job = Workload(self.program, self.device, 1, prompt, generate, model=self.model, **step)
         return self.drafts.beside(job) if self.drafts else job
 
@@ -479,7 +486,7 @@ def _longer(traffic: Traffic, room: StructureCapacity) -> str:
 
 
 def _more(what: str, tokens: Array, most: int) -> str:
-    more = f"{100 * float((tokens > most).mean()):.2g}% of requests have more, up to {int(tokens.max()):,}"
+    more = f"{100 * float((tokens > most).mean()):.3g}% of requests have more, up to {int(tokens.max()):,}"
     return f"does not fit: {what} {most:,} tokens at most, {more}"
 
 
@@ -628,8 +635,9 @@ def _other_settings(
         if not chunks and room.tokens < more:
             tries.append((structure, (more,), batches))
     most = min(room.cached, room.tokens // room.rows * structure.split.dp)
-    if not batches and (further := [n for n in (2 * room.sequences, 4 * room.sequences) if n <= most]):
-        tries.append((structure, chunks, further))
+    more_sequences = [n for n in (2 * room.sequences, 4 * room.sequences) if n <= most]
+    if not batches and structure.sequences is None and more_sequences:
+        tries.append((structure, chunks, more_sequences))
     if structure.utilization is None and room.holds < SCARCE * traffic.longest:
         tries.append((raised, chunks, batches))
     found = ((each, _sizes(each, traffic, *sizes)) for each, *sizes in tries)

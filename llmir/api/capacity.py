@@ -9,7 +9,16 @@ from llmir.base.errors import InputError
 from llmir.ir.core.program import Program
 
 from .estimate import deploy, workload
-from .options import Estimation, Memory, Parallel, Precision, limit_seconds, record_or_default
+from .options import (
+    Estimation,
+    Memory,
+    Parallel,
+    Precision,
+    Traffic,
+    limit_seconds,
+    option,
+    record_or_default,
+)
 
 if TYPE_CHECKING:
     from llmir.backends.memory.transfer import CacheTransfer
@@ -25,9 +34,9 @@ def largest(
     batch: int | None = None,
     cached: int = 0,
     chunk: int | str | None = None,
-    chunked_prefill: bool | None = None,
     max_ttft: float | str | None = None,
     max_tpot: float | str | None = None,
+    lengths: str | None = None,
     memory: Memory | None = None,
     parallel: Parallel | None = None,
     precision: Precision | None = None,
@@ -42,10 +51,10 @@ def largest(
 
     Args:
         batch: Requests for the largest context; by default one in each micro-batch.
-        chunked_prefill: Whether a prompt may have more tokens than a step; by default as in the engine.
         max_ttft: Limit of TTFT in seconds, or a text such as `1s`: of all requests that start together, and
             of the mean over users.
         max_tpot: Limit of the mean TPOT, likewise.
+        lengths: How answers of users differ: "spread" (the default) or "fixed", as in `workload`.
 
     Raises:
         InputError: The model reads images alone, or an argument is out of range.
@@ -64,13 +73,13 @@ def largest(
     if program.patches:
         raise InputError(f"largest: {program.name} is of images, and has no tokens to count")
     requests: dict[str, Any] = {"prompt": prompt, "generate": generate, "cached": cached, "chunk": chunk}
-    requests["chunked_prefill"] = chunked_prefill
     requests["batch"] = program.micro_batches if batch is None else batch
     job = workload(program, hw, **requests, memory=memory, estimation=estimation)
     positions = program.facts.get("positions")
     if job.max_model_len is None and isinstance(positions, int) and job.prompt + job.generate > positions:
         raise InputError(length_error(job.prompt, job.generate, positions, program.name))
-    return largest_load(job, *limits, simulate=simulate_loop)
+    spread = option(Traffic, "lengths").check(lengths)
+    return largest_load(job, *limits, simulate_loop, *([spread] if spread else []))
 
 
 def length_error(prompt: int, generate: int, positions: int, model: str) -> str:

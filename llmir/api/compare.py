@@ -15,7 +15,7 @@ from llmir.ir.core.program import PHASES, Program
 from llmir.ir.tools.verify import checked_program
 
 from .deployment import default_steps, lower
-from .estimate import device_of, or_default, request_lengths
+from .estimate import device_of, loop_lengths, or_default, request_lengths
 from .load import ModelSource
 from .options import Estimation, record_or_default
 
@@ -48,6 +48,7 @@ def diff(
     chunk: int | str | None = None,
     cached: int | None = None,
     concurrency: int | None = None,
+    lengths: str | None = None,
     estimation: Estimation | None = None,
 ) -> StepDiff | WorkloadDiff:
     """What two models differ in, op by op: in a step (`new`, `context`), or `prompt` and `generate`.
@@ -55,15 +56,16 @@ def diff(
     A model given by name, path or config runs the passes of the engine that estimates its side. A program is
     estimated as it is. Both sides are estimated alike: calibrated, by the kernels of one engine, if all ops
     of both have some, else by the roofline, as `basis` says. `estimation` is as in `analyze`. `hw_after` and
-    `engine_after` are those of the other side; `chunk`, `cached` and `concurrency` are as in `workload`. Also
-    of two reports or workloads that are estimated already: InputError if only the times of one are measured.
+    `engine_after` are those of the other side; `chunk`, `cached`, `concurrency` and `lengths` are as in
+    `workload`. Also of two reports or workloads that are estimated already: InputError if only the times of
+    one are measured.
     """
     from llmir.backends.compare.diff import common_basis, compare_requests, compare_steps, diff, side_models
     from llmir.hw.library import load
 
     options = record_or_default(Estimation, estimation)
     after_engine = None if engine_after is None else arguments.text("engine_after", engine_after)
-    only_with_hw = *options.given.values(), hw_after, engine_after, chunk, cached, concurrency
+    only_with_hw = *options.given.values(), hw_after, engine_after, chunk, cached, concurrency, lengths
     if hw is None and options.hw is None and options.cluster is None:
         if any(x is not None for x in only_with_hw):
             raise InputError("diff: two reports or workloads are priced already; give two programs and hw")
@@ -82,8 +84,10 @@ def diff(
         from llmir.backends.simulate.closed_loop import simulate_loop
 
         tokens = [request_lengths(program, prompt, generate) for program in programs]
-        users = None if concurrency is None else (concurrency, simulate_loop)
+        spread = loop_lengths(lengths, concurrency)
+        users = None if concurrency is None else (concurrency, simulate_loop, spread)
         return compare_requests(programs, basis, tokens, users, batch=batch, chunk=chunk, cached=cached)
+    loop_lengths(lengths, None)
     at = {"batch": batch, "new": or_default(new, 1), "context": or_default(context, 0)}
     return compare_steps(programs, basis, at, chunk=chunk, cached=cached, concurrency=concurrency)
 

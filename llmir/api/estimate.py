@@ -80,7 +80,6 @@ def workload(
     generate: int | None = None,
     chunk: int | str | None = None,
     cached: int = 0,
-    chunked_prefill: bool | None = None,
     concurrency: int | None = None,
     max_tpot_s: float | None = None,
     lengths: str | None = None,
@@ -100,8 +99,6 @@ def workload(
         chunk: Prompt tokens of a step on each data-parallel rank, or "all"; by default the engine's limit,
             and "all" without an engine.
         cached: Tokens of each prompt that are in the cache already.
-        chunked_prefill: False refuses prompts of more tokens than a step has, as an engine without chunked
-            prefill does; True and None estimate them in chunks.
         concurrency: Users in a closed loop, in place of `batch`; the result has the `loop`.
         max_tpot_s: Limit of TPOT in seconds; the result has the loop of the most users within it.
         lengths: How answers in a closed loop differ: "spread", uniform from 0.8 to 1.0 of `generate` (the
@@ -123,22 +120,26 @@ def workload(
         "generate": generate,
         "chunk": chunk,
         "cached": cached,
-        "chunked_prefill": chunked_prefill,
     }
     limits = record_or_default(Memory, memory).values
     job = Workload(program, cost_model.device, model=cost_model, **requests, **limits)
-    if lengths is not None and concurrency is None:
-        given = arguments.show_value(lengths)
-        raise InputError(f"lengths: {given}; only answers in a closed loop differ, so concurrency is needed")
+    spread = loop_lengths(lengths, concurrency)
     if concurrency is not None or max_tpot_s is not None:
         from llmir.backends.request.closed_loop import closed_loop_workload
         from llmir.backends.simulate.closed_loop import simulate_loop
 
-        spread = option(Traffic, "lengths").check(lengths) or "spread"
         job = closed_loop_workload(job, concurrency, max_tpot_s, simulate_loop, spread)
     if drafts is None:
         return job
     return speculate(job, draft_programs(model, drafts, hw, estimation, parallel, precision))
+
+
+def loop_lengths(lengths: str | None, concurrency: int | None) -> str:
+    """How answers in a closed loop differ; InputError for lengths without a loop."""
+    if lengths is not None and concurrency is None:
+        given = arguments.show_value(lengths)
+        raise InputError(f"lengths: {given}; only answers in a closed loop differ, so concurrency is needed")
+    return option(Traffic, "lengths").check(lengths) or "spread"
 
 
 def speculate(job: Workload, drafts: Drafts) -> SpeculativeWorkload:

@@ -408,7 +408,8 @@ class Precision(Record):
 class Memory(Record):
     """The usable memory of a device, and the limits of a step for which the engine reserves memory.
 
-    `reserve_bytes` is in bytes; lengths are in tokens. The defaults follow the engine.
+    `reserve_bytes` is in bytes; lengths are in tokens. Without `chunked_prefill` a step reads whole prompts,
+    and prompts of more tokens than a step are refused. The defaults follow the engine.
 
     >>> Memory(memory_utilization=1.2)
     Traceback (most recent call last):
@@ -441,6 +442,12 @@ class Memory(Record):
         "--chunk says fewer.",
         shown="--chunk, else the engine's",
         source=(WORKLOAD, "max_batched_tokens"),
+    )
+    chunked_prefill: bool | None = _option(
+        None,
+        "Whether the engine splits prompts into chunks, or refuses those of more tokens than a step has.",
+        shown="as the engine does",
+        kind="either",
     )
     reserve_bytes: int = _option(
         0,
@@ -597,6 +604,7 @@ class Servers(Record):
 
     In pools, `prefill_replicas` servers run prefill and `decode_replicas` servers decode. `decode_program` is
     the program of the decode servers if it differs; `decode_verify` and `decode_draft` are then its drafts.
+    Plans are limited to those that the files of `emit` can start.
     """
 
     replicas: int = _option(
@@ -629,6 +637,12 @@ class Servers(Record):
     decode_verify: Program | None = _option(None, "`Drafts.verify` of the decode servers.", kind="program")
     decode_draft: Program | None = _option(
         None, "`Drafts.draft_model` of the decode servers.", kind="program"
+    )
+    emit: str | None = _option(
+        None,
+        "Print what starts the first plan in place of the table: the command of a replica, or a file of "
+        "containers.",
+        metavar="[vllm|sglang|trtllm|compose|k8s|dynamo]",
     )
 
 
@@ -720,12 +734,6 @@ class Requests(Record):
         source=(WORKLOAD, "chunk"),
         metavar="N|all",
         list_metavar="RANGE",
-    )
-    chunked_prefill: bool | None = _option(
-        None,
-        "Whether the engine splits prompts into chunks, or refuses those of more tokens than a step has.",
-        shown="as the engine does",
-        kind="either",
     )
     cached: int = _option(
         0,
@@ -823,6 +831,10 @@ RECORDS: tuple[type[Record], ...] = (
     *(Estimation, Parallel, Precision, Memory, Drafts, Traffic, Servers, Reserve),
     *(Requests, Lowering, DiffSides, Output),
 )
+
+# Options of `Memory` that act on a step, and on a plan.
+STEP_MEMORY = ("memory_utilization", "max_num_seqs", "max_batched_tokens", "reserve_bytes")
+PLAN_MEMORY = (*STEP_MEMORY, "chunked_prefill")
 
 # The axes of `sweep`, in the order of its columns. The model is lowered once for each combination of the axes
 # before `batch`; points that differ in `batch`, `new` and `context` are estimated together.

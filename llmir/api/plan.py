@@ -21,8 +21,10 @@ from .deployment import Deployment, default_steps, lower
 from .estimate import _model, draft_values
 from .load import ModelSource, load
 from .options import (
+    PLAN_MEMORY,
     Drafts,
     Estimation,
+    Memory,
     Parallel,
     Precision,
     Requests,
@@ -38,11 +40,14 @@ if TYPE_CHECKING:
     from llmir.backends.search.plan import Plans
     from llmir.backends.search.search import Progress
     from llmir.backends.search.structures import ElementTypes, Rejection, Structure
+    from llmir.backends.search.traffic import LatencyLimit
+    from llmir.backends.search.traffic import Traffic as Load
     from llmir.backends.simulate.drafts import Drafts as DraftSteps
     from llmir.ir.tools.pipeline import Step
 
 DEVICES = 1 << 16  # the largest `gpus`
 TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # options of `Traffic` for a plan
+SERVERS = ("link", "router", "emit")  # options of `Servers` for a plan
 ROLES = ("weights", "activations", "kv")  # options of `Precision` for a plan
 RUNS = 40  # simulated runs of a plan, at least
 REQUEST_S, REQUEST_BYTES = 1.2e-5, 3500  # of a simulated request, measured on plans of 10,000 and 200,000
@@ -62,12 +67,12 @@ def plan(
     precision: Precision | None = None,
     chunk: int | str | Iterable[int] | None = None,
     batch: int | str | Iterable[int] | None = None,
-    emit: str | None = None,
     servers: Servers | None = None,
     drafts: Drafts | None = None,
     progress: Progress | None = None,
     estimation: Estimation | None = None,
     reserve: Reserve | None = None,
+    memory: Memory | None = None,
 ) -> Plans:
     """Find plans that serve the requests of `traffic` within limits, the cheapest first.
 
@@ -87,16 +92,18 @@ def plan(
             as `Precision(weights="bf16,fp8")`. Activations follow the engine, as in `analyze`.
         chunk: Prompt tokens of a step; by default every size that the engine supports.
         batch: Requests of a step, likewise.
-        emit: An engine (vllm, sglang, trtllm), or containers of the engine of the estimate (compose, k8s,
-            dynamo); plans are then limited to those that `launch_files` can start.
-        servers: A plan takes two of its options. With a `link` for caches (nvlink, network, or a rate such as
-            `25GBps,5us`) the search includes plans of separate prefill and decode servers. The `router`
-            distributes requests to servers of a kind: round-robin (the default), random or least-loaded.
+        servers: With a `link` for caches (nvlink, network, or a rate such as `25GBps,5us`) the search
+            includes plans of separate prefill and decode servers. The `router` distributes requests to
+            servers of a kind: round-robin (the default), random or least-loaded. With `emit`, an engine
+            (vllm, sglang, trtllm) or containers of the engine of the estimate (compose, k8s, dynamo), plans
+            are limited to those that `launch_files` can start. A plan takes no other option.
         drafts: Speculative decoding, as in `server`. Its programs are split as the model is.
         progress: Called before each simulated run with its number and its plan.
         estimation: A plan takes `engine`, and `price` in dollars per hour of a device by name.
         reserve: `margin` plans for times that much longer. `headroom` is the share of the stable rate that a
             plan leaves unused, by default 10% without `max_ttft` and 0 with it.
+        memory: Settings of each server. The search does not change those that are stated, and the files of
+            `launch_files` set them. A plan takes no `max_model_len` and no `cache_policy`.
 
     Raises:
         InputError: An argument is out of range or has no effect in a plan, or no split is possible.
@@ -108,11 +115,10 @@ def plan(
     (1, True)
     """
     from llmir.backends.cost.channel import server_channel
+    from llmir.backends.search.launch import check_pool_launch
     from llmir.backends.search.search import search
-    from llmir.backends.search.traffic import Traffic as Load
     from llmir.backends.search.traffic import latency_limit
     from llmir.backends.simulate.engine import engine_policy
-    from llmir.backends.simulate.router import FIRST
 
     if progress is not None and not callable(progress):
         arguments.refuse("progress", progress, "a function of the runs so far, and of the plan that is next")
@@ -123,39 +129,22 @@ def plan(
         seconds=requests.requests * REQUEST_S * RUNS,
         memory=requests.requests * REQUEST_BYTES,
     )
-    link, router = _servers(servers)
-    spare = record_or_default(Reserve, reserve)
-    headroom = spare.headroom
-    if headroom is None:
-        headroom = HEADROOM if max_ttft is None else 0.0
+    serving = _servers(servers)
     if name := next((name for name in options.given if name not in ("engine", "price")), None):
         raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
-    rate_and_limits = (
-        requests.rate,
-        requests.prompt,
-        requests.generate,
-        requests.requests,
+    limits = (
         None if max_ttft is None else latency_limit("max_ttft", max_ttft),
         None if max_tpot is None else latency_limit("max_tpot", max_tpot),
     )
-    if emit is not None and link is not None:
-        raise InputError(f"link: {link}; a command starts one server, leave out emit {emit}")
-    if isinstance(router, str) and router == "prefix-aware":
-        raise InputError("router: prefix-aware needs prompts with hashes, a plan's have none")
-    deals = FIRST if router is None else arguments.choice("router", router, ROUTERS)
+    emit = serving.emit
     most = None if gpus is None else arguments.integer("gpus", gpus, 1, DEVICES)
-    chunks, batches = _sizes("chunk", chunk), _sizes("batch", batch)
+    fixed, tokens = _settings(record_or_default(Memory, memory), chunk, batch)
+    chunks, batches = _sizes("chunk", chunk) if tokens is None else (tokens,), _sizes("batch", batch)
+    if emit is not None and fixed["reserve"]:
+        raise InputError(f"reserve: no flag is known that keeps memory free; leave out emit {emit}")
     source = ModelSource.of(model)
     program = source.load()
-    positions = program.facts.get("positions")
-    longest = positions if isinstance(positions, int) else None
-    left = float(spare.margin), float(headroom)  # the record has checked that these are numbers
-    how = requests.prefix_hits, deals, requests.seed, *left
-    served = Load(*rate_and_limits, longest, *how)
-    if served.answer < 2:
-        raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
-    if served.positions and served.read + served.answer > served.positions:
-        raise InputError(length_error(served.read, served.answer, served.positions, program.name))
+    served = _served(program, requests, limits, serving.router, record_or_default(Reserve, reserve))
     types = _precisions(record_or_default(Precision, precision))
     steps = draft_values(_draft_programs(source, drafts))
     # Ranks that share nothing are replicas, which a plan counts.
@@ -163,13 +152,16 @@ def plan(
     steps = steps and (*steps[:2], drafting[0], drafting[1] if drafting[1:] else None)
     devices = _devices(hw, options.price)
     structures, refused = _structures(source, program, devices, types, options.engine, emit, most, steps)
+    structures = [each._replace(**fixed) for each in structures]
     if not structures:
         raise InputError(f"plan: no split can be, such as: {next(iter(refused.values())).why}")
     for structure in {each.device.name: each for each in structures}.values():
-        if link is not None:
-            server_channel(structure.model, link)
+        if serving.link is not None:
+            server_channel(structure.model, serving.link)
+            if emit is not None:
+                check_pool_launch(emit, structure.model.runs)
         engine_policy(structure.job(1, 1, None, None, None))  # raises for an engine without a scheduler
-    plans = search(structures, served, most, chunks, batches, refused, link, progress, devices)
+    plans = search(structures, served, most, chunks, batches, refused, serving.link, progress, devices)
     return replace(plans, notes=(*source.notes, *plans.notes))
 
 
@@ -185,7 +177,8 @@ def launch_files(plans: Plans, emit: str, model: str, draft_model: str = "") -> 
         InputError: The plan cannot be started so.
 
     >>> import llmir
-    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(rate=0.5), gpus=8, emit="k8s")
+    >>> servers = llmir.Servers(emit="k8s")
+    >>> found = llmir.plan("llama3.1-8b", "l4", llmir.Traffic(rate=0.5), gpus=8, servers=servers)
     >>> files = launch_files(found, "k8s", "llama3.1-8b")
     >>> list(files), "meta-llama/Llama-3.1-8B" in files["kubernetes.yaml"]
     (['kubernetes.yaml', 'benchmark.sh'], True)
@@ -236,12 +229,62 @@ def _requests(traffic: Traffic | None) -> Any:
     return record
 
 
-def _servers(servers: Servers | None) -> tuple[str | None, str | None]:
-    """The link and the router of a plan; InputError for other options of its servers."""
+def _served(
+    program: Program,
+    requests: Any,
+    limits: tuple[LatencyLimit | None, LatencyLimit | None],
+    router: str | None,
+    reserve: Reserve,
+) -> Load:
+    """The traffic that a plan serves; InputError for a router and for lengths that it cannot."""
+    from llmir.backends.search.traffic import Traffic as Load
+    from llmir.backends.simulate.router import FIRST
+
+    if isinstance(router, str) and router == "prefix-aware":
+        raise InputError("router: prefix-aware needs prompts with hashes, a plan's have none")
+    deals = FIRST if router is None else arguments.choice("router", router, ROUTERS)
+    headroom = reserve.headroom
+    if headroom is None:
+        headroom = HEADROOM if limits[0] is None else 0.0
+    positions = program.facts.get("positions")
+    longest = positions if isinstance(positions, int) else None
+    left = float(reserve.margin), float(headroom)  # the record has checked that these are numbers
+    each = requests.rate, requests.prompt, requests.generate, requests.requests
+    served = Load(*each, *limits, longest, requests.prefix_hits, deals, requests.seed, *left)
+    if served.answer < 2:
+        raise InputError(f"generate: {requests.generate}; a plan is for answers from 2 tokens up")
+    if served.positions and served.read + served.answer > served.positions:
+        raise InputError(length_error(served.read, served.answer, served.positions, program.name))
+    return served
+
+
+def _servers(servers: Servers | None) -> Servers:
+    """The servers of a plan; InputError for options that it cannot take."""
     record = record_or_default(Servers, servers)
-    if name := next((name for name in record.given if name not in ("link", "router")), None):
+    if name := next((name for name in record.given if name not in SERVERS), None):
         raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
-    return None if record.link is None else arguments.text("link", record.link), record.router
+    if record.link is not None:
+        arguments.text("link", record.link)
+    return record
+
+
+def _settings(memory: Memory, chunk: object, batch: object) -> tuple[dict[str, Any], int | None]:
+    """The stated settings of each server as fields of `Structure`, and the stated tokens of a step.
+
+    InputError for an option of `Memory` that a plan does not take, and for sizes that are stated twice.
+    """
+    if name := next((name for name in memory.given if name not in PLAN_MEMORY), None):
+        raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
+    for name, value, other in (("max_batched_tokens", chunk, "chunk"), ("max_num_seqs", batch, "batch")):
+        if name in memory.given and value is not None:
+            raise InputError(f"{name}: {other} says values to compare, leave one of them out")
+    fields = {
+        "chunked": memory.chunked_prefill,
+        "utilization": memory.memory_utilization,
+        "sequences": memory.max_num_seqs,
+        "reserve": memory.reserve_bytes,
+    }
+    return fields, memory.max_batched_tokens
 
 
 def _draft_programs(source: ModelSource, drafts: Drafts | None) -> Drafts:
@@ -306,8 +349,9 @@ def _structures(
 ) -> tuple[list[Structure], dict[str, Rejection]]:
     """Every possible split on every device, and the reason for each rejected one."""
     from llmir.backends.request.speculation import draft_kind
-    from llmir.backends.search.launch import check_launch, launchable
+    from llmir.backends.search.launch import check_launch, check_types, launchable
     from llmir.backends.search.structures import Rejection, Structure, splits, structure_name
+    from llmir.backends.step.facts import precision as precision_of
     from llmir.passes.plan import divides
 
     limit = REPLICA if most is None else min(most, REPLICA)
@@ -317,6 +361,7 @@ def _structures(
     structures: list[Structure] = []
     refused: dict[str, Rejection] = {}
     drafter = draft_kind(program, drafts[-1]) if drafts else ""
+    own = precision_of(program)["weights"] or ""
     for device in devices:
         model = _model(device, Estimation(engine=engine))
         between = default_steps(source, model.runs)
@@ -330,6 +375,9 @@ def _structures(
                 if asked.weights in unlaunchable:
                     raise unlaunchable[asked.weights]
                 run = _element_types(Deployment(precision).precision_on(model))
+                if emit is not None:
+                    alone = Deployment(Precision(precision.weights)).precision_on(model)
+                    check_types(emit, model.runs, own, asked, run, _element_types(alone))
             except LlmirError as error:
                 refused[f"{device.name} {asked}"] = Rejection(str(error))
                 continue

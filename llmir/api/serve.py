@@ -35,7 +35,6 @@ def simulate(
     warm_up: int | None = None,
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
-    chunked_prefill: bool | None = None,
     servers: Servers | None = None,
     memory: Memory | None = None,
     drafts: Drafts | None = None,
@@ -61,7 +60,7 @@ def simulate(
     >>> len(served.ttft_s), served.latencies["tpot"].p99 < 0.02, int(served.preemptions.sum())
     (20, True, 0)
     """
-    how = chunked_prefill, memory, drafts, parallel, precision, estimation
+    how = memory, drafts, parallel, precision, estimation
     run = _serving(model, hw, servers, *how)
     _check_work(run, traffic)
     return run(_load(traffic), warm_up=warm_up, max_ttft_s=max_ttft_s, max_tpot_s=max_tpot_s)
@@ -118,7 +117,6 @@ def server(
     model: Program | object,
     hw: Any = None,
     *,
-    chunked_prefill: bool | None = None,
     memory: Memory | None = None,
     drafts: Drafts | None = None,
     parallel: Parallel | None = None,
@@ -131,7 +129,6 @@ def server(
     as in `workload`.
 
     Args:
-        chunked_prefill: Whether prefill is split into chunks; by default as in the engine.
         drafts: Speculative decoding, as in `speculate`. The seed of the traffic draws the number of accepted
             tokens of each step.
 
@@ -149,7 +146,6 @@ def server(
     from llmir.backends.simulate.engine import Profile
 
     program, cost_model = deploy(model, hw, estimation, parallel, precision)
-    chunked = None if chunked_prefill is None else arguments.flag("chunked_prefill", chunked_prefill)
     limits = record_or_default(Memory, memory)
     if limits.cache_policy != "exact":
         raise InputError("cache_policy: a simulation has the blocks of the engine; leave it out")
@@ -157,7 +153,7 @@ def server(
     engine = cost_model.runs.name if cost_model.runs else ""
     steps = DraftSteps.of(program, *values, engine) if values else None
     job = Workload(program, cost_model.device, program.micro_batches, 1, 1, model=cost_model, **limits.values)
-    return Profile(steps.beside(job) if steps else job, chunked, steps)
+    return Profile(steps.beside(job) if steps else job, drafts=steps)
 
 
 def traffic(traffic: Traffic) -> Load:
@@ -243,7 +239,6 @@ def replicate(
     warm_up: int | None = None,
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
-    chunked_prefill: bool | None = None,
     servers: Servers | None = None,
     memory: Memory | None = None,
     drafts: Drafts | None = None,
@@ -272,7 +267,7 @@ def replicate(
     if _traffic(traffic).trace is not None:
         raise InputError("replications: a trace is the same each time, leave one of them out")
     count = arguments.integer("replications", times, 2, 1000)
-    how = chunked_prefill, memory, drafts, parallel, precision, estimation
+    how = memory, drafts, parallel, precision, estimation
     run = _serving(model, hw, servers, *how)
     counted = {"warm_up": warm_up, "max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
     return Replications(tuple(_repeated(run, _seeds(traffic, count), **counted)))
@@ -293,7 +288,6 @@ def simulate_rates(
     warm_up: int | None = None,
     max_ttft_s: float | None = None,
     max_tpot_s: float | None = None,
-    chunked_prefill: bool | None = None,
     servers: Servers | None = None,
     memory: Memory | None = None,
     drafts: Drafts | None = None,
@@ -304,7 +298,7 @@ def simulate_rates(
     """`simulate` at each of `rates`, repeated `times` times as by `replicate`; step times are shared."""
     from llmir.backends.simulate.replications import RateSeries, Replications
 
-    how = chunked_prefill, memory, drafts, parallel, precision, estimation
+    how = memory, drafts, parallel, precision, estimation
     run = _serving(model, hw, servers, *how)
     counted = {"warm_up": warm_up, "max_ttft_s": max_ttft_s, "max_tpot_s": max_tpot_s}
     loads = [replace(_traffic(traffic), rate=rate) for rate in rates]
@@ -347,7 +341,6 @@ def _serving(
     model: object,
     hw: Any,
     servers: Servers | None,
-    chunked_prefill: bool | None,
     memory: Memory | None,
     drafts: Drafts | None,
     parallel: Parallel | None,
@@ -356,7 +349,9 @@ def _serving(
 ) -> Callable[..., Simulation]:
     """The function that simulates a load: of a server, or of pools if one of their options is given."""
     servers = record_or_default(Servers, servers)
-    how: dict[str, Any] = {"chunked_prefill": chunked_prefill, "memory": memory, "estimation": estimation}
+    if servers.emit is not None:
+        raise InputError(f"emit: {servers.emit}; files start a plan, leave it out")
+    how: dict[str, Any] = {"memory": memory, "estimation": estimation}
     one = server(model, hw, drafts=drafts, parallel=parallel, precision=precision, **how)
     if not servers.given.keys() - {"replicas", "router"}:
         return partial(one.run, **servers.given)

@@ -24,7 +24,7 @@ from llmir.ir.core.program import Program
 from llmir.ir.tools.pipeline import steps_of
 
 from .load import ModelSource, run
-from .options import AXES, Memory, record_or_default
+from .options import AXES, STEP_MEMORY, Memory, record_or_default
 
 if TYPE_CHECKING:
     from llmir.backends.export.sweep import SweepFile
@@ -131,9 +131,6 @@ def sweep_to(
             return folder.whole()
         except KeyboardInterrupt as stop:
             raise type(stop)(folder.left(asked.count)) from None
-
-
-STEP_MEMORY = ("memory_utilization", "max_num_seqs", "max_batched_tokens", "reserve_bytes")  # of a step
 
 
 def step_memory(memory: Memory | None) -> dict[str, Any]:

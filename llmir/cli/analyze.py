@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 @options.beams
 @options.parallel
 @options.serving
-@options.chunked_prefill
 @options.take(Traffic, "lengths", shown="spread")
 @options.memory
 @options.price_option

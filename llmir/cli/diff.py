@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmir.api.options import Traffic
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @options.precision
 @options.parallel
 @options.serving
+@options.take(Traffic, "lengths", shown="spread")
 @options.price_option
 @options.form("table", "json", "csv", "md", "html")
 @options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
@@ -84,8 +86,8 @@ def difference(given: dict[str, Any]) -> StepDiff | WorkloadDiff:
     written = any(given[name] is not None for name in ("before", "after", "step"))
     pairs = zip(models, steps, strict=True)
     programs = [lower(read[model], passes, written=written) for model, passes in pairs]
-    names = "hw_after", "engine_after", "batch", "prompt", "generate", "chunk", "cached", "concurrency"
-    asked: dict[str, Any] = {name: given.get(name) for name in names}
+    names = "hw_after", "engine_after", "batch", "prompt", "generate", "chunk", "cached"
+    asked: dict[str, Any] = {name: given.get(name) for name in (*names, "concurrency", "lengths")}
     asked["estimation"] = inputs.estimation(given)
     if not any(program.patches for program in programs):
         asked |= {"generate": given["generate"] or 128}

@@ -230,7 +230,6 @@ def workload(program: Program, given: Mapping[str, Any]) -> Workload:
         estimation=estimation(given),
         chunk=given.get("chunk"),
         cached=given.get("cached", 0),
-        chunked_prefill=given.get("chunked_prefill"),
         concurrency=users,
         lengths=given.get("lengths"),
         max_tpot_s=None if users is None or tpot_ms is None else tpot_ms * 1e-3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmir.api.options import Memory, Requests
+from llmir.api.options import Memory, Requests, Traffic
 
 from . import inputs, options, output
 from .command import command, line
@@ -16,7 +16,7 @@ REQUEST_OPTIONS = (
     "generate",
     "cached",
     "chunk",
-    "chunked_prefill",
+    "lengths",
     "max_ttft",
     "max_tpot",
 )
@@ -55,7 +55,7 @@ class Duration(Count):
 @options.lowering
 @options.parallel
 @options.prefill_options
-@options.chunked_prefill
+@options.take(Traffic, "lengths", shown="spread")
 @options.memory
 @options.price_option
 @options.form("table", "json", "csv", "md", "html")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from llmir.api.options import (
+    STEP_MEMORY,
     DiffSides,
     Drafts,
     Estimation,
@@ -301,14 +302,19 @@ workload = _stack(
     hardware, take(Requests, "batch", "prompt", "generate", "image_tokens", "layer_tokens"), cost_options
 )
 prefill_options = take(Requests, "chunk", "cached")
-chunked_prefill = take(Requests, "chunked_prefill")
 serving = _stack(take(Requests, "concurrency"), prefill_options)
 MEMORY = tuple(each.key for each in options(Memory))
 limits = take(
-    Memory, "memory_utilization", "max_model_len", "max_num_seqs", "max_batched_tokens", "reserve_bytes"
+    Memory,
+    "memory_utilization",
+    "max_model_len",
+    "max_num_seqs",
+    "max_batched_tokens",
+    "chunked_prefill",
+    "reserve_bytes",
 )
 memory = take(Memory)
-step_memory = take(Memory, "memory_utilization", "max_num_seqs", "max_batched_tokens", "reserve_bytes")
+step_memory = take(Memory, *STEP_MEMORY)
 max_size = take(Output, "max_size")
 
 

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmir.api.options import Drafts, Estimation, Precision, Requests, Reserve, Servers, Traffic, option
+from llmir.api.options import (
+    Drafts,
+    Estimation,
+    Memory,
+    Precision,
+    Requests,
+    Reserve,
+    Servers,
+    Traffic,
+    option,
+)
 from llmir.base.errors import InputError
 
 from . import inputs, options, output
@@ -18,7 +28,7 @@ from .options import Count, Integer, parse_limit
 if TYPE_CHECKING:
     from llmir.backends.search.plan import Plans
 
-REQUEST_OPTIONS = ("hw", "gpus", "max_ttft", "max_tpot", "chunk", "batch", "emit")
+REQUEST_OPTIONS = ("hw", "gpus", "max_ttft", "max_tpot", "chunk", "batch")
 
 
 class Devices(Count):
@@ -93,6 +103,16 @@ class TimeLimit(Count):
 )
 @options.axis(option(Requests, "chunk"), help="Tokens of a step to compare.", shown="the engine's, 2048")
 @options.axis(option(Requests, "batch"), help="Requests at once to compare.", shown="all that fit")
+@options.take(
+    Memory, "chunked_prefill", "max_num_seqs", "memory_utilization", shown="the engine's, else searched"
+)
+@options.take(
+    Memory,
+    "max_batched_tokens",
+    help="Tokens of a step, in place of --chunk.",
+    shown="--chunk's",
+)
+@options.take(Memory, "reserve_bytes")
 @options.draft
 @options.speculation
 @options.price_option
@@ -110,12 +130,7 @@ class TimeLimit(Count):
 )
 @options.take(Traffic, "requests", type=Integer(100), default=1000, help="Of a simulated run.", shown="1000")
 @options.take(Traffic, "seed", default=0, help="The first of the runs.")
-@click.option(
-    "--emit",
-    metavar="[vllm|sglang|trtllm|compose|k8s|dynamo]",
-    help="Print what starts the first plan in place of the table: the command of a replica, or a file of "
-    "containers.",
-)
+@options.take(Servers, "emit")
 @click.option(
     "--emit-to",
     "emit_to",
@@ -168,6 +183,7 @@ def plan(**given: Any) -> int:
     estimation = Estimation(engine=given["engine"], price=given["price"])
     asked |= {"traffic": inputs.taken(Traffic, given), "drafts": drafts, "estimation": estimation}
     asked |= {"servers": inputs.taken(Servers, given), "reserve": inputs.taken(Reserve, given)}
+    asked["memory"] = inputs.taken(Memory, given)
     asked["precision"] = inputs.taken(Precision, given)
     with bar() as progress:
 

@@ -82,7 +82,6 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 @options.take(Servers, "replicas", "router", "prefill_replicas", "decode_replicas", "link")
 @click.option("--decode-tp", type=Integer(), help="--tp of the decode servers.  [default: --tp]")
 @options.take(Traffic, "prefix_hits", "cancel", "turns", "think_s", "timeout_s")
-@options.chunked_prefill
 @click.option(
     "--warm-up",
     type=Integer(0),
@@ -153,7 +152,7 @@ def serve_sim(**given: Any) -> None:
     inputs.check_drafts(given)
     program = inputs.lower(given)
     limits = {f"{name}_s": given[name] and given[name] * 1e-3 for name in ("max_ttft", "max_tpot")}
-    asked: dict[str, Any] = {name: given[name] for name in ("warm_up", "chunked_prefill")} | limits
+    asked: dict[str, Any] = {"warm_up": given["warm_up"], **limits}
     servers, traffic = inputs.taken(Servers, given), inputs.taken(Traffic, given)
     asked |= {"memory": inputs.taken(Memory, given), "estimation": inputs.estimation(given)}
     asked |= {"drafts": inputs.drafts(given)}

@@ -10,14 +10,14 @@ GOALS = {"max_ttft": 1.0, "max_tpot": "1s"}
 DRAFTS = llmir.Drafts(2, 0.5, verify=PROGRAM)
 COME = llmir.Traffic(rate=1, prompt=8, generate=4, requests=100)
 ANSWERS = {
-    "largest": (llmir.largest, {**OVER, **JOB, **GOALS}),
+    "largest": (llmir.largest, {**OVER, **JOB, **GOALS, "lengths": "fixed"}),
     "speculate": (llmir.speculate, {"job": llmir.workload(PROGRAM, "h100"), "drafts": DRAFTS}),
     "beam_search": (llmir.beam_search, {"job": llmir.workload(PROGRAM, "h100"), "beams": 2}),
     "plan": (
         llmir.plan,
         {
             **{"model": PROGRAM, "hw": "h100-sxm", "traffic": COME, "gpus": 1, **GOALS, "precision": None},
-            **{"chunk": 2048, "batch": 8, "emit": None, "servers": None, "reserve": None},
+            **{"chunk": 2048, "batch": 8, "memory": None, "servers": None, "reserve": None},
             **{"drafts": None, "progress": None, "estimation": None},
         },
     ),

@@ -105,7 +105,7 @@ ON = {"hw": "h100-sxm", "estimation": None}
 OVER: dict[str, Any] = {"model": PROGRAM, **ON, "parallel": None, "precision": None}
 AT: dict[str, Any] = {"batch": 1, "new": 1, "context": 0}
 REQUEST = {"batch": 1, "prompt": 8, "generate": 2}
-JOB = {**REQUEST, "chunk": None, "cached": 0, "chunked_prefill": None, "memory": None}
+JOB = {**REQUEST, "chunk": None, "cached": 0, "memory": None}
 CACHES, USERS = {"cache_policy": "exact"}, {"concurrency": 2, "max_tpot_s": None, "lengths": "fixed"}
 TRAFFIC: dict[str, Any] = {
     "rate": None,
@@ -128,8 +128,8 @@ COUNTED: dict[str, Any] = {
     "router": "least-loaded",
 }
 MEMORY = {"max_model_len": 16, "max_num_seqs": 4, "max_batched_tokens": 64, **CACHES}
-MEMORY |= {"memory_utilization": 0.9, "reserve_bytes": 0}
-SERVER = {"chunked_prefill": None, "memory": None, "drafts": None}
+MEMORY |= {"memory_utilization": 0.9, "reserve_bytes": 0, "chunked_prefill": None}
+SERVER = {"memory": None, "drafts": None}
 COME = llmir.Traffic(closed=2, requests=5, prompt=8, generate=2)
 SERVING: dict[str, Any] = {**OVER, "traffic": COME, **SERVER, "servers": None}
 SERVING |= {"warm_up": 0, "max_ttft_s": None, "max_tpot_s": None}
@@ -217,7 +217,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "Traffic": (llmir.Traffic, TRAFFIC),
     "Reserve": (llmir.Reserve, {"margin": 0.1, "headroom": None}),
-    "Servers": (llmir.Servers, {"replicas": 2, "router": "random", **dict.fromkeys(POOLS)}),
+    "Servers": (llmir.Servers, {"replicas": 2, "router": "random", "emit": None, **dict.fromkeys(POOLS)}),
     "analyze beside": (lambda part: llmir.analyze(PROGRAM, "h100", beside=[part]), {"part": {"batch": 2}}),
     "beside a new": (lambda new: llmir.analyze(PROGRAM, "h100", beside=[{"new": new}]).time_s, {"new": 2}),
     "efficiency": (
@@ -320,7 +320,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "diff": (llmir.diff, {"before": PROGRAM, "after": PROGRAM, **ON, "hw_after": None, **AT}),
     "diff of requests": (
         lambda **named: llmir.diff(PROGRAM, PROGRAM, "h100", **records(llmir.diff, **named)),
-        {"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2, "engine_after": "sglang"},
+        {
+            **{"prompt": 8, "generate": 2, "chunk": 4, "cached": 1, "concurrency": 2, "lengths": "fixed"},
+            "engine_after": "sglang",
+        },
     ),
     "diff of reports": (llmir.diff, {"before": REPORT, "after": REPORT}),
     "validate": (

@@ -37,7 +37,7 @@ OWN = {
     "check": {"index"},
     "draw": {"diff", "level"},
     "emit": {"to"},
-    "plan": {"gpus", "emit", "emit_to"},
+    "plan": {"gpus", "emit_to"},
     "plot": {"by"},
     "sensitivity": {"more"},
     "serve": {"port", "opens", "host", "token"},

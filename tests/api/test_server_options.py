@@ -47,7 +47,8 @@ def test_engines_split_prompts_as_their_defaults_do(engine: str, chunked: bool) 
 @pytest.mark.parametrize("prompt", [8192, 8193])
 @pytest.mark.parametrize("chunked", [None, True, False])
 def test_a_prompt_longer_than_a_step_needs_chunks(prompt: int, chunked: bool | None) -> None:
-    how: dict[str, Any] = {"prompt": prompt, "chunked_prefill": chunked, "estimation": TRTLLM}
+    memory = llmir.Memory(chunked_prefill=chunked)
+    how: dict[str, Any] = {"prompt": prompt, "memory": memory, "estimation": TRTLLM}
     if prompt > 8192 and chunked is False:
         with pytest.raises(InputError, match="8,193 tokens to read, and a step has 8,192"):
             llmir.workload(MODEL, HW, **how)
@@ -60,7 +61,7 @@ def test_a_prompt_longer_than_a_step_needs_chunks(prompt: int, chunked: bool | N
 @pytest.mark.parametrize(("prompt", "fits"), [(8192, True), (8193, False)])
 def test_a_prompt_is_refused_by_analyze_as_by_a_simulation(prompt: int, fits: bool) -> None:
     """Without chunks both take the longest prompt of a step, and no longer one."""
-    how: dict[str, Any] = {"chunked_prefill": False, "estimation": TRTLLM}
+    how: dict[str, Any] = {"memory": llmir.Memory(chunked_prefill=False), "estimation": TRTLLM}
     traffic = llmir.Traffic(rate=1, prompt=prompt, generate=4, requests=5)
     if fits:
         assert len(llmir.simulate(MODEL, HW, traffic, **how).ttft_s) == 5
@@ -75,8 +76,8 @@ def test_a_prompt_is_refused_by_analyze_as_by_a_simulation(prompt: int, fits: bo
 @pytest.mark.parametrize("engine", ["vllm", "trtllm"])
 @pytest.mark.parametrize("chunked", [True, False])
 def test_the_largest_context_ends_where_a_step_does(engine: str, chunked: bool) -> None:
-    estimation = llmir.Estimation(engine=engine)
-    found = llmir.largest(MODEL, HW, generate=100, chunked_prefill=chunked, estimation=estimation).context
+    how = {"memory": llmir.Memory(chunked_prefill=chunked), "estimation": llmir.Estimation(engine=engine)}
+    found = llmir.largest(MODEL, HW, generate=100, **how).context
     assert found.most == (131_072 if chunked else 8192 + 100)
     assert found.binding.name == ("max_model_len" if chunked else "max_batched_tokens")
 
@@ -84,7 +85,7 @@ def test_the_largest_context_ends_where_a_step_does(engine: str, chunked: bool) 
 def test_the_default_of_the_largest_context_is_that_of_the_engine() -> None:
     for estimation, chunked in ((TRTLLM, False), (None, True)):
         default = llmir.largest(MODEL, HW, estimation=estimation)
-        stated = llmir.largest(MODEL, HW, estimation=estimation, chunked_prefill=chunked)
+        stated = llmir.largest(MODEL, HW, estimation=estimation, memory=llmir.Memory(chunked_prefill=chunked))
         assert default.context.most == stated.context.most
 
 

@@ -258,9 +258,8 @@ def panel_head(outline: StepOutline, id: str, inner: float, note: str = "") -> T
 def panel_lines(outline: StepOutline) -> list[str]:
     """How many stages and micro-batches there are, if several, and what shares are of if not of the step."""
     lines = [f"{name} of {value}" for name, value in wording.pipeline_lines(outline.report)[:1]]
-    if len(outline.report.stages) > 1:
-        whole = units.time(float(outline.report.all_stages_s))
-        lines.append(f"shares of all stages together, {whole}")
+    if (count := len(outline.report.stages)) > 1:
+        lines.append(f"shares: 100% is {count} stages × {units.time(float(outline.report.time_s))}")
     return lines
 
 

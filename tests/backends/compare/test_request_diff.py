@@ -92,3 +92,23 @@ def test_the_table_has_a_line_for_each_term_in_80_columns(run: Run) -> None:
         **{"batch": 4, "prompt": 2048, "generate": 128},
         **{"chunk": 16, "chunk_by": None, "cached": 0},
     }
+
+
+@pytest.mark.parametrize("lengths", ["spread", "fixed"])
+def test_both_loops_have_the_lengths_that_are_asked_for(sides: list[llmir.Program], lengths: str) -> None:
+    asked = {**ASKED, "concurrency": 8, "lengths": lengths}
+    found = llmir.diff(*sides, "h100", engine_after=ENGINES[1], **asked, estimation=FIRST)
+    assert isinstance(found, ClosedLoopDiff)
+    for loop, program, engine in zip(found.loops, sides, ENGINES, strict=True):
+        traffic = llmir.Traffic(closed=8, **ASKED, lengths=lengths)
+        served = llmir.simulate(program, "h100", traffic, estimation=llmir.Estimation(engine=engine))
+        means = [served.latencies[name] for name in ("ttft", "tpot")]
+        assert [loop.ttft_s, loop.tpot_s] == pytest.approx([each.mean for each in means if each])
+
+
+def test_lengths_without_users_are_refused(sides: list[llmir.Program], run: Run) -> None:
+    for asked in (ASKED, {"new": 1, "context": 100}):
+        with pytest.raises(InputError, match="lengths: 'fixed'; only answers in a closed loop differ"):
+            llmir.diff(*sides, "h100", **asked, lengths="fixed")
+    done = run("diff", "llama3.1-8b", "--lengths", "fixed")
+    assert done.code == 2 and done.err.startswith("error: --lengths: 'fixed'; only answers")

@@ -253,4 +253,39 @@ def test_a_folder_of_this_machine_is_no_model_of_a_pod(run: Run, tmp_path: Path)
 
 def test_an_engine_without_a_command_is_refused() -> None:
     with pytest.raises(InputError, match="say --engine vllm or sglang or trtllm"):
-        llmir.plan("llama3.1-8b", emit="k8s", **records(llmir.plan, rate=1, engine="hf-transformers"))
+        llmir.plan("llama3.1-8b", **records(llmir.plan, rate=1, emit="k8s", engine="hf-transformers"))
+
+
+@pytest.mark.parametrize(
+    ("model", "hw", "types", "why"),
+    [
+        # --quantization fp8 multiplies by fp8 activations on sm_89 and later, and by 16-bit ones before.
+        ("llama3.1-8b", "h100-sxm", "--weights fp8 --activations bf16", "run with fp8 activations"),
+        ("llama3.1-8b", "a100-80-sxm", "--weights fp8 --activations fp8", "run with the checkpoint's activ"),
+        # --dtype and --quantization do not change weights that the checkpoint has in a narrow type.
+        ("gpt-oss-20b", "h100-sxm", "--weights bf16", "the checkpoint's weights are mxfp4, and no flag"),
+        ("deepseek-v3", "h200", "--weights fp8", "the checkpoint's weights are fp8_b128x128, and no flag"),
+        ("llama3.1-8b", "h100-sxm", "--kv int8", "no flag is known that sets kv int8"),
+    ],
+)
+def test_types_that_the_engine_would_not_run_are_not_emitted(
+    run: Run, model: str, hw: str, types: str, why: str
+) -> None:
+    words = f"--hw {hw} --rate 0.1 --gpus 8 --requests 100 --engine vllm --emit vllm"
+    done = run("plan", model, *words.split(), *types.split())
+    assert done.code == 2 and done.err.count("\n") == 1 and why in done.err
+
+
+def test_a_type_without_a_flag_loses_to_one_with_a_flag() -> None:
+    asked = {"rate": 1, "gpus": 1, "requests": 100, "kv": "int8,fp8", "engine": "vllm", "emit": "vllm"}
+    found = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **asked))
+    assert found.best is not None and found.best.structure.types.kv == "fp8"
+    assert "no flag is known that sets kv int8" in found.refused["H100-SXM kv int8"].why
+
+
+def test_one_cache_config_of_tensorrt_llm_has_type_and_share() -> None:
+    asked = {"rate": 1, "gpus": 1, "requests": 100, "kv": "fp8", "engine": "trtllm", "emit": "trtllm"}
+    found = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **asked, memory_utilization=0.8))
+    text = launch_files(found, "trtllm", "llama3.1-8b")["serve.sh"]
+    options = yaml.safe_load(text.partition("<<'END'\n")[2].partition("\nEND")[0])
+    assert options == {"kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.8}}

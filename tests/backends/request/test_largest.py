@@ -235,3 +235,23 @@ def test_a_tiny_model_on_no_engine() -> None:
     found = llmir.largest(llmir.load(TINY), "cpu", prompt=8, generate=4)
     assert {limit.name for limit in found.batch.limits} == {"ttft", "tpot", "memory"}
     assert found.context.most == TINY["max_position_embeddings"]
+
+
+@pytest.mark.parametrize("lengths", ["spread", "fixed"])
+def test_users_have_the_times_of_a_simulated_closed_loop(lengths: str) -> None:
+    """As `simulate` of as many users gives them; one user more misses the limit there."""
+    how: dict[str, Any] = {"prompt": 1000, "generate": 100, "lengths": lengths}
+    found = llmir.largest(LLAMA["vllm"], "h100-sxm", max_tpot="8ms", **how).requests
+    for users, meets in ((found.most, True), (found.most + 1, False)):
+        served = llmir.simulate(LLAMA["vllm"], "h100-sxm", llmir.Traffic(closed=users, **how))
+        tpot = served.latencies["tpot"]
+        assert tpot is not None and (tpot.mean <= 8e-3) == meets
+        if meets:
+            assert found.tpot_s == pytest.approx(tpot.mean)
+
+
+def test_answers_of_unknown_lengths_are_refused(run: Run) -> None:
+    with pytest.raises(InputError, match="lengths: expected spread or fixed"):
+        llmir.largest(LLAMA["vllm"], "h100-sxm", lengths="long")
+    done = run("max", "llama3.1-8b", "--lengths", "long")
+    assert done.code == 2 and done.err.count("\n") == 1 and "'spread', 'fixed'" in done.err

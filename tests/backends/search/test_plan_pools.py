@@ -284,7 +284,7 @@ def test_a_plan_of_pools_has_its_line_and_its_servers() -> None:
     ("asked", "says"),
     [
         ({"link": "host"}, "host leads to no other server"),
-        ({"link": "nvlink", "emit": "vllm"}, "leave out emit"),
+        ({"link": "nvlink", "emit": "k8s"}, "no router of prefill and decode servers"),
     ],
 )
 def test_links_that_join_nothing(asked: dict[str, str], says: str) -> None:

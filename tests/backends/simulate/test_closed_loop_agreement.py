@@ -181,7 +181,9 @@ def test_prompts_that_an_engine_refuses_are_read_in_chunks_and_noted() -> None:
     job = llmir.workload("llama3.1-8b", "h100-sxm", concurrency=4, prompt=10_000, generate=40, **how)
     assert "trtllm refuses them unless chunked prefill is on" in job.notes[-1]
     traffic = llmir.Traffic(closed=4, prompt=10_000, generate=40)
-    served = llmir.simulate("llama3.1-8b", "h100-sxm", traffic, chunked_prefill=True, **how)
+    served = llmir.simulate(
+        "llama3.1-8b", "h100-sxm", traffic, memory=llmir.Memory(chunked_prefill=True), **how
+    )
     ttft = served.latencies["ttft"]
     assert isinstance(job, ClosedLoopWorkload)
     assert ttft and job.loop.ttft_s == pytest.approx(ttft.mean)

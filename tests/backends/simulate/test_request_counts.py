@@ -21,6 +21,7 @@ from llmir.backends.simulate.policies.trtllm import Trtllm
 from llmir.backends.simulate.policies.vllm import Vllm
 from llmir.backends.simulate.server import Capacity, Policy, Server
 from llmir.backends.simulate.step_times import StepTimes
+from llmir.base.array_namespace import ARRAYS
 from tests.flat import records
 
 from .serving_cases import Toy, groups_of_layers, load, policy
@@ -256,3 +257,32 @@ def test_the_engine_that_reserves_all_tokens_never_preempts() -> None:
     server = run(Trtllm(), room, load([20] * 30, [30] * 30))
     assert not any(server.course.preemptions)
     assert running(server.course.start_s, server.course.end_s) == room.requests(20, 49)
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "tp", "most"), [("gemma3-12b", "trtllm", 1, 1.0), ("gemma-4-31b", "sglang", 2, 1.25)]
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_pool_that_counts_is_full_first_or_nearly(
+    model: str, engine: str, tp: int, most: float, seed: int
+) -> None:
+    """Of each pool, pages over the mean need of random requests: how many requests it holds.
+
+    TensorRT-LLM divides the memory in proportion to min(window, longest), and min(n, window) / window is at
+    least n / longest: the smallest window is short first. SGLang's window pool has 0.8 of the tokens.
+    """
+    parallel = llmir.Parallel(tp=tp)
+    how = {"parallel": parallel, "estimation": llmir.Estimation(engine=engine)}
+    server = llmir.server(model, "h100-sxm", **how)
+    random = np.random.default_rng(seed)
+    median, deviation = random.uniform(100, 4000), random.uniform(0, 1.5)
+    lengths = np.clip(random.lognormal(np.log(median), deviation, 1000), 10, 60_000).astype(int)
+    pool = server.of(int(lengths.max())).pool
+    assert pool is not None
+    (room,), (caches,) = pool.rooms(), pool.caches
+    held = []
+    for one, share in zip(caches.pools, caches.shares(pool.longest), strict=True):
+        need = np.asarray(pages(one.groups, lengths, xp=ARRAYS)) + one.state
+        held.append(int(room.caches * share / one.bytes) / float(need.mean()))
+    need = np.asarray(pages(pool.pages.groups, lengths, xp=ARRAYS)) + pool.pages.state
+    assert pool.pages.total / float(need.mean()) <= most * min(held) * 1.02

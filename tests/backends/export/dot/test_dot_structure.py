@@ -16,6 +16,7 @@ import pytest
 import llmir
 from llmir.backends.compare.diff import Change, StepDiff, WorkloadDiff, fold_changes
 from llmir.backends.export import units
+from llmir.backends.export.dot.columns import panel_lines
 from llmir.backends.export.dot.labels import step_terms
 from llmir.backends.export.dot.outline import outline
 from llmir.backends.export.dot.render import LEVELS
@@ -356,3 +357,17 @@ def test_options_that_cannot_act_on_sides_are_refused(
     said = capsys.readouterr().err
     assert says in said and len(said.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_a_step_over_stages_states_one_total(pp: int) -> None:
+    """Every time in its head is that of the step; shares say of how many such times they are."""
+    how = f"stages{{pp={pp}}}" if pp > 1 else ""
+    program = llmir.run(llmir.load("llama3.1-8b"), ",".join(filter(None, (FUSED, how))))
+    report = llmir.analyze(program, "h100-sxm", batch=8, context=2000)
+    of = outline(report, "")
+    total = units.time(float(report.time_s))
+    lines = panel_lines(of)
+    assert {each for line in lines for each in re.findall(r"[\d.,]+ [mµn]?s\b", line)} <= {total}
+    assert (f"shares: 100% is {pp} stages × {total}" in lines) == (pp > 1)
+    assert report.all_stages_s == pytest.approx(pp * report.time_s)
