@@ -30,8 +30,8 @@ from llmir.hw.prices import OperatingCost, operating_cost
 
 from .front import front
 from .structures import PlanPoints, Rejection, Structure, structure_capacity
-from .traffic import MAX_REQUESTS_OF_SERVERS, MOST, SECONDS, Traffic
-from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Room, Trial, as_it_is
+from .traffic import MAX_REQUESTS_OF_SERVERS, MOST, SECONDS, SEEDS, Traffic
+from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Room, Trial, as_it_is, rate_verdict, worst
 
 if TYPE_CHECKING:
     from llmir.backends.simulate.drafts import Drafts
@@ -192,12 +192,13 @@ class Candidate(Figures):
     @property
     def verdict(self) -> str:
         """Whether all limits are met and no queue grows for ever; undecided where the runs do not say."""
-        return MISSES if self.overloaded else self.trial.verdict
+        answers = rate_verdict(self.largest_rate, self.traffic)
+        return worst(answers, self.trial.verdict)
 
     @property
     def overloaded(self) -> bool:
         """Whether more comes than is answered and the headroom leaves, where that was looked for."""
-        return self.largest_rate is not None and self.largest_rate < self.traffic.stable_rate
+        return rate_verdict(self.largest_rate, self.traffic) == MISSES
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -294,14 +295,15 @@ class PoolCandidate(Candidate):
 class SmallestChange(NamedTuple):
     """A change of `what` from `now` to `needed`, with which a plan of so many `replicas` wins.
 
-    `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), or `price` (dollars an
-    hour of a device, or devices of a replica where the ranking is by devices).
+    `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), `op` (a factor on the
+    time of each `op` of this opcode), or `price` (dollars an hour of a device).
     """
 
     what: str
     now: float
     needed: float
     replicas: int
+    op: str = ""
 
     def part(self, share: float) -> SmallestChange:
         """A share of the change."""
@@ -331,11 +333,14 @@ class PlanSearch(Protocol):
     def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
         """Why a plan is not the first; None of the first."""
 
-    def relaxed(self, traffic: Traffic, room: Room = as_it_is, *, patient: bool = False) -> PlanSearch:
-        """The search with other traffic and other room on each replica."""
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> PlanSearch:
+        """The search with other traffic and other room on each replica, to the budget."""
 
-    def longer(self, error: float, *, patient: bool = False) -> PlanSearch:
+    def longer(self, error: float) -> PlanSearch:
         """The search for times that are longer by a share."""
+
+    def faster(self, number: int, opcode: str, share: float) -> PlanSearch:
+        """The search where ops of a structure take a share of their time; other structures are left out."""
 
     def number_of(self, candidate: Candidate) -> int:
         """The number of a plan's structure."""
@@ -505,7 +510,7 @@ class Plans(Figures, Result, PageExport):
             "seeds": list(self.seeds),
             "margin": self.traffic.margin,
             "headroom": self.traffic.headroom,
-            "certainty": {"error": ERROR, "looks": list(LOOKS)},
+            "certainty": {"error": ERROR, "looks": [SEEDS, *(runs for runs, _ in LOOKS[1])]},
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),
             "hour": self._hour(),
@@ -731,6 +736,16 @@ def op_shares(report: Report) -> dict[str, float]:
     for cost in report.ops:
         name = OVERHEAD if cost.kind == OVERHEAD else cost.name.rpartition(".")[2]
         found[name] = found.get(name, 0.0) + float(cost.share)
+    return found
+
+
+def opcode_shares(report: Report) -> dict[str, float]:
+    """The share of a step of all ops of an opcode."""
+    opcodes = {row.name: row.node.op.opcode for row in report.plan.rows}
+    found: dict[str, float] = {}
+    for cost in report.ops:
+        if opcode := opcodes.get(cost.name):
+            found[opcode] = found.get(opcode, 0.0) + float(cost.share)
     return found
 
 
