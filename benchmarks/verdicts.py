@@ -36,7 +36,6 @@ MODELS = {  # requests/s of the least rate that is drawn
     "qwen3-32b": 0.5,
     "qwen3-14b": 1.0,
     "qwen3-30b-a3b": 2.0,
-    "gpt-oss-20b": 2.0,
     "llama3.3-70b": 0.3,
 }
 DEVICES = ("h100-sxm", "h200", "b200", "a100-80-sxm", "mi300x", "l40s")

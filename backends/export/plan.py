@@ -449,7 +449,7 @@ FEWER = {  # what fewer replicas of a plan do, by the constraint that decides ag
     "kv_capacity": "fewer replicas have too few KV-cache blocks",
     "max_num_seqs": "fewer replicas run too few requests at once (--max-num-seqs)",
     "headroom": "fewer replicas leave too little headroom (--headroom)",
-    "rate": "fewer replicas do not answer the rate within the limits",
+    "rate": "fewer replicas do not answer the rate within all limits",
 }
 
 
@@ -478,7 +478,7 @@ def _change(why: LosingReason, candidate: Candidate) -> list[str]:
     if what == "times":
         return [f"{wins} if all times are {units.percent(now - needed)} shorter"]
     if what == "op":
-        return [f"{wins} if each {op} takes {units.percent(now - needed)} less time"]
+        return [f"{wins} if each {op} op takes {units.percent(now - needed)} less time"]
     if what in ("ttft", "tpot"):
         return [f"{wins} with --max-{what} {why.statistic}:{units.time(needed).replace(' ', '')}"]
     return [f"it wins at ${units.digits(needed)} an hour of a GPU, not ${units.digits(now)}"]

@@ -776,6 +776,8 @@ def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
     traffic, best = candidate.traffic, plans.first_like(candidate)
     limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
     used = {name: (candidate.trial.upper(i), of.seconds) for name, (i, of) in limits.items() if of}
+    certain = {name: used[name] for name in used if candidate.trial.verdict_on(limits[name][0]) == MISSES}
+    used = certain or used
     nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
     missed = bool(nearest) and used[nearest][0] > used[nearest][1]
     if candidate.overloaded and not missed:
