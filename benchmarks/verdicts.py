@@ -29,7 +29,7 @@ import llmir  # noqa: E402
 from llmir.backends.cost.models import faster_ops  # noqa: E402
 from llmir.backends.search.plan import Candidate, Plans, SmallestChange  # noqa: E402
 from llmir.backends.search.search import Search  # noqa: E402
-from llmir.backends.search.trial import MEETS, MISSES, UNDECIDED, Replica, SeedRun, Trial  # noqa: E402
+from llmir.backends.search.trial import MEETS, MISSES, RATE_ERROR, UNDECIDED, Replica, SeedRun, Trial  # noqa: E402
 
 MODELS = {  # requests/s of the least rate that is drawn
     "llama3.1-8b": 2.0,
@@ -125,8 +125,9 @@ def verdict_again(plans: Plans, candidate: Candidate, seeds: int, longer: int) -
     if candidate.largest_rate is not None:
         others = (replace(replica.traffic, seed=seed) for seed in range(first, first + 5))
         rates = [Replica(replica.structure, other, replica.steps).largest_rate(*at) for other in others]
-        stable = candidate.replicas * sum(rates) / len(rates) >= plans.traffic.stable_rate
-        verdict = verdict if stable else MISSES
+        rate = candidate.replicas * sum(rates) / len(rates)
+        leaves = plans.traffic.stable_rate * (1 + RATE_ERROR * (1 if candidate.overloaded else -1))
+        verdict = verdict if rate >= leaves else MISSES
     return verdict, used(runs)
 
 

@@ -45,6 +45,8 @@ TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # o
 ROLES = ("weights", "activations", "kv")  # options of `Precision` for a plan
 ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
 HEADROOM = 0.1  # of the stable rate, where no limit of TTFT bounds how long requests wait
+# Of the stable rate with such a limit. Nearer to it runs end before queues reach their steady state.
+LEAST_HEADROOM = 0.05
 REPLICA = 64  # the most devices of a replica
 
 
@@ -93,7 +95,7 @@ def plan(
         progress: Called before each simulated run with its number and its plan.
         estimation: A plan takes `engine`, and `price` in dollars per hour of a device by name.
         reserve: `margin` plans for times that much longer. `headroom` is the share of the stable rate that a
-            plan leaves unused, by default 10% without `max_ttft` and 0 with it.
+            plan leaves unused, by default 10% without `max_ttft` and 5% with it.
 
     Raises:
         InputError: An argument is out of range or has no effect in a plan, or no split is possible.
@@ -118,7 +120,7 @@ def plan(
     spare = record_or_default(Reserve, reserve)
     headroom = spare.headroom
     if headroom is None:
-        headroom = HEADROOM if max_ttft is None else 0.0
+        headroom = HEADROOM if max_ttft is None else LEAST_HEADROOM
     if name := next((name for name in options.given if name not in ("engine", "price")), None):
         raise InputError(f"{name}: cannot act in a plan, which has its own; leave it out")
     rate_and_limits = (
