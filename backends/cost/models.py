@@ -40,6 +40,7 @@ from llmir.hw import library
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
 from llmir.ir.sizes.binding import Binding
+from llmir.ir.sizes.polynomial import Size
 
 from .calibrated import CalibratedModel
 from .op_time import DeviceCostModel, OpTime, Roofline
@@ -138,6 +139,84 @@ def custom_model(model: object, device: Device, name: str = "") -> CustomModel:
     if isinstance(model, type) or not callable(getattr(model, "price", None)):
         raise InputError(f"cost: expected the name of a cost model, or an object with price(row), got {name}")
     return CustomModel(device, cast("CostModel", model), name)
+
+
+# Faster ops
+
+
+@dataclass(frozen=True)
+class FasterTime(OpTime):
+    """A share of the time of an op."""
+
+    whole: OpTime
+    share: float
+
+    @property
+    def apart(self) -> bool:  # type: ignore[override]
+        """As the whole."""
+        return self.whole.apart
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """As the whole."""
+        return cast("tuple[Size, ...]", getattr(self.whole, "sizes", ()))
+
+    @property
+    def basis(self) -> Basis:
+        """As the whole."""
+        return self.whole.basis
+
+    def which(self, at: Binding, hidden: Number = 0.0) -> Number:
+        """As the whole."""
+        return self.whole.which(at, hidden)
+
+    def held(self, which: Number) -> OpTime:
+        """The share of what holds."""
+        return FasterTime(self.whole.held(which), self.share)
+
+    def time(self, at: Binding) -> Number:
+        """Its share of the seconds."""
+        return self.share * self.whole.time(at)
+
+    def in_graph(self, at: Binding, hidden: Number) -> tuple[Number, Number]:
+        """Its share of the seconds, alone and in a graph."""
+        alone, together = self.whole.in_graph(at, hidden)
+        return self.share * alone, self.share * together
+
+    def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
+        """Its share of the seconds, and the bound of the whole."""
+        time, bound = self.whole.due(at, hidden)
+        return self.share * time, bound
+
+    def least(self, at: Binding) -> Number:
+        """Its share of the roofline."""
+        return self.share * self.whole.least(at)
+
+
+@dataclass(frozen=True, eq=False)
+class FasterOps(DeviceCostModel):
+    """A cost model by which all ops of an `opcode` take a share of their time."""
+
+    device: Device
+    name: str
+    model: DeviceCostModel
+    opcode: str
+    share: float
+    engine: str | None = None
+    host: EngineCpu | None = None
+    host_error: float | None = None
+    runs: Engine | None = None
+
+    def price(self, row: Row) -> OpTime:
+        """The model's price, or a share of it."""
+        whole = self.model.price(row)
+        return FasterTime(whole, self.share) if row.node.op.opcode == self.opcode else whole
+
+
+def faster_ops(model: DeviceCostModel, opcode: str, share: float) -> FasterOps:
+    """A cost model by which all ops of an opcode take a share of their time."""
+    of = model.engine, model.host, model.host_error, model.runs
+    return FasterOps(model.device, model.name, model, opcode, share, *of)
 
 
 # Built-in cost models

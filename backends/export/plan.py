@@ -14,6 +14,7 @@ from llmir.backends.search.plan import (
     BindingLimit,
     Candidate,
     HourlyCost,
+    LosingReason,
     NearestStructure,
     Plans,
     PoolCandidate,
@@ -22,8 +23,8 @@ from llmir.backends.search.plan import (
     nearest_structure,
 )
 from llmir.backends.search.structures import Structure
-from llmir.backends.search.traffic import BUDGET, DEFAULT_STATISTIC, LatencyLimit
-from llmir.backends.search.trial import ERROR, LOOKS, UNIT
+from llmir.backends.search.traffic import BUDGET, DEFAULT_STATISTIC, SEEDS, LatencyLimit
+from llmir.backends.search.trial import ERROR, MISSES, UNIT
 from llmir.backends.simulate.router import ROUTERS
 from llmir.backends.step.facts import precision, precision_text
 from llmir.base.errors import InputError
@@ -343,7 +344,7 @@ def assumptions(plans: Plans) -> list[str]:
     traffic, best = plans.traffic, plans.best
     of = dict.fromkeys(limit.of for limit in (traffic.ttft, traffic.tpot) if limit)
     none = "" if plans.shown else "; no plan got so far"
-    runs = f"{LOOKS[0]} runs of {traffic.requests:,} simulated requests or more, Poisson"
+    runs = f"{SEEDS} runs of {traffic.requests:,} simulated requests or more, Poisson"
     limited = f"a limit is of the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
     looks = not ROUTERS[traffic.router].blind
     one = "of equal replicas one is simulated"
@@ -436,21 +437,21 @@ def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
         count = f"{candidate.devices:,} GPU{'s' if candidate.devices > 1 else ''}"
         return f"{more}, with {count}: one costs ${each[0]}, not ${each[1]}{decision(plans, candidate)}"
     if not why.by:
-        same = "costs as much" if why.constraint == "cost" else "takes as many GPUs"
-        more = f"{same}, and answers {units.digits(candidate.tokens_per_s_user)} tokens/s a user"
-        more += f", not {units.digits(best.tokens_per_s_user)}"
+        same = "costs as much" if why.constraint == "cost" else "needs as many GPUs"
+        users = [units.digits(c.tokens_per_s_user) for c in (candidate, best)]
+        slower = f"is slower for each user: {users[0]} tokens/s, not {users[1]}"
+        more = f"{same}, and {slower if users[0] != users[1] else 'is no faster for a user'}"
     if isinstance(best, PoolCandidate) and not isinstance(candidate, PoolCandidate):
         more += ": its decode steps wait for prompts that are read beside them"
     return f"{more}{decision(plans, candidate)}"
 
 
-DECIDING = {  # what decides against a plan, by constraint
-    "speed": "tokens/s a user decide",
-    "rounding": "whole replicas decide: a fraction of one would do",
-    "kv_capacity": "the KV cache decides",
-    "max_num_seqs": "the limit of requests at once decides",
-    "headroom": "the headroom decides",
-    "rate": "no single limit decides: fewer replicas do not answer the rate within all of them",
+FEWER = {  # what fewer replicas of a plan do, by the constraint that decides against it
+    "rounding": "a fraction of a replica would be enough, but replicas are whole",
+    "kv_capacity": "fewer replicas have too few KV-cache blocks",
+    "max_num_seqs": "fewer replicas run too few requests at once (--max-num-seqs)",
+    "headroom": "fewer replicas leave too little headroom (--headroom)",
+    "rate": "fewer replicas do not answer the rate within all limits",
 }
 
 
@@ -459,21 +460,30 @@ def decision(plans: Plans, candidate: Candidate) -> str:
     why = plans.rejection(candidate)
     if why is None:
         return ""
-    priced = not candidate.rank[0]
-    decides = DECIDING.get(why.constraint, "price decides" if priced else "the number of GPUs decides")
-    if why.statistic:
-        decides = f"the limit of {why.constraint.upper()} ({why.statistic}) decides"
+    parts = []
+    if candidate.meets and why.statistic:
+        limit = getattr(plans.traffic, why.constraint)
+        at = f"{why.statistic}, {units.time(limit.seconds)}"
+        parts = [f"fewer replicas miss the limit of {why.constraint.upper()} ({at})"]
+    elif why.constraint in FEWER and (candidate.meets or why.constraint != "rate"):
+        parts = [FEWER[why.constraint] if candidate.meets else FEWER[why.constraint].replace("fewer", "the")]
+    return "; ".join(["", *parts, *_change(why, candidate)])
+
+
+def _change(why: LosingReason, candidate: Candidate) -> list[str]:
+    """The smallest change with which a plan wins, or meets its limits."""
     if why.change is None:
-        return f"; {decides}"
-    what, now, needed, replicas = why.change
-    wins = f"wins with {candidate.structure.split} × {replicas:,}" if candidate.meets else "meets the limits"
+        return []
+    what, now, needed, replicas, op = why.change
+    split = candidate.structure.split
+    wins = f"it wins as {split} × {replicas:,}" if candidate.meets else "it meets the limits"
     if what == "times":
-        return f"; {decides}; {wins} if all times are {units.percent(now - needed)} shorter"
+        return [f"{wins} if all times are {units.percent(now - needed)} shorter"]
+    if what == "op":
+        return [f"{wins} if each {op} op takes {units.percent(now - needed)} less time"]
     if what in ("ttft", "tpot"):
-        return f"; {decides}; {wins} and --max-{what} {why.statistic}:{units.time(needed).replace(' ', '')}"
-    if priced:
-        return f"; {decides}; wins at ${units.digits(needed)} an hour of a GPU, not ${units.digits(now)}"
-    return f"; {decides}"
+        return [f"{wins} with --max-{what} {why.statistic}:{units.time(needed).replace(' ', '')}"]
+    return [f"it wins at ${units.digits(needed)} an hour of a GPU, not ${units.digits(now)}"]
 
 
 def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: str) -> str:
@@ -481,14 +491,18 @@ def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: s
     name = why.constraint.upper()
     if why.by <= 0:
         return f"{name} has {units.time(-why.by)} left of its limit at the end of its interval: {op}"
-    full = f"; {candidate.batch:,} at once are all that run" if why.waiting else ""
-    i, limits = LIMITED.index(name), (plans.traffic.ttft, plans.traffic.tpot)
-    limit, used = limits[i], candidate.trial.limited(i)
-    result = f"misses by {units.time(why.by)}"
-    if limit and used <= limit.seconds:  # the mean over runs meets it
-        runs = f"after {len(candidate.trial.runs)} runs"
-        result = f"is undecided: {units.time(used)} {runs}, and may miss by {units.time(why.by)}"
-    return f"{name} {result}: {op}{full}{decision(plans, candidate)}"
+    i = LIMITED.index(name)
+    limit, used = plans.traffic.limits[i], candidate.trial.limited(i)
+    assert limit is not None
+    value = f"{name} {limit.of} is {units.time(used)}"
+    if candidate.trial.verdict_on(i) == MISSES:
+        result = f"{value}, {units.time(used - limit.seconds)} above the limit of {units.time(limit.seconds)}"
+    else:
+        runs = f"undecided after {len(candidate.trial.runs)} runs"
+        half, most = (units.time(x) for x in (candidate.trial.half_width(i), limit.seconds))
+        result = f"{runs}: {value} ± {half}, and the limit is {most}"
+    full = f"; no more than {candidate.batch:,} requests run at once" if why.waiting else ""
+    return f"{result}; {op}{full}{decision(plans, candidate)}"
 
 
 def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:

@@ -30,8 +30,8 @@ from llmir.hw.prices import OperatingCost, operating_cost
 
 from .front import front
 from .structures import PlanPoints, Rejection, Structure, structure_capacity
-from .traffic import MAX_REQUESTS_OF_SERVERS, MOST, SECONDS, Traffic
-from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Room, Trial, as_it_is
+from .traffic import MAX_REQUESTS_OF_SERVERS, MOST, SECONDS, SEEDS, Traffic
+from .trial import ERROR, LOOKS, MEETS, MISSES, NONE, UNIT, Room, Trial, as_it_is, rate_verdict, worst
 
 if TYPE_CHECKING:
     from llmir.backends.simulate.drafts import Drafts
@@ -196,12 +196,13 @@ class Candidate(Figures):
     @property
     def verdict(self) -> str:
         """Whether all limits are met and no queue grows for ever; undecided where the runs do not say."""
-        return MISSES if self.overloaded else self.trial.verdict
+        answers = rate_verdict(self.largest_rate, self.traffic)
+        return worst(answers, self.trial.verdict)
 
     @property
     def overloaded(self) -> bool:
         """Whether more comes than is answered and the headroom leaves, where that was looked for."""
-        return self.largest_rate is not None and self.largest_rate < self.traffic.stable_rate
+        return rate_verdict(self.largest_rate, self.traffic) == MISSES
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -298,14 +299,15 @@ class PoolCandidate(Candidate):
 class SmallestChange(NamedTuple):
     """A change of `what` from `now` to `needed`, with which a plan of so many `replicas` wins.
 
-    `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), or `price` (dollars an
-    hour of a device, or devices of a replica where the ranking is by devices).
+    `what` is `ttft` or `tpot` (a limit, in seconds), `times` (a factor on all steps), `op` (a factor on the
+    time of each `op` of this opcode), or `price` (dollars an hour of a device).
     """
 
     what: str
     now: float
     needed: float
     replicas: int
+    op: str = ""
 
     def part(self, share: float) -> SmallestChange:
         """A share of the change."""
@@ -335,11 +337,14 @@ class PlanSearch(Protocol):
     def losing_reason(self, plans: Plans, candidate: Candidate) -> LosingReason | None:
         """Why a plan is not the first; None of the first."""
 
-    def relaxed(self, traffic: Traffic, room: Room = as_it_is, *, patient: bool = False) -> PlanSearch:
-        """The search with other traffic and other room on each replica."""
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> PlanSearch:
+        """The search with other traffic and other room on each replica, to the budget."""
 
-    def longer(self, error: float, *, patient: bool = False) -> PlanSearch:
+    def longer(self, error: float) -> PlanSearch:
         """The search for times that are longer by a share."""
+
+    def faster(self, number: int, opcode: str, share: float) -> PlanSearch:
+        """The search where ops of a structure take a share of their time; other structures are left out."""
 
     def number_of(self, candidate: Candidate) -> int:
         """The number of a plan's structure."""
@@ -509,7 +514,7 @@ class Plans(Figures, Result, PageExport):
             "seeds": list(self.seeds),
             "margin": self.traffic.margin,
             "headroom": self.traffic.headroom,
-            "certainty": {"error": ERROR, "looks": list(LOOKS)},
+            "certainty": {"error": ERROR, "looks": [SEEDS, *(runs for runs, _ in LOOKS[1])]},
             "largest_rate": self.largest_rate,
             "best": self.best and self.best.to_dict(),
             "hour": self._hour(),
@@ -738,6 +743,16 @@ def op_shares(report: Report) -> dict[str, float]:
     return found
 
 
+def opcode_shares(report: Report) -> dict[str, float]:
+    """The share of a step of all ops of an opcode."""
+    opcodes = {row.name: row.node.op.opcode for row in report.plan.rows}
+    found: dict[str, float] = {}
+    for cost in report.ops:
+        if opcode := opcodes.get(cost.name):
+            found[opcode] = found.get(opcode, 0.0) + float(cost.share)
+    return found
+
+
 def decode_step(candidate: Candidate) -> Report:
     """The step that decodes as many as are there on average, half way through their answers."""
     return _decode(candidate.structure, candidate.traffic, candidate.decoding)
@@ -765,6 +780,8 @@ def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
     traffic, best = candidate.traffic, plans.first_like(candidate)
     limits = {"ttft": (0, traffic.ttft), "tpot": (1, traffic.tpot)}
     used = {name: (candidate.trial.upper(i), of.seconds) for name, (i, of) in limits.items() if of}
+    certain = {name: used[name] for name in used if candidate.trial.verdict_on(limits[name][0]) == MISSES}
+    used = certain or used
     nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
     missed = bool(nearest) and used[nearest][0] > used[nearest][1]
     if candidate.overloaded and not missed:

@@ -14,30 +14,43 @@ most replicas with which it comes before the first plan. The constraints are, in
 - `rate`: none of these alone is enough, since the servers do not answer the rate;
 - `price`: none of these alone is enough, or one replica costs as much as the first plan.
 
-Changes are a longer limit, shorter times, or a lower price of the device. A change is the smallest in the
-sense that half of it is not enough.
+Changes are a longer limit, shorter times of one op or of all steps, or a lower price of the device. A change
+is the smallest in the sense that half of it is not enough.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil, floor
+from math import ceil, floor, log10
 from typing import Any
 
 from llmir.backends.memory.kv_capacity import UNLIMITED
 from llmir.backends.simulate.router import ROUTERS
 from llmir.backends.simulate.server import Capacity
 
-from .plan import LIMITED, Candidate, LosingReason, Plans, PlanSearch, PoolCandidate, SmallestChange
+from .plan import (
+    LIMITED,
+    Candidate,
+    LosingReason,
+    Plans,
+    PlanSearch,
+    PoolCandidate,
+    SmallestChange,
+    decode_step,
+    opcode_shares,
+    prefill_step,
+)
 from .traffic import Traffic
 from .trial import MEETS, Room, as_it_is
 
-TIMES, PRICE = "times", "price"  # changes that are not of a limit
+TIMES, OP, PRICE = "times", "op", "price"  # changes that are not of a limit
 STEPS, HALVINGS = 5, 20  # of the share by which times are shorter, and of a change that is enough
 GROWTH, GROWTHS = 1.4, 12  # by which an estimate that is not enough grows, and how often
 EQUAL = 1e-9  # share by which equal costs differ
 LEAST = 0.01  # of a limit, by which it is longer
 MOST = 0.9  # of the times: a plan that needs more does not win by faster kernels
+CLEAR = 1.2  # of the times that a run of one seed asks for: few runs decide then
+MOST_OF_OP = 0.5  # of the time of an op: beyond, all times are the change
 
 
 def losing_reason(plans: Plans, candidate: Candidate) -> LosingReason | None:
@@ -49,6 +62,8 @@ def losing_reason(plans: Plans, candidate: Candidate) -> LosingReason | None:
     if not candidate.meets:
         return _of_a_miss(plans, candidate)
     most = _most_replicas(plans, candidate)
+    if most < 1 and _cost(candidate) <= _cost(_first(plans, candidate)) * (1 + EQUAL):
+        return LosingReason("speed", "", _as_fast(plans, candidate))
     if most < 1:
         found = _rounding(plans, candidate)
         return LosingReason("rounding" if found else PRICE, "", _lower_price(plans, candidate))
@@ -62,30 +77,30 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
     """
     if change.what == PRICE:
         best = plans.first_like(candidate)
-        return best is not None and change.needed * candidate.devices <= _cost(best)
-    search, patient = _search(plans), not candidate.meets
-    if change.what == TIMES:
+        return best is not None and change.needed * candidate.devices < _cost(best)
+    search, number = _search(plans), _search(plans).number_of(candidate)
+    if change.what == OP:
+        if change.needed < 1 - MOST_OF_OP:
+            return False
+        search, number = search.faster(number, change.op, change.needed), 0
+    elif change.what == TIMES:
         if change.needed < 1 - MOST:
             return False
-        found = search.longer(change.needed - 1, patient=patient)
+        search = search.longer(change.needed - 1)
     else:
-        limits = _with_limit(search.traffic, change.what, change.needed)
-        found = search.relaxed(limits, patient=patient)
-    return _meets(found, plans, candidate, change.replicas) and _ranks_first(
-        found, plans, candidate, change.replicas
-    )
+        search = search.relaxed(_with_limit(search.traffic, change.what, change.needed))
+    if not search.meets(number, change.replicas):
+        return False
+    return not candidate.meets or _ranks_first(search, number, plans, candidate, change.replicas)
 
 
-def _ranks_first(search: PlanSearch, plans: Plans, candidate: Candidate, replicas: int) -> bool:
+def _ranks_first(search: PlanSearch, number: int, plans: Plans, candidate: Candidate, replicas: int) -> bool:
     """Whether so many replicas cost less than the first plan, or as much with more tokens/s a user."""
-    best = plans.first_like(candidate)
-    if not candidate.meets or best is None:
-        return True
+    best = _first(plans, candidate)
     cost = _cost(candidate) / candidate.replicas * replicas
     if abs(cost - _cost(best)) > EQUAL * cost:
         return cost < _cost(best)
-    found = search.simulated(_search(plans).number_of(candidate), replicas)
-    return found.tokens_per_s_user > best.tokens_per_s_user
+    return search.simulated(number, replicas).tokens_per_s_user > best.tokens_per_s_user
 
 
 def _first(plans: Plans, candidate: Candidate) -> Candidate:
@@ -160,14 +175,19 @@ def _of_a_cost(plans: Plans, candidate: Candidate, replicas: int) -> LosingReaso
     if _rounding(plans, candidate):
         return LosingReason("rounding", "", _shorter_times(plans, candidate, replicas))
     search, traffic = _search(plans), _search(plans).traffic
+    number, faster = search.number_of(candidate), replicas
+    if not _ranks_first(search.relaxed(traffic), number, plans, candidate, replicas):
+        replicas -= 1  # so many cost as much, and are slower
     for name, limit in zip(LIMITED, traffic.limits, strict=True):
-        if limit and _meets(search.relaxed(_with_limit(traffic, name, None)), plans, candidate, replicas):
-            fewer = search.relaxed(traffic).simulated(search.number_of(candidate), replicas)
+        if not (replicas and limit):
+            continue
+        if search.relaxed(_with_limit(traffic, name, None)).meets(number, replicas):
+            fewer = search.relaxed(traffic).simulated(number, replicas)
             upper = max(fewer.trial.upper(LIMITED.index(name)), limit.seconds * (1 + LEAST))
             change = SmallestChange(name, limit.seconds, upper, replicas)
             return LosingReason(name, limit.of, _enough(plans, candidate, change))
-    constraint = _of_the_rate(plans, candidate, replicas)
-    shorter = _shorter_times(plans, candidate, replicas)
+    constraint = _of_the_rate(plans, candidate, replicas) if replicas else PRICE
+    shorter = _shorter_times(plans, candidate, faster)
     return LosingReason(PRICE if constraint == "rate" and shorter is None else constraint, "", shorter)
 
 
@@ -223,11 +243,24 @@ def _enough(plans: Plans, candidate: Candidate, change: SmallestChange) -> Small
         if not wins(plans, candidate, half := change.part(0.5)):
             break
         change = half
-    return change
+    return _rounded(change)
+
+
+def _rounded(change: SmallestChange) -> SmallestChange:
+    """The change in three digits, as it is printed, and no smaller."""
+    if change.what in (TIMES, OP):
+        return change._replace(needed=change.now - _rounded_up(change.now - change.needed))
+    return change._replace(needed=_rounded_up(change.needed))
+
+
+def _rounded_up(value: float) -> float:
+    """A value in three digits that is no smaller."""
+    scale = 10.0 ** (2 - floor(log10(value)))
+    return ceil(value * scale * (1 - EQUAL)) / scale
 
 
 def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> SmallestChange | None:
-    """How much shorter all steps have to be for so many replicas to meet the limits; None beyond `MOST`.
+    """How much shorter one op or all steps have to be for so many replicas to win; None beyond `MOST`.
 
     Runs of one seed find it, and a full trial confirms it.
     """
@@ -247,14 +280,46 @@ def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> Smalles
             high = middle
         else:
             low = middle
-    return _enough(plans, candidate, SmallestChange(TIMES, 1.0, 1 - high, replicas))
+    return _shorter(plans, candidate, 1 - high, replicas)
+
+
+def _as_fast(plans: Plans, candidate: Candidate) -> SmallestChange | None:
+    """How much shorter one op or all steps have to be, for more tokens/s of a user than by the first plan."""
+    share = candidate.tokens_per_s_user / _first(plans, candidate).tokens_per_s_user
+    return _shorter(plans, candidate, min(share, 1 - LEAST), candidate.replicas)
+
+
+def _shorter(plans: Plans, candidate: Candidate, needed: float, replicas: int) -> SmallestChange | None:
+    """The change from a share of the times that is about enough; of one op, unless that is too much."""
+    nearly = SmallestChange(TIMES, 1.0, needed, replicas)
+    change = _enough(plans, candidate, nearly.part(CLEAR))
+    return change and (_faster_op(plans, candidate, change) or change)
+
+
+def _faster_op(plans: Plans, candidate: Candidate, change: SmallestChange) -> SmallestChange | None:
+    """How much shorter the op with the largest share of a step has to be in place of all times.
+
+    None where that is more than `MOST_OF_OP`.
+    """
+    used = [candidate.trial.upper(i) / _seconds(limit) for i, limit in enumerate(candidate.trial.limits)]
+    step = prefill_step if candidate.trial.limits[0] and used[0] >= used[1] else decode_step
+    op, share = max(opcode_shares(step(candidate)).items(), key=lambda item: item[1])
+    less = (change.now - change.needed) / share
+    if less > MOST_OF_OP:
+        return None
+    return _enough(plans, candidate, SmallestChange(OP, 1.0, 1 - less, change.replicas, op))
 
 
 def _lower_price(plans: Plans, candidate: Candidate) -> SmallestChange | None:
-    """The price of the device at which a plan costs as much as the first one."""
+    """The price of the device in three digits at which a plan costs less than the first one.
+
+    None of devices without a price.
+    """
     best = plans.first_like(candidate)
-    if best is None:
+    if best is None or candidate.rank[0]:
         return None
     each = _cost(candidate) / candidate.devices
-    needed = _cost(best) / candidate.devices
+    equal = _cost(best) / candidate.devices
+    scale = 10.0 ** (2 - floor(log10(equal)))
+    needed = (ceil(equal * scale * (1 - EQUAL)) - 1) / scale
     return SmallestChange(PRICE, each, needed, candidate.replicas) if needed < each else None

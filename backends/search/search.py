@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from llmir.backends.cost.models import faster_ops
 from llmir.backends.simulate.engine import Pools, Profile
 from llmir.backends.simulate.load import Load
 from llmir.backends.simulate.result import saturation_rate
@@ -33,6 +34,7 @@ from .traffic import BUDGET, Traffic
 from .trial import (
     MEETS,
     MISSES,
+    SATURATION,
     UNDECIDED,
     UNIT,
     Replica,
@@ -42,6 +44,7 @@ from .trial import (
     as_it_is,
     decide,
     pool_latencies,
+    rate_verdict,
 )
 
 # Replicas
@@ -83,13 +86,13 @@ class Search:
     ) -> None:
         self.traffic, self.most = traffic, most
         self._progress, self._simulated_runs = progress, 0
+        self._sizes = chunks, batches
         found = feasible_structures(structures, traffic, chunks, batches)
         self.structures, self.times, points, self.refused, self._first = found
         self.points = points and points.stretched(traffic.stretch)
         self.undecided: dict[int, Candidate] = {}  # the fewest replicas of a structure without a verdict
         self._best: dict[str, Rank] = {}  # of each device, the best plan that meets the limits
-        # Whether plans are simulated to the budget; None if only those that can still win are.
-        self._patient: bool | None = None
+        self._patient = False  # whether all plans are simulated to the budget, not only those that can win
         self._rows = ROWS
         self._room: Room = as_it_is
         self._replicas: dict[int, Replica] = {}
@@ -105,10 +108,10 @@ class Search:
         expected = RUNS + sum(1 for n in range(len(self.structures)) for _ in self._settings(n)) // 4
         self._pace = Pace("a search for plans", "ask for fewer requests, chunks or devices", expected)
 
-    def relaxed(self, traffic: Traffic, room: Room = as_it_is, *, patient: bool = False) -> Search:
+    def relaxed(self, traffic: Traffic, room: Room = as_it_is) -> Search:
         """The search with other traffic, such as other limits, and other `room` on each replica.
 
-        Unless it is `patient`, plans are simulated to the first look alone.
+        All plans are simulated to the budget.
         """
         assert self.points is not None
         other = copy(self)
@@ -116,7 +119,7 @@ class Search:
         other.points = self.points.stretched(traffic.stretch / self.traffic.stretch)
         other._promising = other._within(other.points)
         other._replicas, other._rates, other._tries, other.undecided, other.refused = {}, {}, {}, {}, {}
-        other._best, other._patient, other._progress = {}, patient, None
+        other._best, other._patient, other._progress = {}, True, None
         return other
 
     def cheapest(self, device: Device) -> Candidate | None:
@@ -124,7 +127,7 @@ class Search:
         own = [n for n, s in enumerate(self.structures) if s.device is device]
         assert self._promising is not None
         self._promising = self._promising.only(np.isin(self._promising.structure, own))
-        self._rows, self._best, self._patient = 1, {}, None
+        self._rows, self._best, self._patient = 1, {}, False
         met, _ = self.candidates()
         return met[0] if met else None
 
@@ -132,10 +135,18 @@ class Search:
         """Why a plan is not the first; None of the first."""
         return losing_reason(plans, candidate)
 
-    def longer(self, error: float, *, patient: bool = False) -> Search:
+    def longer(self, error: float) -> Search:
         """The search for times that are longer by a share, or shorter where it is below 0."""
         margin = self.traffic.stretch * (1 + error) - 1
-        return self.relaxed(replace(self.traffic, margin=margin), self._room, patient=patient)
+        return self.relaxed(replace(self.traffic, margin=margin), self._room)
+
+    def faster(self, number: int, opcode: str, share: float) -> Search:
+        """The search where ops of a structure take a share of their time; other structures are left out."""
+        structure = self.structures[number]
+        model = faster_ops(structure.model, opcode, share)
+        other = Search([structure._replace(model=model)], self.traffic, self.most, *self._sizes)
+        other._patient = True
+        return other
 
     def sturdy(self, met: Sequence[Candidate]) -> Candidate | None:
         """The cheapest plan for times that are longer by their error; None where none of them meets limits.
@@ -375,7 +386,7 @@ class Search:
         if self._trial(number, replicas).verdict != MEETS:
             return False
         answers = self._total_rate(own, chunk, batch, replicas)
-        return answers is None or answers >= self.traffic.stable_rate
+        return rate_verdict(answers, self.traffic) == MEETS
 
     def _trial(self, number: int, replicas: float, patient: bool = False) -> Trial:
         """The runs of the best setting of a structure.
@@ -384,9 +395,8 @@ class Search:
         structure were undecided with as many.
         """
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
-        wins = self._patient
-        if wins is None:
-            wins = self._can_win(self._cost(number, replicas), self.structures[number].device)
+        patient = patient or self._patient
+        wins = self._can_win(self._cost(number, replicas), self.structures[number].device)
         most = BUDGET * requests if patient or (wins and number not in self.undecided) else 0
 
         def run(seed: int, length: int) -> SeedRun:
@@ -779,7 +789,7 @@ class PoolSearch:
     def _total_rate(self, plan: PoolPlan, pools: Pools, servers: tuple[int, int]) -> float:
         """Requests a second at most: the least of prefill servers, links and decode servers."""
         traffic, stretch = self.search.traffic, self.search.traffic.stretch
-        load = pools.decode.short(traffic.load(1, traffic.seed))
+        load = pools.decode.short(traffic.spread(SATURATION))
         rates = []
         for profile, of in zip((pools.prefill, pools.decode), pools.halves(load), strict=True):
             room = profile.capacity(of.longest)

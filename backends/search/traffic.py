@@ -188,6 +188,17 @@ class Traffic(Record):
         load, most = self._drawn, self.positions
         return load if most is None else load.only(load.prompt + load.generate <= most)
 
+    def spread(self, count: int) -> Load:
+        """So many requests, with prompts and answers evenly spread over those of all, in random order.
+
+        Their mean lengths vary less than those of as many random requests. None is longer than the longest.
+        """
+        load, draw = self.every, np.random.default_rng(self.seed)
+        places = ((np.arange(count) + 0.5) * len(load) / count).astype(int)
+        tokens, answers = (draw.permutation(np.sort(n)[places]) for n in (load.prompt, load.generate))
+        found = Load(tokens, answers, np.zeros_like(tokens), np.zeros(count)).hit(self.prefix_hits)
+        return found.only(tokens + answers <= load.longest)
+
     @cached_property
     def _drawn(self) -> Load:
         hour = max(1, min(round(self.rate * SECONDS), MOST))

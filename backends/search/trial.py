@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import ceil, exp, expm1, inf, isnan, log, nan, sqrt
+from math import exp, expm1, inf, isnan, log, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -70,17 +70,34 @@ class SeedRun(NamedTuple):
         return cls(*figures, (limited[0], limited[1]), float(good.mean()), (ttft_s, tpot_s), most)
 
 
+RATE_ERROR = 0.02  # of a simulated largest rate: twice its deviation by seeds (docs/results.md)
+SATURATION = 3000  # lengths of requests that saturate a server, spread over all that are drawn
+
 # Verdicts
 
 MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
 ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
-LOOKS = (SEEDS, 10, 20, BUDGET)  # runs after which the verdict is looked at; the last one is the budget
-# Sixteenths of the error that a look may spend, by its runs. Five runs are looked at twice.
-SHARES = {5: 1, 10: 2, 20: 4, 40: 8}
-# Student's t at 1 - ERROR * SHARES / 16, by the number of runs.
-QUANTILES_OF_T = {5: 8.1216, 10: 4.1458, 20: 3.1737, 40: 2.7079}
-# A run is as long as so many times its correlation lasts, where a limit is near, up to so many times longer.
-SPANS, LONGEST = 50, 4
+PARTS = 16  # of the error, which looks spend
+FIRST_PARTS = 1  # that the look at the fewest runs spends
+# Looks at runs that are so many times as long as the first: how many runs, and the parts that a look spends.
+# All looks at one length, and the first look, spend the whole error. The last look has the whole budget.
+LOOKS = {
+    1: ((10, 2), (20, 3), (BUDGET, 10)),
+    2: ((SEEDS, 1), (10, 3), (20, 11)),
+    4: ((SEEDS, 2), (10, 13)),
+}
+# Student's t at 1 - ERROR * parts / PARTS, by the number of runs and parts.
+QUANTILES_OF_T = {
+    (5, 1): 8.1216,
+    (5, 2): 6.7583,
+    (10, 2): 4.1458,
+    (10, 3): 3.8767,
+    (10, 13): 2.9489,
+    (20, 3): 3.3018,
+    (20, 11): 2.7146,
+    (40, 10): 2.6189,
+}
+SPANS = 50  # times that a run near a limit is as long as its latencies are correlated, at least
 BATCHES = 20  # parts of a run, whose means show the correlation
 
 
@@ -91,9 +108,10 @@ class Trial(Record):
     The verdict is a group sequential test by repeated confidence intervals (Jennison and Turnbull, Journal of
     the Royal Statistical Society B 51, 1989, 305). Requests of one run wait for one another, so runs by
     different seeds are the independent observations. At each of `LOOKS` Student's t bounds each limited
-    statistic: a limit above the upper bound is met, one below the lower bound is missed. A look spends its
-    share of `ERROR`, early looks the least, as short series of skewed values need. By Bonferroni's inequality
-    the chance that any look is wrong is at most the sum of the shares, whatever the looks have in common.
+    statistic: a limit above the upper bound is met, one below the lower bound is missed. A look spends
+    `parts` of `ERROR`, early looks the least, as short series of skewed values need. By Bonferroni's
+    inequality the chance that any look is wrong is at most the sum of the parts, whatever looks have in
+    common.
 
     A statistic is that of all runs together, and its spread is that of the single runs around it (sectioning:
     Asmussen and Glynn, Stochastic Simulation, 2007, III.5a). The bias of a quantile is then that of a run as
@@ -103,6 +121,7 @@ class Trial(Record):
 
     runs: tuple[SeedRun, ...]
     limits: tuple[LatencyLimit | None, LatencyLimit | None] = (None, None)
+    parts: int = FIRST_PARTS
 
     @cached_property
     def _seconds(self) -> tuple[Array, Array]:
@@ -141,7 +160,7 @@ class Trial(Record):
         if count == 1 or not whole > 0 or not min(values) > 0:
             return nan
         spread = sqrt(sum(log(value / whole) ** 2 for value in values) / (count - 1))
-        return QUANTILES_OF_T[count] * spread / sqrt(count)
+        return QUANTILES_OF_T[count, self.parts] * spread / sqrt(count)
 
     @cached_property
     def within(self) -> float:
@@ -200,8 +219,23 @@ class Trial(Record):
     @cached_property
     def verdict(self) -> str:
         """Whether all limits are met; missed where one is."""
-        each = {self.verdict_on(which) for which in range(len(self.limits))}
-        return next(verdict for verdict in (MISSES, UNDECIDED, MEETS) if verdict in each)
+        return worst(*(self.verdict_on(which) for which in range(len(self.limits))))
+
+
+def worst(*verdicts: str) -> str:
+    """The verdict on all limits together: missed where one is, and met where all are."""
+    return next(verdict for verdict in (MISSES, UNDECIDED, MEETS) if verdict in verdicts)
+
+
+def rate_verdict(largest: float | None, traffic: Traffic) -> str:
+    """Whether a plan that answers `largest` requests/s at most answers the rate with its headroom.
+
+    None is surely enough. Without headroom a rate within the error of the largest one is undecided.
+    """
+    error = 0.0 if traffic.headroom else RATE_ERROR
+    if largest is None or largest >= traffic.stable_rate * (1 + error):
+        return MEETS
+    return MISSES if largest * (1 + error) < traffic.stable_rate else UNDECIDED
 
 
 def decide(
@@ -215,18 +249,16 @@ def decide(
     seeds = traffic.seeds
     runs = [first, *(run(seed, requests) for seed in seeds[1:SEEDS])]
     trial = Trial(tuple(runs), traffic.limits)
-    if trial.verdict != UNDECIDED or most <= SEEDS * requests:
+    if trial.verdict != UNDECIDED or most < BUDGET * requests:
         return trial
-    longer = min(ceil(SPANS * trial.correlation), LONGEST * requests, most // LOOKS[1])
-    length = max(requests, longer)
-    if length > requests:
-        runs = [run(seed, length) for seed in seeds[:SEEDS]]
-        trial = Trial(tuple(runs), traffic.limits)
-    for count in LOOKS[1:]:
-        if trial.verdict != UNDECIDED or count * length > most:
+    longer = next((n for n in LOOKS if n * requests >= SPANS * trial.correlation), max(LOOKS))
+    if longer > 1:
+        runs = []
+    for count, parts in LOOKS[longer]:
+        runs += [run(seed, longer * requests) for seed in seeds[len(runs) : count]]
+        trial = Trial(tuple(runs), traffic.limits, parts)
+        if trial.verdict != UNDECIDED:
             break
-        runs += [run(seed, length) for seed in seeds[len(runs) : count]]
-        trial = Trial(tuple(runs), traffic.limits)
     return trial
 
 
@@ -284,7 +316,7 @@ class Replica:
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""
         profile = self.profile(chunk, batch)
-        load = profile.admitted(self.traffic.load(1, self.traffic.seed))
+        load = profile.admitted(self.traffic.spread(SATURATION))
         room = self.room(profile.capacity(load.longest))
         return saturation_rate(self.steps, profile.policy, room, load) / self.traffic.stretch
 

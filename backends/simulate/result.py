@@ -57,7 +57,10 @@ class SimulatedServer(Protocol):
 
 GROWTH = 0.01  # seconds a second; waits that grow faster are of an overload, by 1% at least
 FEW = 50  # requests; the waits of fewer say too little about growth
-ENOUGH = 3000  # requests with which a server is saturated
+ENOUGH = 3000  # requests with which a server is saturated, at least
+# Requests for each that runs at once. With 3 of 1,024 a server answers 5% more than it does for long, with 10
+# less than 1% more.
+TURNS = 10
 
 
 def within_limits(
@@ -83,19 +86,24 @@ def wait_growth(arrival_s: Array, queue_s: Array) -> float:
 def saturation_rate(prices: StepTimes, policy: Policy, capacity: Capacity, load: Load) -> float:
     """Requests a second that a server answers while some always wait: no larger rate is stable.
 
-    That is the saturation rule (Baccelli and Foss 1995). `ENOUGH` requests of the load, again and again if it
-    has fewer, come at once. The first and the last fifth of answers do not count, as the server fills and
-    empties then.
+    That is the saturation rule (Baccelli and Foss 1995). `ENOUGH` requests of the load, or `TURNS` times as
+    many as run at once, come at once; again and again if the load has fewer. What is answered counts from the
+    end of the first fifth to the start of the last request, of each request the part that it is served in
+    that time: equal requests end in waves, of which no whole number may end then.
     """
-    some = load.only(np.arange(ENOUGH) % len(load))
+    sizes = int(load.prompt.mean()), int((load.prompt + load.generate).mean())
+    count = max(ENOUGH, TURNS * capacity.requests(*sizes))
+    some = load.only(np.arange(count) % len(load))
     at_once = replace(
-        some, arrival_s=np.zeros(ENOUGH), users=None, timeout_s=None, leave_s=None, sessions=None
+        some, arrival_s=np.zeros(count), users=None, timeout_s=None, leave_s=None, sessions=None
     )
-    ends = np.sort(serve(prices, policy, capacity, at_once).course.end_s)
-    first, last = len(ends) // 5, len(ends) - 1 - len(ends) // 5
-    if ends[last] == ends[first]:  # in one step
-        return len(ends) / float(ends[-1])
-    return (last - first) / float(ends[last] - ends[first])
+    course = serve(prices, policy, capacity, at_once).course
+    start_s, end_s = np.asarray(course.start_s), np.asarray(course.end_s)
+    first, last = float(np.partition(end_s, count // 5)[count // 5]), float(start_s.max())
+    if last <= first:  # in one step
+        return count / float(end_s.max())
+    served_s = np.minimum(end_s, last) - np.maximum(start_s, first)
+    return float((np.maximum(served_s, 0) / (end_s - start_s)).sum()) / (last - first)
 
 
 # One server

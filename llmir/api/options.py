@@ -666,7 +666,7 @@ class Reserve(Record):
     headroom: float | str | None = _option(
         None,
         "Share of the stable rate that a plan leaves unused, such as 20%.",
-        shown="10% without --max-ttft, else 0%",
+        shown="10% without --max-ttft, else 5%",
         kind="percent",
         metavar="SHARE",
         least=0.0,

@@ -53,6 +53,8 @@ RUNS = 40  # simulated runs of a plan, at least
 REQUEST_S, REQUEST_BYTES = 1.2e-5, 3500  # of a simulated request, measured on plans of 10,000 and 200,000
 ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
 HEADROOM = 0.1  # of the stable rate, where no limit of TTFT bounds how long requests wait
+# Of the stable rate with such a limit. Nearer to it runs end before queues reach their steady state.
+LEAST_HEADROOM = 0.05
 REPLICA = 64  # the most devices of a replica
 
 
@@ -101,7 +103,7 @@ def plan(
         progress: Called before each simulated run with its number and its plan.
         estimation: A plan takes `engine`, and `price` in dollars per hour of a device by name.
         reserve: `margin` plans for times that much longer. `headroom` is the share of the stable rate that a
-            plan leaves unused, by default 10% without `max_ttft` and 0 with it.
+            plan leaves unused, by default 10% without `max_ttft` and 5% with it.
         memory: Settings of each server. The search does not change those that are stated, and the files of
             `launch_files` set them. A plan takes no `max_model_len` and no `cache_policy`.
 
@@ -245,7 +247,7 @@ def _served(
     deals = FIRST if router is None else arguments.choice("router", router, ROUTERS)
     headroom = reserve.headroom
     if headroom is None:
-        headroom = HEADROOM if limits[0] is None else 0.0
+        headroom = HEADROOM if limits[0] is None else LEAST_HEADROOM
     positions = program.facts.get("positions")
     longest = positions if isinstance(positions, int) else None
     left = float(reserve.margin), float(headroom)  # the record has checked that these are numbers

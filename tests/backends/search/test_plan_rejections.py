@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 import llmir
-from llmir.backends.search.plan import Plans
+from llmir.backends.cost.models import faster_ops
+from llmir.backends.search.plan import Plans, opcode_shares
 from llmir.backends.search.rejections import losing_reason, wins
+from llmir.backends.step.report import Report
 from tests.flat import records
 
 LIMITS = {"max_ttft": "0.5s", "max_tpot": "15ms"}
 CASES: dict[str, dict[str, Any]] = {
-    "missed": {"model": "llama3.1-8b", "rate": 40, "gpus": 2, "prompt": 1000, **LIMITS},
+    "missed": {"model": "llama3.1-8b", "rate": 38, "gpus": 2, "prompt": 1000, **LIMITS},
     "tpot": {"model": "llama3.1-8b", "rate": 30, "prompt": 1000, "generate": 200, **LIMITS},
     "two devices": {"model": "llama3.1-8b", "hw": "h100-sxm,a100-80-sxm", "rate": 30, **LIMITS},
     "no limits": {"model": "llama3.1-8b", "rate": 60, "prompt": 1000, "generate": 100},
@@ -68,4 +70,30 @@ def test_a_lower_price_is_the_reason_where_one_replica_costs_as_much() -> None:
     why = plans.rejection(dear)
     assert why is not None and why.change is not None
     assert (why.change.what, why.change.now) == ("price", 6.0)
-    assert why.change.needed == pytest.approx(2.0)
+    assert why.change.needed == 1.99  # the highest price in three digits below that of an H100
+
+
+def test_a_plan_of_equal_cost_loses_by_its_speed_and_is_told_so() -> None:
+    """Stages on two GPUs cost as much as ranks on two, and take longer for a token."""
+    asked = {"rate": 33, "prompt": 981, "generate": 159, "max_ttft": "p50:121ms", "gpus": 2, "requests": 200}
+    plans = llmir.plan("llama3.1-8b", **records(llmir.plan, **asked))
+    equal = [each for each in plans.ranked[1:] if each.devices == plans.ranked[0].devices]
+    assert equal
+    for each in equal:
+        why = plans.rejection(each)
+        assert why is not None and why.constraint == "speed"
+        assert why.change is None or wins(plans, each, why.change)
+
+
+def test_ops_of_an_opcode_take_a_share_of_their_time() -> None:
+    """All other ops take as long, and no more kernels are launched."""
+    program = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))
+    step = llmir.analyze(program, "h100-sxm", batch=8, new=1, context=1000)
+    at = {"batch": 8, "new": 1, "context": 1000}
+    faster = Report(program, step.plan.model.device, model=faster_ops(step.plan.model, "linear", 0.5), **at)
+    opcodes = {row.name: row.node.op.opcode for row in step.plan.rows}
+    for before, after in zip(step.ops, faster.ops, strict=True):
+        share = 0.5 if opcodes.get(before.name) == "linear" else 1.0
+        if before.name in opcodes:
+            assert after.time_s == pytest.approx(share * before.time_s, rel=1e-12), before.name
+    assert sum(opcode_shares(step).values()) <= 1 + 1e-12

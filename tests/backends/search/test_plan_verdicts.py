@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 
 import llmir
-from llmir.backends.search.traffic import SEEDS, LatencyLimit, Traffic
+from llmir.backends.search.traffic import BUDGET, LatencyLimit, Traffic
 from llmir.backends.search.trial import (
     ERROR,
+    FIRST_PARTS,
     LOOKS,
     MEETS,
     MISSES,
+    PARTS,
     QUANTILES_OF_T,
-    SHARES,
+    RATE_ERROR,
     UNDECIDED,
     SeedRun,
     Trial,
     decide,
+    rate_verdict,
 )
 from tests.flat import records
 
@@ -29,13 +32,19 @@ BUSY, REQUESTS = 0.6, 1000
 
 def test_quantiles_are_those_of_student() -> None:
     """By the trapezoid rule over the density, half of which lies below 0."""
-    for runs, t in QUANTILES_OF_T.items():
+    for (runs, parts), t in QUANTILES_OF_T.items():
         n = runs - 1
         x = np.linspace(0, t, 20_001)
         density = gamma((n + 1) / 2) / (sqrt(n * pi) * gamma(n / 2)) * (1 + x**2 / n) ** (-(n + 1) / 2)
         below = 0.5 + float(((density[1:] + density[:-1]) / 2 * np.diff(x)).sum())
-        assert below == pytest.approx(1 - ERROR * SHARES[runs] / 16, abs=2e-6)
-    assert SHARES[SEEDS] + sum(SHARES.values()) == 16 and tuple(SHARES) == LOOKS
+        assert below == pytest.approx(1 - ERROR * parts / PARTS, abs=2e-6)
+
+
+def test_looks_at_runs_of_any_length_spend_the_whole_error_and_the_whole_budget() -> None:
+    for longer, looks in LOOKS.items():
+        assert FIRST_PARTS + sum(parts for _, parts in looks) == PARTS
+        assert looks[-1][0] * longer == BUDGET
+        assert all(look in QUANTILES_OF_T for look in looks)
 
 
 def stays(seed: int, requests: int) -> Any:
@@ -76,6 +85,23 @@ def test_clear_verdicts_take_few_runs_and_close_ones_more() -> None:
     assert {v for v, _ in clear} == {MEETS, MISSES} and np.mean([runs for _, runs in clear]) < 8
     close = [runs for _, runs in (verdict(1.1, first) for first in range(0, 800, 40))]
     assert np.mean(close) > 1.5 * np.mean([runs for _, runs in clear])
+
+
+def test_a_rate_within_the_error_of_the_largest_one_is_undecided() -> None:
+    traffic = Traffic(10.0, 1, 2, 100)
+    rates = {None: MEETS, 10.0 * (1 + 2 * RATE_ERROR): MEETS, 10.1: UNDECIDED, 9.9: UNDECIDED, 9.0: MISSES}
+    assert {rate: rate_verdict(rate, traffic) for rate in rates} == rates
+    spare = Traffic(10.0, 1, 2, 100, headroom=0.2)  # which is larger than the error
+    assert [rate_verdict(rate, spare) for rate in (12.6, 12.4)] == [MEETS, MISSES]
+
+
+def test_lengths_spread_over_all_requests_have_their_mean() -> None:
+    """A sample of 400 of a log-normal law of deviation 0.6 has a mean that is off by 3% on average."""
+    traffic = Traffic(10.0, "lognormal:1000,0.6", "lognormal:300,0.6", 1000)
+    every, some = traffic.every, traffic.spread(400)
+    assert len(some) == 400
+    assert some.generate.mean() == pytest.approx(every.generate.mean(), rel=0.003)
+    assert some.prompt.mean() == pytest.approx(every.prompt.mean(), rel=0.003)
 
 
 def test_one_run_decides_nothing() -> None:

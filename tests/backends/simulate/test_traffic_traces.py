@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from scipy import stats
 
 import llmir
+from llmir.backends.simulate import result
 from llmir.backends.simulate.load import trace_load
 from llmir.backends.simulate.replications import STUDENT
 from llmir.base.errors import InputError
@@ -151,6 +152,19 @@ def test_what_comes_in_is_counted_in_requests_a_second_also_of_sessions() -> Non
     assert found.rate < found.load.rate
     assert found.to_dict()["rate"] == found.rate
     assert "200 turns of 40 sessions" in str(found)
+
+
+@pytest.mark.parametrize("generate", [400, "lognormal:400,0.6"])
+def test_the_largest_rate_is_no_matter_of_how_many_requests_find_it(
+    monkeypatch: pytest.MonkeyPatch, generate: int | str
+) -> None:
+    """Equal requests end in waves of a thousand, of which a fixed number of answers is no whole number."""
+    traffic = llmir.Traffic(rate=10, prompt=100, generate=generate, requests=3000)
+    rates = []
+    for count in (3000, 25_000):
+        monkeypatch.setattr(result, "ENOUGH", count)
+        rates.append(llmir.simulate("llama3.1-8b", "b200", traffic).largest_rate)
+    assert rates[0] == pytest.approx(rates[1], rel=0.02)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import llmir
 from llmir.backends.export import units
 from llmir.backends.export.page.bundle import result_page
 from llmir.backends.export.page.plans import plans as told_of_plans
+from llmir.backends.export.plan import reason
 from llmir.base.errors import LlmirError
 from tests import browser
 from tests.commands import Run
@@ -132,7 +133,7 @@ def test_the_table_of_plans_is_that_of_the_plans(files: dict[str, Path], chromiu
         assert row["tokens_per_s_device"] == each.tokens_per_s_device
         why = plans.rejection(each)
         assert why is not None or each is plans.best
-        assert ("decide" in row["why"]) == (why is not None)
+        assert row["why"] == reason(plans, plans.why(each), each)
     # A click sorts from the largest, then from the smallest, then not; CSV has what is shown.
     heads = chromium.execute_script(f"{VIEW} return view.heads.map((head) => head.firstChild)", "plans")
     at = keys.index("tpot_p99_s")
@@ -167,7 +168,8 @@ def test_the_front_says_why_each_point_lost(files: dict[str, Path], chromium: An
     chromium.execute_script("arguments[0].focus()", numbered)
     each = plans.shown[1]
     tip = chromium.find_element("css selector", ".tip").text
-    assert plans.rejection(each) is not None and "decide" in " ".join(tip.split())
+    assert plans.rejection(each) is not None
+    assert reason(plans, plans.why(each), each) in " ".join(tip.split())
     chromium.execute_script(
         "arguments[0].dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }))", numbered
     )
