@@ -132,9 +132,9 @@ def ask_plan(case: Case) -> dict[str, Any]:
     found = feasible_structures([structure], traffic, None, None)
     if found.points is None:
         raise InputError(next(iter(found.refused.values())).why)
-    own = found.points.structure == found.structures.index(structure)
-    batches = found.points.batch[own]
-    most = batches[batches <= structure.capacity(traffic).requests].max()
+    room = structure.capacity(traffic)  # with the engine's own tokens of a step
+    batches = found.points.batch[found.points.chunk == room.tokens]
+    most = batches[batches <= room.requests].max(initial=0)
     return {"plan": replicas * int(most)}
 
 
