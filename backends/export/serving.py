@@ -240,6 +240,7 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
     states = f", {room.state:,} of which hold the states of each sequence" if room.state else ""
     groups = sum(group.pages for group in room.groups)
     shared = f", shared by {groups:,} groups of layers" if groups > 1 else ""
+    on = f", on {len(found.replicas):,} servers" if isinstance(found, ReplicaSimulation) else ""
     limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
     return [
         *(pair for pair in wording.head_lines(found.job) if pair[0] in wording.SERVER_LINES),
@@ -248,7 +249,7 @@ def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
         *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
         ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
         ("cache", f"{room.blocks:,} blocks of {room.block:,} token{'s' * (room.block > 1)}{shared}{states}"),
-        ("fits", f"{found.max_requests:,} of the longest requests at once without preemption"),
+        ("fits", f"{found.max_requests:,} of the longest requests at once without preemption{on}"),
     ]
 
 

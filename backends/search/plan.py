@@ -872,4 +872,5 @@ def _full(candidate: Candidate) -> bool:
     """Whether more requests are in flight than have room."""
     s, traffic = candidate.structure, candidate.traffic
     job = s.job(traffic.read, traffic.answer, traffic.longest, candidate.chunk, candidate.batch)
-    return candidate.in_flight >= structure_capacity(job, s.drafts, s.chunked).requests
+    room = structure_capacity(job, s.drafts, s.chunked)
+    return candidate.in_flight >= min(room.requests, room.in_flight)

@@ -264,15 +264,20 @@ class Search:
     def _fewest_that_meet(self, number: int, guess: int, below: Rank | None) -> Candidate | None:
         """The plan with the fewest replicas that meet the limits, or with the most that there may be.
 
-        The search begins at a guess. None where the plan costs more than `below`, or has too many devices.
+        The search begins at a guess. None where the plan costs more than `below`, or has too many devices, or
+        where fewer replicas could win and are undecided, and more cost too much.
         """
         tried: dict[int, Candidate] = {}
+        open_: list[int] = []  # replicas that could win, and that the budget does not decide
 
-        def meets(replicas: int) -> bool:
+        def is_enough(replicas: int) -> bool:
             tried[replicas] = found = self.simulated(number, replicas)
             if found.verdict == UNDECIDED and found.replicas <= self.undecided.get(number, found).replicas:
                 self.undecided[number] = found
-            return found.meets
+            wins = self._can_win(found.rank, found.structure.device)
+            if found.verdict == UNDECIDED and wins:
+                open_.append(replicas)
+            return found.meets or (bool(open_) and not wins)
 
         def may(replicas: int) -> bool:
             return self._setting(number, replicas).over <= 1
@@ -290,10 +295,10 @@ class Search:
             return (
                 self.simulated(number, most if self.most else guess, patient=True) if last is None else None
             )
-        found = minimize(meets, stable - 1, first, most)
+        found = minimize(is_enough, stable - 1, first, most)
         if found is None:
             return self.simulated(number, max(tried), patient=True) if last is None else None
-        return tried[found]
+        return tried[found] if tried[found].meets else None
 
     def _most_useful(self, number: int) -> int:
         """Replicas beyond which more do not help: 99 of 100 requests are alone on theirs."""
@@ -389,15 +394,10 @@ class Search:
         return rate_verdict(answers, self.traffic) == MEETS
 
     def _trial(self, number: int, replicas: float, patient: bool = False) -> Trial:
-        """The runs of the best setting of a structure.
-
-        They go on to the budget where the plan could still win, unless fewer or more replicas of the
-        structure were undecided with as many.
-        """
+        """The runs of the best setting of a structure, to the budget where the plan could still win."""
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
-        patient = patient or self._patient
-        wins = self._can_win(self._cost(number, replicas), self.structures[number].device)
-        most = BUDGET * requests if patient or (wins and number not in self.undecided) else 0
+        cost, device = self._cost(number, replicas), self.structures[number].device
+        most = BUDGET * requests if patient or self._patient or self._can_win(cost, device) else 0
 
         def run(seed: int, length: int) -> SeedRun:
             return self._run(own, chunk, batch, replicas, seed, length)

@@ -172,7 +172,8 @@ class StructureCapacity(NamedTuple):
     """What an engine has room for: `tokens` of a step on each data-parallel rank, and `requests` at once.
 
     Its caches hold so many tokens of one request (`holds`), and `cached` requests of mean length; it lets so
-    many `sequences` run. A sequence that decodes takes `rows` tokens of a step.
+    many `sequences` run. A sequence that decodes takes `rows` tokens of a step. Where steps read whole
+    prompts, a step has tokens for one prompt beside so many: more are never `in_flight`.
     """
 
     tokens: int
@@ -181,6 +182,7 @@ class StructureCapacity(NamedTuple):
     cached: int
     sequences: int
     rows: int
+    in_flight: int
     policy: Policy
 
 
@@ -189,20 +191,19 @@ def structure_capacity(
 ) -> StructureCapacity:
     """Of the engine that a workload is priced for, for requests like its own; InputError without caches.
 
-    `requests` is the smaller of how many its caches hold and how many it lets run. Where steps read whole
-    prompts, a prompt of mean length must also fit beside those that decode.
+    `requests` is the smaller of how many its caches hold and how many it lets run.
     """
     found = engine_capacity(job, drafts)
     assert job.pool is not None, "it has a capacity"
     fills = engine_policy(job, chunked)
     sizes = job.length, job.length + job.generate + found.rows - 2
     cached = found._replace(sequences=UNLIMITED).requests(*sizes)
-    requests = min(cached, found.sequences)
+    in_flight = UNLIMITED
     if fills.mixes and not fills.chunked:  # a decode step has tokens left for a whole prompt
         beside = max(job.pool.tokens - job.prompt, 0) // found.rows
-        requests = min(requests, found.ranks * (1 + beside))
-    most = requests, max_request_tokens(found, fills), cached, found.sequences
-    return StructureCapacity(job.pool.tokens, *most, found.rows, fills)
+        in_flight = found.ranks * (1 + beside)
+    most = min(cached, found.sequences), max_request_tokens(found, fills), cached, found.sequences
+    return StructureCapacity(job.pool.tokens, *most, found.rows, in_flight, fills)
 
 
 # Closed forms
@@ -372,14 +373,15 @@ def plan_points(
     structure: Structure,
     of: StructureTimes,
     generate: int,
-    admitted: Mapping[int, Sequence[int]],
+    admitted: Mapping[int, AdmittedBatches],
 ) -> PlanPoints:
     """All plans of a structure: each chunk with the batches that are admitted then."""
     rows = []
     steps_of_one = max(generate - 1, 1) / (structure.drafts.yielded if structure.drafts else 1.0)
-    for chunk, batches in admitted.items():
+    for chunk, (batches, in_flight) in admitted.items():
         latency, at_once, spent, held = of.reads[chunk]
-        for batch in batches:
+        for limit in batches:
+            batch = min(limit, in_flight)
             come = batch / steps_of_one  # in a step, on average
             reading = min(max(batch / structure.split.dp / steps_of_one, 1.0), at_once[-1])
             busy = float(np.interp(reading, at_once, spent)) / reading
@@ -389,7 +391,7 @@ def plan_points(
             later = max(generate - 1, 1)
             tpot = (cycle - busy) / later if generate > 1 else np.nan
             rate = batch / cycle if cycle else np.inf
-            rows.append((number, chunk, batch, latency, tpot, rate, structure.split.devices))
+            rows.append((number, chunk, limit, latency, tpot, rate, structure.split.devices))
     return PlanPoints(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
@@ -499,7 +501,19 @@ CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 RAISED_TOKENS, RAISED_UTILIZATION = 8192, 0.95
 SCARCE = 2  # of the longest requests; caches that hold fewer starve the traffic
 
-Sizes = dict[int, tuple[int, ...]]  # batches that have room, by the tokens of a step
+class AdmittedBatches(NamedTuple):
+    """Batches that have room, and the most requests that are ever in flight."""
+
+    batches: tuple[int, ...]
+    in_flight: int
+
+    @property
+    def priced(self) -> Iterator[int]:
+        """Numbers of requests in flight."""
+        return (min(batch, self.in_flight) for batch in self.batches)
+
+
+Sizes = dict[int, AdmittedBatches]  # by the tokens of a step
 
 
 class FeasibleStructures(NamedTuple):
@@ -547,7 +561,7 @@ def feasible_structures(
             traffic.read,
             traffic.answer,
             [tuple(sizes) for _, sizes, _ in own],
-            [sorted({n for each in sizes.values() for n in each}) for _, sizes, _ in own],
+            [sorted({n for each in sizes.values() for n in each.priced}) for _, sizes, _ in own],
             traffic.cached,
         )
         for (structure, sizes, number), each in zip(own, found_times, strict=True):
@@ -582,8 +596,9 @@ def _sizes(
         admitted = [
             n for n in asked if n > 0 and n % dp == 0 and _admits(structure, traffic, chunk, n, found)
         ]
-        sizes[found.tokens] = tuple(admitted)
-    if sizes := {chunk: some for chunk, some in sizes.items() if some}:
+        if admitted:
+            sizes[found.tokens] = AdmittedBatches(tuple(admitted), found.in_flight)
+    if sizes:
         return sizes
     return min(refusals or [batch_rejection(structure, traffic, batches)], key=lambda each: each.far)
 

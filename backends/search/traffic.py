@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -186,7 +187,8 @@ class Traffic(Record):
     def every(self) -> Load:
         """All requests of runs and of the hour that are not refused: a plan has to have room for each."""
         load, most = self._drawn, self.positions
-        return load if most is None else load.only(load.prompt + load.generate <= most)
+        kept = load.prompt + load.generate <= (inf if most is None else most)
+        return load if kept.all() else load.only(kept)
 
     def spread(self, count: int) -> Load:
         """So many requests, with prompts and answers evenly spread over those of all, in random order.
@@ -211,5 +213,5 @@ class Traffic(Record):
             np.concatenate(column)
             for column in zip(*((each.prompt, each.generate) for each in some), strict=True)
         )
-        load = Load(tokens, answers, np.zeros_like(tokens), np.zeros(len(tokens)))
+        load = Load(tokens, answers, np.zeros_like(tokens), np.zeros(len(tokens)), limit=some[0].limit)
         return load.hit(self.prefix_hits)

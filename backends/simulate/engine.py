@@ -109,7 +109,8 @@ def check_load(load: Load, room: Capacity, fills: Policy) -> None:
     _within("the cache", load.reserved + room.rows - 1, max_request_tokens(room, fills, load.shares))
     if not fills.chunked:
         unread = load.prompt if load.shares else load.prompt - load.cached
-        _within("a step", fills.longest(unread, load.written), room.tokens)
+        hint = "; chunked prefill reads longer prompts"
+        _within("a step", fills.longest(unread, load.written), room.tokens, hint)
 
 
 def max_request_tokens(room: Capacity, fills: Policy, shares: bool = False) -> int:
@@ -121,13 +122,13 @@ def max_request_tokens(room: Capacity, fills: Policy, shares: bool = False) -> i
     return largest_fit(lambda tokens: blocks.prompt(tokens) <= most) if room.groups else most * room.block
 
 
-def _within(what: str, tokens: Array, most: int) -> None:
+def _within(what: str, tokens: Array, most: int, hint: str = "") -> None:
     """InputError for requests with more tokens; it names the first five by number."""
     long = np.flatnonzero(tokens > most)
     if long.size:
         rows = ", ".join(f"{i + 1:,} of {tokens[i]:,} tokens" for i in long[:5])
         more = f" and {long.size - 5:,} more" if long.size > 5 else ""
-        raise InputError(f"does not fit: {what} holds {most:,} tokens at most; request {rows}{more}")
+        raise InputError(f"does not fit: {what} holds {most:,} tokens at most; request {rows}{more}{hint}")
 
 
 def _pool(job: Workload) -> KvPool:
@@ -394,7 +395,8 @@ class Pools(Immutable):
 
     def halves(self, load: Load) -> tuple[Load, Load]:
         """The load of prefill servers, one token of each request; and that of decode servers, the rest."""
-        read, rest = replace(load, generate=np.ones_like(load.generate), asked=None), decode_load(load)
+        read = replace(load, generate=np.ones_like(load.generate), asked=None, limit=None)
+        rest = decode_load(load)
         return read, self.decode.drafting(rest)
 
     def run(

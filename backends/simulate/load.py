@@ -123,6 +123,8 @@ class Load(Figures):
     - Sessions: `sessions` is the session of each request. Later turns come `think_s` after the answer before.
     - Drafts: `drafts` are the tokens that a step verifies of each, and the chance that one is right; what
       steps yield is drawn by `seed`.
+    - Lengths: `limit` is the longest answer that their law gives, whether it is drawn or not; None of a law
+      without one.
     """
 
     prompt: Array
@@ -139,6 +141,7 @@ class Load(Figures):
     think_s: Array | None = None
     seed: int = 0
     drafts: tuple[int, float] | None = None
+    limit: int | None = None
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -193,7 +196,15 @@ class Load(Figures):
     @property
     def longest(self) -> int:
         """Tokens of the longest request, prompt and answer."""
-        return int(self.reserved.max()) + 1
+        return sum(self.longest_request)
+
+    @figure
+    def longest_request(self) -> tuple[int, int]:
+        """Its prompt and its answer: of a law with a limit, the longest that may come."""
+        if self.limit is not None:
+            return int(self.prompt.max()), self.limit
+        at = int(self.reserved.argmax())
+        return int(self.prompt[at]), int(self.reserved[at] - self.prompt[at]) + 1
 
     @property
     def rate(self) -> float | None:
@@ -233,7 +244,7 @@ class Load(Figures):
         columns = ("prompt", "generate", "cached", "arrival_s", "asked", "leave_s", "sessions", "think_s")
         some = {name: x[kept] for name in columns if (x := getattr(self, name)) is not None}
         hashes = tuple(self.hashes[i] for i in np.arange(len(self))[kept]) if self.hashes else ()
-        return replace(self, hashes=hashes, **some)
+        return replace(self, hashes=hashes, limit=None, **some)
 
     def cancelled(self, share: float, rng: np.random.Generator) -> Load:
         """The same requests, a share of which is cancelled after a random part of the answer."""
@@ -248,17 +259,21 @@ Draw = Callable[[np.random.Generator, int], Array]
 
 
 class LengthDistribution(NamedTuple):
-    """A distribution: what its numbers are, the least of each, and how so many lengths are drawn."""
+    """A distribution: what its numbers are, the least of each, and how so many lengths are drawn.
+
+    The number `limit` is the longest length that it draws; None where there is no such number.
+    """
 
     takes: tuple[str, ...]
     least: tuple[float, ...]
     draw: Callable[..., Array]
+    limit: int | None = None
 
 
 LAWS = {
-    "constant": LengthDistribution(("tokens",), (1,), lambda rng, count, tokens: np.full(count, tokens)),
+    "constant": LengthDistribution(("tokens",), (1,), lambda rng, count, tokens: np.full(count, tokens), 0),
     "uniform": LengthDistribution(
-        ("least", "most"), (1, 1), lambda rng, n, a, b: rng.integers(int(a), int(b) + 1, n)
+        ("least", "most"), (1, 1), lambda rng, n, a, b: rng.integers(int(a), int(b) + 1, n), 1
     ),
     "normal": LengthDistribution(
         ("mean", "deviation"), (1, 0), lambda rng, n, mean, by: rng.normal(mean, by, n)
@@ -276,19 +291,7 @@ def length_distribution(name: str, said: object) -> Draw:
 
     InputError for a law that nobody knows, or numbers that it does not take.
     """
-    word, _, numbers = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
-    if not word.isidentifier():
-        tokens = integer(name, parse_field(said) if isinstance(said, str) else said, 1, LONGEST)
-        word, values = "constant", [float(tokens)]
-    else:
-        law = LAWS[choice(name, word, tuple(LAWS))]
-        values = [parse_field(value.strip()) for value in numbers.split(",")] if numbers else []
-        if len(values) != len(law.takes):
-            raise InputError(f"{name}: {word} takes {' and '.join(law.takes)}, got {said!r}")
-        pairs = zip(law.takes, values, law.least, strict=True)
-        values = [number(f"{name}: {what} of {word}", value, least, LONGEST) for what, value, least in pairs]
-        if word == "uniform" and values[1] < values[0]:
-            raise InputError(f"{name}: uniform from {values[0]:g} to {values[1]:g}, the least goes first")
+    word, values = _law(name, said)
 
     def draw(rng: np.random.Generator, count: int) -> Array:
         with np.errstate(over="ignore"):
@@ -298,6 +301,34 @@ def length_distribution(name: str, said: object) -> Draw:
         return np.asarray(found.astype(np.int64))
 
     return draw
+
+
+def longest_length(name: str, said: object) -> int | None:
+    """The longest length that a law draws; None where it has no limit.
+
+    >>> longest_length("prompt", "uniform:1,3"), longest_length("prompt", "exponential:3")
+    (3, None)
+    """
+    word, values = _law(name, said)
+    limit = LAWS[word].limit
+    return None if limit is None else int(values[limit])
+
+
+def _law(name: str, said: object) -> tuple[str, list[float]]:
+    """The word and the numbers of a law, or of a number of tokens."""
+    word, _, numbers = said.strip().partition(":") if isinstance(said, str) else ("", "", "")
+    if not word.isidentifier():
+        tokens = integer(name, parse_field(said) if isinstance(said, str) else said, 1, LONGEST)
+        return "constant", [float(tokens)]
+    law = LAWS[choice(name, word, tuple(LAWS))]
+    values = [parse_field(value.strip()) for value in numbers.split(",")] if numbers else []
+    if len(values) != len(law.takes):
+        raise InputError(f"{name}: {word} takes {' and '.join(law.takes)}, got {said!r}")
+    pairs = zip(law.takes, values, law.least, strict=True)
+    found = [number(f"{name}: {what} of {word}", value, least, LONGEST) for what, value, least in pairs]
+    if word == "uniform" and found[1] < found[0]:
+        raise InputError(f"{name}: uniform from {found[0]:g} to {found[1]:g}, the least goes first")
+    return word, found
 
 
 # Closed loops as benchmark clients run them
@@ -350,7 +381,8 @@ def sample_load(
     tokens = length_distribution("prompt", prompt)(streams[0], requests)
     answers = length_distribution("generate", generate)(streams[1], requests)
     comes = np.zeros(requests) if rate is None else arrival_times(rate, requests, burstiness, streams[2])
-    load = Load(tokens, answers, np.zeros_like(tokens), comes, users, seed=seed)
+    limit = longest_length("generate", generate)
+    load = Load(tokens, answers, np.zeros_like(tokens), comes, users, seed=seed, limit=limit)
     return load.cancelled(cancel, streams[3]) if cancel else load
 
 

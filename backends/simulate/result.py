@@ -363,9 +363,8 @@ class Simulation(Figures, Result, PageExport):
     @property
     def max_requests(self) -> int:
         """How many of the longest requests run at once without preemption, whenever each began."""
-        load = self.load
-        prompt = int(load.prompt[np.argmax(load.reserved)])
-        return self.capacity.requests(prompt, load.longest + self.capacity.rows - 1)
+        prompt, answer = self.load.longest_request
+        return self.capacity.requests(prompt, prompt + answer + self.capacity.rows - 2)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report."""
@@ -494,6 +493,11 @@ class ReplicaSimulation(Simulation):
         return len(self.replicas) * super().largest_rate
 
     @property
+    def max_requests(self) -> int:
+        """How many of the longest requests run at once on all replicas, as many on each."""
+        return len(self.replicas) * super().max_requests
+
+    @property
     def busy(self) -> float:
         """The share of the time in which a replica runs a step, on average."""
         return super().busy / len(self.replicas)
@@ -524,8 +528,8 @@ def _figures(replica: Simulation, duration_s: float) -> Mapping[str, Any]:
 def _part(whole: Simulation, kept: Array, warm_up: int) -> Simulation:
     """The requests that a mask keeps; the first `warm_up` of all do not count in the part either."""
     arrays = {name: getattr(whole, name)[kept] for name in BY_REQUEST}
-    load = whole.load.only(kept)
-    load = load if kept.all() else replace(load, users=None)  # a router sends users now here, now there
+    # A router sends users now here, now there.
+    load = whole.load if kept.all() else replace(whole.load.only(kept), users=None)
     return replace(whole, load=load, warm_up=int(kept[:warm_up].sum()), **arrays)
 
 

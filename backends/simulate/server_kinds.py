@@ -380,7 +380,8 @@ def decode_load(load: Load) -> Load:
     """
     rest = np.maximum(load.generate - 1, 1)
     asked = None if load.asked is None else np.maximum(load.asked - 1, 1)
-    known = replace(load, prompt=load.prompt + 1, generate=rest, cached=load.prompt, asked=asked)
+    limit = None if load.limit is None else max(load.limit - 1, 1)
+    known = replace(load, prompt=load.prompt + 1, generate=rest, cached=load.prompt, asked=asked, limit=limit)
     seed = load.seed + LATER
     return replace(known, users=None, hashes=(), sessions=None, think_s=None, seed=seed)
 

@@ -29,7 +29,11 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "model": tuple(PRESETS),
     "engine": ("vllm", "sglang", "trtllm", "hf-transformers"),
     "device": ("h100-sxm", "b200", "a100-80-sxm", "l40s", "mi300x", "rtx4090"),
-    "split": ("", "shard{tp=2}", "shard{tp=8}", "stages{pp=2, micro_batches=2}", "shard{tp=2},stages{pp=2}"),
+    "types": ("", "quantize{weights=fp8, activations=fp8}", "quantize{weights=int4}", "quantize{kv=fp8}"),
+    "split": (
+        *("", "shard{tp=2}", "shard{tp=8}", "shard{dp=2}", "shard{tp=2, dp=2}", "shard{dp=4, ep=4}"),
+        *("shard{tp=2, sp=1}", "stages{pp=2, micro_batches=2}", "shard{tp=2},stages{pp=2}"),
+    ),
     "batch": (1, 8, 64),
     "prompt": (1, 100, 3000),
 }
@@ -50,12 +54,12 @@ process.stdout.write(JSON.stringify({ prefill: rows(prefill), decode: rows(decod
 """
 
 
-def jobs(count: int) -> Iterator[llmir.Workload]:
+def jobs(count: int, seed: int = 24) -> Iterator[llmir.Workload]:
     """So many workloads of bundled models, as an engine runs them; LlmirErrors are no workloads."""
-    draw = random.Random(24)
+    draw = random.Random(seed)
     while count:
         case = {axis: draw.choice(values) for axis, values in AXES.items()}
-        passes = [llmir.pipeline_of(case["engine"]), *filter(None, [case["split"]])]
+        passes = [*filter(None, [case["types"], llmir.pipeline_of(case["engine"]), case["split"]])]
         try:
             program = llmir.run(llmir.load(case["model"]), passes)
             yield llmir.workload(
@@ -129,18 +133,23 @@ def check_page(job: llmir.Workload, rows: Mapping[str, Mapping[str, float]]) -> 
         assert all(0 <= share <= 1 for _, _, share in found[phase])
 
 
+def check_job(job: llmir.Workload, *, page: bool) -> None:
+    """All that shows the steps of a workload; a page needs node."""
+    rows: dict[str, dict[str, float]] = {}
+    for phase, step in job.steps.items():
+        rows[phase] = check_rows(step)
+        check_texts(job, phase, step, rows[phase])
+        check_timeline(step, rows[phase])
+    if page and emit_cases.available():
+        try:
+            check_page(job, rows)
+        except LlmirError:
+            return  # a page has no images, and no prompt of which layers see a part
+
+
 def check(count: int) -> None:
     for number, job in enumerate(jobs(count)):
-        rows: dict[str, dict[str, float]] = {}
-        for phase, step in job.steps.items():
-            rows[phase] = check_rows(step)
-            check_texts(job, phase, step, rows[phase])
-            check_timeline(step, rows[phase])
-        if emit_cases.available() and number % PAGES == 0:
-            try:
-                check_page(job, rows)
-            except LlmirError:
-                continue  # a page has no images, and no prompt of which layers see a part
+        check_job(job, page=number % PAGES == 0)
 
 
 def test_a_step_has_one_split() -> None:

@@ -115,6 +115,29 @@ def test_max_and_a_simulation_print_that_count(model: str, engine: str) -> None:
     assert abs(run.to_dict()["max_requests"] - largest.answers["batch"].most) <= 1
 
 
+@pytest.mark.parametrize("ranks", ["dp=2", "tp=2,dp=2"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_simulation_counts_all_ranks_and_the_longest_answer_of_its_law(engine: str, ranks: str) -> None:
+    """Ranks that share nothing are servers of their own, and none of ten answers has all 4,000 tokens."""
+    of = program("llama3.1-8b", engine, ranks)
+    asked = {"prompt": 200, "generate": 4000, "engine": engine}
+    job = llmir.workload(of, "h100-sxm", **records(llmir.workload, **asked))
+    run = llmir.simulate(of, "h100-sxm", **records(llmir.simulate, closed=1, **asked))
+    assert run.load.generate.max() < 4000
+    assert abs(run.max_requests - min(job.max_batch, 2 * job.pool.sequences)) <= 1
+
+
+@pytest.mark.parametrize("prompt", [8000, 20_000])
+def test_a_plan_counts_the_requests_that_wait_for_a_step_with_tokens_for_a_prompt(prompt: int) -> None:
+    """TensorRT-LLM reads a whole prompt in a step of 8,192 tokens, beside 192 decodes at most."""
+    of = program("qwen3-next-80b-a3b", "trtllm")
+    asked = {"prompt": prompt, "generate": 10, "engine": "trtllm"}
+    job = llmir.workload(of, "b300", **records(llmir.workload, **asked))
+    room = structure_capacity(job)
+    assert abs(room.requests - job.max_batch) <= 1
+    assert room.in_flight == max(8192 - prompt, 0) + 1 < room.requests
+
+
 # Runs
 
 
