@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from llmir.backends.request.workload import ALL
 from llmir.backends.silicon.closed_loop import MeasurementMethod
 from llmir.backends.silicon.rows import Table, engine_at_version, known_sources
+from llmir.backends.silicon.tables.whole import STEADY
 from llmir.base.errors import InputError
 from llmir.base.names import normalize, split_format
 
@@ -20,6 +21,7 @@ KINDS = (
     "single_stream",
     "serving_closed_loop",
     "serving_max_throughput",
+    STEADY,
 )
 
 
@@ -117,10 +119,12 @@ def _figures(
     said = t["throughput_kind"][i]
     if "per GPU" in said:
         rate = rate * devices
-    if kind == "serving_closed_loop":
+    each = (prompt + generate) / generate if "input+output" in said and generate else 1
+    if kind == STEADY:
+        found = {"tpot": tpot, "token": each / rate}
+    elif kind == "serving_closed_loop":
         found = {"tpot": tpot, "ttft": ttft}
     elif kind == "serving_max_throughput":
-        each = (prompt + generate) / generate if "input+output" in said and generate else 1
         found = {"token": each / rate}
     elif kind in ("single_stream", "static_batch_throughput"):
         tokens = batch * (prompt + generate if "input+output" in said else generate)
@@ -172,6 +176,7 @@ def row_types(t: Table, i: int) -> tuple[str, str, str]:
     if stored == "own":  # the types are those of the model's config
         weights = activations = ""
     stated = t["kv_dtype"][i]
+    activations = t["activations"][i] or activations
     kv = t["cache"][i] if _unsaid(stated) else _type(stated, "caches", "kv_dtype")
     return weights, activations, kv or ("fp32" if weights == "fp32" else "")
 
