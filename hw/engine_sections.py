@@ -426,6 +426,61 @@ fp8_weights = engine.section("fp8_weights")(
 )
 
 
+@dataclass(frozen=True, eq=False)
+class ExpertInputs(Record):
+    """Experts with such `weights` take such `activations` on GPUs of one of these ISAs.
+
+    An operator who states the type of activations decides otherwise.
+    """
+
+    weights: str
+    activations: str
+    multiplies: tuple[str, ...] = ()
+    source: str = ""
+
+    def on(self, device: Device) -> bool:
+        """Whether the engine does so on a device."""
+        return device.isa in self.multiplies
+
+
+expert_inputs = engine.section("expert_inputs")(
+    records(
+        ExpertInputs,
+        {
+            "weights": Key("weights", schema.label, required=True),
+            "activations": Key("activations", schema.label, required=True),
+            "multiplies": Key("multiplies", _isas, required=True),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)
+
+
+# --- Kernels ---
+
+
+@dataclass(frozen=True, eq=False)
+class KernelVariants(Record):
+    """Kernels of a calibration that an engine calls beside its main one, where they are faster.
+
+    `vllm` with the variant `eager` has the kernels of the calibration `vllm-eager` too.
+    """
+
+    kernels: tuple[str, ...]
+    source: str = ""
+
+
+kernel_variants = engine.section("variants")(
+    records(
+        KernelVariants,
+        {
+            "kernels": Key("kernels", schema.spellings, required=True),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)
+
+
 # --- Scheduler ---
 
 

@@ -28,6 +28,7 @@ from llmir.base.array_namespace import Number
 from llmir.hw.calibration import LIBRARIES
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
+from llmir.hw.engine_sections import KernelVariants
 from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import Dim, maximum, minimum, monomials
 
@@ -98,9 +99,9 @@ class FusedAttentionPart(OpTime):
 
 # Ops without a measured kernel
 
-# By `llmir validate --cost ideal` of attention_decode, mla and linear_attention (36 kinds of calls on A100, H100,
-# B200 and L40S, those above 20 µs): the roofline's median share of the time, as the median over kinds, and the
-# mean error of the roofline over that share, of the median kind.
+# By `llmir validate --cost ideal` of attention_decode, mla and linear_attention (36 kinds of calls on A100,
+# H100, B200 and L40S, those above 20 µs): the roofline's median share of the time, as the median over kinds,
+# and the mean error of the roofline over that share, of the median kind.
 UNMEASURED_SHARE = 0.36
 UNMEASURED_ERROR = 0.72
 
@@ -319,11 +320,16 @@ class FastestKernel(OpTime):
         first = int(np.min(which))
         if first >= 0 and np.all(which == first):
             return self.prices[first]
-        return self if first < 0 else _FastestByPoint(self.prices, which)
+        by_point = _FastestByPoint if self.apart else _VariantByPoint
+        return self if first < 0 else by_point(self.prices, which)
+
+    def _separate(self, at: Binding) -> bool:
+        """Whether sequences of several kinds are taken one kind after another."""
+        return self.apart and isinstance(at, MixedBinding)
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
         """The number of the fastest, the first of equals."""
-        if isinstance(at, MixedBinding):
+        if self._separate(at):
             return -1
         (least, *others), found = [time for _, time in self._each(at, lambda p: p.in_graph(at, hidden))], 0
         for i, time in enumerate(others, 1):
@@ -357,7 +363,7 @@ class FastestKernel(OpTime):
 
     def _least(self, at: Binding, value: Callable[[KernelTime, Binding], tuple[Number, ...]]) -> list[Number]:
         """The least of each time that `value` says of a kernel."""
-        if isinstance(at, MixedBinding):
+        if isinstance(at, MixedBinding) and self.apart:
             return at.each(self, lambda part: self._least(part, value))
         every = self._each(at, lambda price: value(price, at))
         return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
@@ -379,12 +385,22 @@ class FastestKernel(OpTime):
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds, and what those of the fastest kernel are due to."""
         _, time = self.in_graph(at, hidden)
-        if isinstance(at, MixedBinding):
+        if self._separate(at):
             return time, self.prices[-1].due(at, hidden)[1]
         which, (bound, *others) = self.which(at, hidden), (one.due(at, hidden)[1] for one in self.prices)
         for i, other in enumerate(others, 1):
             bound = at.xp.where(which == i, other, bound)
         return time, bound
+
+
+@dataclass(frozen=True)
+class FastestVariant(FastestKernel):
+    """The price of a call by the fastest of an engine's kernels for it, each of which takes all shapes.
+
+    One call has the sequences of all kinds in a step.
+    """
+
+    apart: ClassVar[bool] = False
 
 
 def _fastest(prices: list[KernelTime]) -> KernelTime | FastestKernel:
@@ -412,6 +428,13 @@ class _FastestByPoint(FastestKernel):
     def beyond(self) -> Any:
         """Those of the fastest."""
         return np.array([price.beyond for price in self.prices])[self.fastest]
+
+
+@dataclass(frozen=True, eq=False)
+class _VariantByPoint(_FastestByPoint):
+    """The same of an engine's kernels for one call."""
+
+    apart: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -449,7 +472,7 @@ class CalibratedModel(DeviceCostModel):
             return replace(roofline, basis=BETWEEN_NODES) if over else roofline
         if over:
             known = [self._crossing(price, over, row) for price in known]
-        one = _fastest(known)
+        one = self._variants(known[0]) if len(known) == 1 and not over else _fastest(known)
         share, parts = fused_share(row)
         whole = [price for call in parts if (price := self._measured(call, roofline))]
         return FusedAttentionPart(one, _fastest(whole), share) if whole else one
@@ -474,6 +497,17 @@ class CalibratedModel(DeviceCostModel):
         fit = self.fit(self.device, over[0].families, self.engine)
         known = fit and self.engine and kernel_engine(self.engine) == kernel_engine(fit.engine)
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
+
+    def _variants(self, one: KernelTime) -> KernelTime | FastestKernel:
+        """The fastest of the kernels of one family that the engine's release calls on this device."""
+        known = self.runs.section(KernelVariants) if self.runs else None
+        names = known.kernels if known else ()
+        found = [one]
+        for name in (f"{self.engine}-{name}" for name in names):
+            fit = self.fit(self.device, (one.fit.family,), name)
+            if fit and fit.engine == name and fit.device == one.fit.device:
+                found.append(replace(one, fit=fit))
+        return FastestVariant(tuple(found)) if len(found) > 1 else one
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> KernelTime | None:
         found = self.fit(self.device, made.families, made.engine or self.engine)

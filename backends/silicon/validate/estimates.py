@@ -29,7 +29,7 @@ from llmir.base.values import FrozenDict
 from llmir.hw import library
 from llmir.hw.calibration import LIBRARIES, Calibration, rank
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import CudaGraphs, GraphSizes, Scheduler
+from llmir.hw.engine_sections import CudaGraphs, GraphSizes, KernelVariants, Scheduler
 from llmir.hw.transfer import ENGINE
 from llmir.ir.core.program import Program
 
@@ -78,6 +78,13 @@ class CostModelChoice(NamedTuple):
         made = model(device, self.name, engine.replace(name, found, 1) if versions else found)
         host = made.runs and self.hosts.get((made.runs.name, made.runs.range))
         return _hosted(made, host) if host else made
+
+    def one_kernel(self, device: Device, engine: str) -> DeviceCostModel:
+        """The model of rows that name their kernel: no other variant of the engine's takes its place."""
+        made = self.model(device, engine)
+        if not isinstance(made, CalibratedModel) or not made.runs or not made.runs.section(KernelVariants):
+            return made
+        return _without_variants(made)
 
     def workload(
         self,
@@ -128,6 +135,14 @@ def with_scheduler(made: DeviceCostModel, ahead: bool | None) -> DeviceCostModel
         return made
     known = made.runs.section(Scheduler) or Scheduler()
     sections = {**made.runs.sections, "scheduler": replace(known, ahead=ahead)}
+    return replace(made, runs=replace(made.runs, sections=sections))
+
+
+@lru_cache(maxsize=256)
+def _without_variants(made: CalibratedModel) -> CalibratedModel:
+    """The same with the engine's main kernel alone."""
+    assert made.runs
+    sections = {name: of for name, of in made.runs.sections.items() if name != "variants"}
     return replace(made, runs=replace(made.runs, sections=sections))
 
 

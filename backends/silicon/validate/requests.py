@@ -29,7 +29,7 @@ class ModelSetup(NamedTuple):
     """A model over ranks and in types, of an engine: what a program is built from.
 
     Empty types are the model's own; the engine is spelled with its version where that is said: vllm@0.12.0.
-    `passes` ran beside those of the engine's release.
+    `passes` ran beside those of the engine's release. `gpu` is the table's word for the device.
     """
 
     model: str
@@ -42,6 +42,7 @@ class ModelSetup(NamedTuple):
     kv: str = ""
     engine: str = ""
     passes: str = ""
+    gpu: str = ""
 
 
 class MeasuredRequest(NamedTuple):
@@ -165,7 +166,8 @@ def _layout(t: Table, i: int) -> ModelSetup:
         (degrees["tp"], degrees["pp"], ep, degrees["dp"]),
         engine_at_version(t["framework"][i], t["version"][i]),
     )
-    return ModelSetup(plain_model(t["model"][i]), *over, weights, activations, kv, engine, t["passes"][i])
+    types = weights, activations, kv
+    return ModelSetup(plain_model(t["model"][i]), *over, *types, engine, t["passes"][i], t["gpu"][i])
 
 
 def row_types(t: Table, i: int) -> tuple[str, str, str]:

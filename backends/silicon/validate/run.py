@@ -149,7 +149,7 @@ def _kernels(
         own = kernel_source(framework, "" if variant == "main" else variant or kernel)
         for points in format.points(t.take(at), device):
             yield from _points(
-                file, points, at[points.rows], device, partial(pricing.model, device, own), own
+                file, points, at[points.rows], device, partial(pricing.one_kernel, device, own), own
             )
 
 
