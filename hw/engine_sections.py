@@ -265,12 +265,14 @@ class CudaGraphs(Record):
     """The largest graphs by device, and of how many sequences there are any.
 
     `sizes` are pairs (most, multiple): up to so many sequences there is one of each multiple, which runs
-    where fewer decode. Without any, each number has its own.
+    where fewer decode. Without any, each number has its own. The operator states the largest graph of an
+    engine with a `default`: without that, graphs hold steps of so many sequences.
     """
 
     largest: tuple[GraphSizes, ...]
     sizes: Sizes = ()
     source: str = ""
+    default: int = 0
 
     def padded(self, sequences: Number, xp: Namespace) -> Number:
         """Of how many sequences the graph is that decodes these; beyond all of them, these.
@@ -288,6 +290,10 @@ class CudaGraphs(Record):
     def on(self, device: Device, tp: int) -> GraphSizes:
         """Those of a device in so many tensor-parallel ranks."""
         return first_match(self.largest, device, tp)
+
+    def unstated(self, device: Device, tp: int) -> int:
+        """The largest batch in a graph if the operator states none; 0 where that makes no difference."""
+        return self.default if self.default < self.on(device, tp).decodes else 0
 
 
 CAPTURED = {
@@ -314,6 +320,7 @@ graphs = engine.section("graphs")(
             "largest": Key("largest", options(GraphSizes, CAPTURED), required=True),
             "sizes": Key("sizes", _sizes),
             "source": Key("source", schema.text, required=True),
+            "default": Key("default", schema.count),
         },
     )
 )
