@@ -147,9 +147,10 @@ def _kernels(
                 yield file.judged(i, kind, LATENCY, reason=device)
             continue
         own = kernel_source(framework, "" if variant == "main" else variant or kernel)
+        model = pricing.one_kernel if kernel or variant else pricing.model
         for points in format.points(t.take(at), device):
             yield from _points(
-                file, points, at[points.rows], device, partial(pricing.one_kernel, device, own), own
+                file, points, at[points.rows], device, partial(model, device, own), own
             )
 
 
