@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
 READER ?= .venv-hta
+MEASURED ?= ../shared/measured
 MODELS ?= llama3.1-8b qwen3-30b-a3b
 WORKLOAD ?= --hw h100-sxm --batch 8 --prompt 2048 --generate 256
 READY := $(VENV)/.ready
@@ -12,7 +13,7 @@ PYTEST = $(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-see
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-page lint fuzz fuzz-serve mutants bench bench-peers read-traces wheel web clean
+.PHONY: help setup demo test test-all test-page lint fuzz fuzz-serve mutants bench bench-peers accuracy read-traces wheel web clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +65,10 @@ bench: $(READY) ## how fast llmir itself is
 
 bench-peers: $(READY) ## a new point beside AIConfigurator, which is installed in $(PEERS)
 	@$(RUN)/python benchmarks/peers.py --environment $(PEERS)
+
+accuracy: $(READY) ## errors of whole models, by the tables in MEASURED=../shared/measured
+	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv)) -o .accuracy.csv > /dev/null
+	@$(RUN)/python benchmarks/whole.py .accuracy.csv; rm -f .accuracy.csv
 
 read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is installed in $(READER)
 	@$(RUN)/python scripts/read_traces.py --environment $(READER)

@@ -6,6 +6,9 @@ python benchmarks/whole.py rows.csv
 Llamas and Qwens, which hosts are fitted to, by what was measured; models of other families; and all rows on
 A100, H100 and B200 by the number of GPUs. Left out are rows that are faster than the roofline of what their
 table says ran, and, where no line names it, the time to first token of servers, which has a queue in it.
+
+For serving runs (`serving_2026.csv`) it prints instead, for TPOT and for throughput, groups by device,
+engine, model, basis and bin of users, with the printed error and the share of rows within it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ Row = dict[str, str]
 Rule = Callable[[Row], bool]
 OURS = ("llama", "qwen", "vicuna")
 HOSTS = ("vllm", "trtllm", "sglang", "deepspeed", "hf-transformers")
-LOOP = "serving_closed_loop"
+LOOP, STEADY = "serving_closed_loop", "serving_steady_state"
 
 
 METRICS = {"ttft": "first token", "tpot": "later tokens", "token": "throughput", "e2e": "whole runs"}
@@ -61,10 +64,42 @@ def show(title: str, lines: dict[str, list[Row]]) -> None:
             )
 
 
+GROUPS = ("device", "engine", "relation", "users", "model", "device,engine,model")
+
+
+def serving(rows: list[Row]) -> None:
+    """A table for each metric of closed loops: all rows, and groups of them."""
+    for metric, title in (("tpot", "TPOT"), ("token", "throughput")):
+        some = [r for r in rows if r["metric"] == metric]
+        print(f"\n| {title} | rows | mean error | median | bias | ± | within ± | within 2 ± |")
+        print("|---|---|---|---|---|---|---|---|")
+        _with_bands("all", some)
+        for keys in GROUPS:
+            groups: dict[str, list[Row]] = {}
+            for r in some:
+                groups.setdefault(", ".join(r[key] for key in keys.split(",")), []).append(r)
+            for name in sorted(groups):
+                _with_bands(name, groups[name])
+
+
+def _with_bands(name: str, rows: list[Row]) -> None:
+    errors = [float(r["predicted_s"]) / float(r["measured_s"]) - 1 for r in rows]
+    bands = [(abs(e), float(r["band"])) for e, r in zip(errors, rows, strict=True) if r["band"]]
+    shares = [sum(e <= n * band for e, band in bands) / len(bands) if bands else 0.0 for n in (1, 2)]
+    sizes = [abs(e) for e in errors]
+    numbers = fmean(sizes), median(sizes), fmean(errors), fmean([b for _, b in bands] or [0.0]), *shares
+    print(f"| {name} | {len(rows):,} | " + " | ".join(f"{x:.1%}" for x in numbers) + " |")
+
+
 def main(path: str) -> None:
     """Three tables."""
     with Path(path).open(newline="") as file:
         read = [r for r in csv.DictReader(file) if r["predicted_s"] and r["measured_s"] and not r["exceeds"]]
+    if loops := [r for r in read if r["kind"] == STEADY]:
+        serving(loops)
+    read = [r for r in read if r["kind"] != STEADY]
+    if not read:
+        return
 
     def where(*rules: Rule) -> list[Row]:
         return [r for r in read if all(rule(r) for rule in rules)]

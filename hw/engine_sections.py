@@ -265,12 +265,14 @@ class CudaGraphs(Record):
     """The largest graphs by device, and of how many sequences there are any.
 
     `sizes` are pairs (most, multiple): up to so many sequences there is one of each multiple, which runs
-    where fewer decode. Without any, each number has its own.
+    where fewer decode. Without any, each number has its own. The operator states the largest graph of an
+    engine with a `default`: without that, graphs hold steps of so many sequences.
     """
 
     largest: tuple[GraphSizes, ...]
     sizes: Sizes = ()
     source: str = ""
+    default: int = 0
 
     def padded(self, sequences: Number, xp: Namespace) -> Number:
         """Of how many sequences the graph is that decodes these; beyond all of them, these.
@@ -288,6 +290,10 @@ class CudaGraphs(Record):
     def on(self, device: Device, tp: int) -> GraphSizes:
         """Those of a device in so many tensor-parallel ranks."""
         return first_match(self.largest, device, tp)
+
+    def unstated(self, device: Device, tp: int) -> int:
+        """The largest batch in a graph if the operator states none; 0 where that makes no difference."""
+        return self.default if self.default < self.on(device, tp).decodes else 0
 
 
 CAPTURED = {
@@ -314,6 +320,7 @@ graphs = engine.section("graphs")(
             "largest": Key("largest", options(GraphSizes, CAPTURED), required=True),
             "sizes": Key("sizes", _sizes),
             "source": Key("source", schema.text, required=True),
+            "default": Key("default", schema.count),
         },
     )
 )
@@ -420,6 +427,61 @@ fp8_weights = engine.section("fp8_weights")(
             "multiplies": Key("multiplies", _isas),
             "dequantizes": Key("dequantizes", _isas),
             "kernel": Key("kernel", schema.text),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertInputs(Record):
+    """Experts with such `weights` take such `activations` on GPUs of one of these ISAs.
+
+    An operator who states the type of activations decides otherwise.
+    """
+
+    weights: str
+    activations: str
+    multiplies: tuple[str, ...] = ()
+    source: str = ""
+
+    def on(self, device: Device) -> bool:
+        """Whether the engine does so on a device."""
+        return device.isa in self.multiplies
+
+
+expert_inputs = engine.section("expert_inputs")(
+    records(
+        ExpertInputs,
+        {
+            "weights": Key("weights", schema.label, required=True),
+            "activations": Key("activations", schema.label, required=True),
+            "multiplies": Key("multiplies", _isas, required=True),
+            "source": Key("source", schema.text, required=True),
+        },
+    )
+)
+
+
+# --- Kernels ---
+
+
+@dataclass(frozen=True, eq=False)
+class KernelVariants(Record):
+    """Kernels of a calibration that an engine calls beside its main one, where they are faster.
+
+    `vllm` with the variant `eager` has the kernels of the calibration `vllm-eager` too.
+    """
+
+    kernels: tuple[str, ...]
+    source: str = ""
+
+
+kernel_variants = engine.section("variants")(
+    records(
+        KernelVariants,
+        {
+            "kernels": Key("kernels", schema.spellings, required=True),
             "source": Key("source", schema.text, required=True),
         },
     )

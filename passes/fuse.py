@@ -103,6 +103,37 @@ def _merged_gate_up(b: Builder, match: Match, x: Value) -> Any:
     return _merge(b, x, pair, _joined(*(node.name for node in pair)) if attends else "gate_up_proj")
 
 
+def _latent_inputs(p: Any, x: Value) -> Any:
+    latent, rope = p.linear(x, ..., label="kv_a", results=2)
+    return p.linear(x, ..., label="q_a"), latent, rope
+
+
+def _merged_latent_inputs(b: Builder, match: Match, x: Value) -> Any:
+    """`fused_qkv_a_proj` of vLLM, SGLang and TensorRT-LLM: latents of queries, of keys, and a rotary key."""
+    q, kv = match["q_a"], match["kv_a"]
+    one, other = q.op_as(Linear), kv.op_as(Linear)
+    weights = q.operands[1], *kv.operands[1:]
+    types = [b.type(w) for w in weights]
+    if one.block not in ATTENTION or len(weights) != 3 or len(q.operands) != 2:
+        return None  # biases, which no such model has
+    if any(len(t.shape) != 2 or t.dtype.scheme != types[0].dtype.scheme for t in types):
+        return None  # of heads, as queries without a latent are
+    if (one.block, one.to, _sides(one.einsum)[0][0]) != (other.block, other.to, _sides(other.einsum)[0][0]):
+        return None
+    einsum = merged_einsum(_split_einsum(one.einsum) + _split_einsum(other.einsum))
+    return b.apply(replace(one, einsum=einsum), x, *weights, name="qkv_a_proj")
+
+
+def _split_einsum(einsum: str) -> list[str]:
+    """An equation for each result, by its own weight.
+
+    >>> _split_einsum("b t h, h f, h g -> b t f, b t g")
+    ['b t h, h f -> b t f', 'b t h, h g -> b t g']
+    """
+    (x, *weights), results = _sides(einsum)
+    return [f"{x}, {w} -> {r}" for w, r in zip(weights, results, strict=True)]
+
+
 def _joined(first: str, second: str) -> str:
     """The name of two merged products of attention, such as kv_proj."""
     one, other = first.removesuffix("_proj"), second.removesuffix("_proj")
@@ -233,6 +264,7 @@ def _routes(kind: type[TopK]) -> tuple[Rule, Rule]:
 
 RULES = (
     Rule("qkv", _qkv, _merged_qkv),
+    Rule("latent-inputs", _latent_inputs, _merged_latent_inputs),
     Rule("gate-up", _gate_up, _merged_gate_up),
     Rule("experts-gate-up", _experts_gate_up, _merged_experts),
     *_routes(SoftmaxTopK),

@@ -90,6 +90,14 @@ def _latent_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value) ->
     return p.latent_attention(q, q_rope, p.dequantize(k), p.dequantize(k_rope), label="flash")
 
 
+def _rotary_widened_beside_latents(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value) -> Any:
+    return p.latent_attention(q, q_rope, k, p.dequantize(k_rope), label="flash")
+
+
+def _sparse_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, index: Value) -> Any:
+    return p.sparse_latent_attention(q, q_rope, k, p.dequantize(k_rope), index, label="flash")
+
+
 def _rotary_widened(p: Any, q: Value, q_rope: Value, k: Value, k_rope: Value, v: Value) -> Any:
     return p.latent_attention(q, q_rope, k, p.dequantize(k_rope), v, label="flash")
 
@@ -117,6 +125,8 @@ RULES = (
     Rule("sparse-latent-attention", _sparse, _sparse_flash),
     Rule("narrow-latents", _latent_widened, _same_reads_narrow),
     Rule("narrow-rotary", _rotary_widened, _same_reads_narrow),
+    Rule("narrow-latents-rotary", _rotary_widened_beside_latents, _same_reads_narrow),
+    Rule("narrow-sparse-rotary", _sparse_widened, _same_reads_narrow),
 )
 
 

@@ -112,9 +112,8 @@ class ComparisonBases:
         )
         if old.outside or new.outside:
             shares = (f"{100 * side.outside:.0f}%" for side in (old, new))
-            reasons = {
-                b.why or "without a kernel" for s in (old, new) for b in s.shares if b.kind == "roofline"
-            }
+            others = {b for s in (old, new) for b in s.shares if b.kind != "calibrated"}
+            reasons = {b.why or ("without a kernel" if b.kind == "roofline" else b.kind) for b in others}
             said.append(_pair(f"by the roofline, {', '.join(sorted(reasons))}:", *shares))
         return said
 

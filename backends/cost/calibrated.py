@@ -2,8 +2,8 @@
 
 `CalibratedModel.price(row)` makes the op time: `KernelTime` for a calibrated kernel (never below the
 roofline), `FastestKernel` where several kernels do the op, `MultiNodeTime` for ranks in several nodes, and
-`FusedAttentionPart` for a product of unfused attention. `substitute` makes the call of an op that has no
-measured kernel. `FastLaunchModel` has shorter launches, for the sensitivity report.
+`FusedAttentionPart` for a product of unfused attention, and `UnmeasuredTime` for an op that no law covers.
+`FastLaunchModel` has shorter launches, for the sensitivity report.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from llmir.backends.kernels.base import Call, Kernel, kernel_calls
 from llmir.backends.kernels.collective import CollectiveShape, NetworkKernel, internode_calls
 from llmir.backends.kernels.eager_attention import fused_share
 from llmir.backends.kernels.engine_cpu import EngineCpu
-from llmir.backends.kernels.stream import StreamShape
+from llmir.backends.kernels.stream import FAMILIES as STREAM
 from llmir.backends.work.network import one_node, split_group
-from llmir.backends.work.rows import BETWEEN_NODES, BOUNDS, CALIBRATED, Basis, Row
+from llmir.backends.work.rows import BETWEEN_NODES, BOUNDS, CALIBRATED, UNMEASURED, Basis, Row
 from llmir.base.array_namespace import Number
 from llmir.hw.calibration import LIBRARIES
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine
+from llmir.hw.engine_sections import KernelVariants
 from llmir.ir.sizes.binding import Binding, MixedBinding
 from llmir.ir.sizes.polynomial import Dim, maximum, minimum, monomials
 
 from . import transfer
 from .op_time import DeviceCostModel, OpTime, Roofline
-from .roofline import IdealModel
+from .roofline import DeratedRoofline, IdealModel
 from .transfer import KernelFit, first_engine, kernel_engine, kernel_sources, nearest_fit, same_chip
 
 # Products of unfused attention
@@ -96,17 +97,37 @@ class FusedAttentionPart(OpTime):
         return self.in_graph(at, hidden)[1], self.own.due(at, hidden)[1]
 
 
-# Substitute calls
+# Ops without a measured kernel
+
+# By `llmir validate --cost ideal` of attention_decode, mla and linear_attention (36 kinds of calls on A100,
+# H100, B200 and L40S, those above 20 µs): the roofline's median share of the time, as the median over kinds,
+# and the mean error of the roofline over that share, of the median kind.
+UNMEASURED_SHARE = 0.36
+UNMEASURED_ERROR = 0.72
 
 
-def substitute(row: Row) -> Call:
-    """What is sent, as an exchange between two ranks; all else as a stream of the bytes that it moves.
+@dataclass(frozen=True)
+class UnmeasuredTime(DeratedRoofline):
+    """The roofline at the median share of its rates that kernels reach, after one launch."""
 
-    No price is below the roofline's, so arithmetic is not lost.
-    """
-    if row.work.wire:
-        return Call(("all_to_all",), CollectiveShape(2 * row.work.wire, 2))
-    return Call(("stream",), StreamShape(1, row.read + row.write))
+    basis: Basis = UNMEASURED
+
+    @property
+    def error(self) -> float:
+        """A wide one: the kernel is not known."""
+        return UNMEASURED_ERROR
+
+
+def unmeasured_time(roofline: Roofline, stream: KernelFit) -> UnmeasuredTime:
+    """The time of an op that no law covers, with the launch of the device's streams."""
+    reached = tuple(replace(limit, rate=limit.rate * UNMEASURED_SHARE) for limit in roofline.limits)
+    launch_us = float(getattr(stream.kernel, "launch_us", 0.0))
+    return UnmeasuredTime(roofline.limits, reached=reached, launch_s=launch_us * 1e-6)
+
+
+def sent_between_two(row: Row) -> Call:
+    """What is sent by an op that is no known collective, as an exchange between two ranks."""
+    return Call(("all_to_all",), CollectiveShape(2 * row.work.wire, 2))
 
 
 def collective_within(call: Call, most: int) -> Call:
@@ -299,11 +320,16 @@ class FastestKernel(OpTime):
         first = int(np.min(which))
         if first >= 0 and np.all(which == first):
             return self.prices[first]
-        return self if first < 0 else _FastestByPoint(self.prices, which)
+        by_point = _FastestByPoint if self.apart else _VariantByPoint
+        return self if first < 0 else by_point(self.prices, which)
+
+    def _separate(self, at: Binding) -> bool:
+        """Whether sequences of several kinds are taken one kind after another."""
+        return self.apart and isinstance(at, MixedBinding)
 
     def which(self, at: Binding, hidden: Number = 0.0) -> Number:
         """The number of the fastest, the first of equals."""
-        if isinstance(at, MixedBinding):
+        if self._separate(at):
             return -1
         (least, *others), found = [time for _, time in self._each(at, lambda p: p.in_graph(at, hidden))], 0
         for i, time in enumerate(others, 1):
@@ -337,7 +363,7 @@ class FastestKernel(OpTime):
 
     def _least(self, at: Binding, value: Callable[[KernelTime, Binding], tuple[Number, ...]]) -> list[Number]:
         """The least of each time that `value` says of a kernel."""
-        if isinstance(at, MixedBinding):
+        if isinstance(at, MixedBinding) and self.apart:
             return at.each(self, lambda part: self._least(part, value))
         every = self._each(at, lambda price: value(price, at))
         return [reduce(at.xp.minimum, times) for times in zip(*every, strict=True)]
@@ -359,12 +385,22 @@ class FastestKernel(OpTime):
     def due(self, at: Binding, hidden: Number = 0.0) -> tuple[Number, Number]:
         """Seconds, and what those of the fastest kernel are due to."""
         _, time = self.in_graph(at, hidden)
-        if isinstance(at, MixedBinding):
+        if self._separate(at):
             return time, self.prices[-1].due(at, hidden)[1]
         which, (bound, *others) = self.which(at, hidden), (one.due(at, hidden)[1] for one in self.prices)
         for i, other in enumerate(others, 1):
             bound = at.xp.where(which == i, other, bound)
         return time, bound
+
+
+@dataclass(frozen=True)
+class FastestVariant(FastestKernel):
+    """The price of a call by the fastest of an engine's kernels for it, each of which takes all shapes.
+
+    One call has the sequences of all kinds in a step.
+    """
+
+    apart: ClassVar[bool] = False
 
 
 def _fastest(prices: list[KernelTime]) -> KernelTime | FastestKernel:
@@ -395,6 +431,13 @@ class _FastestByPoint(FastestKernel):
 
 
 @dataclass(frozen=True, eq=False)
+class _VariantByPoint(_FastestByPoint):
+    """The same of an engine's kernels for one call."""
+
+    apart: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, eq=False)
 class CalibratedModel(DeviceCostModel):
     """The `calibrated` cost model on one device, with the kernels of an engine (None: the device's first)."""
 
@@ -413,18 +456,23 @@ class CalibratedModel(DeviceCostModel):
         return named or first_engine(self.device) or "no"
 
     def price(self, row: Row) -> OpTime:
-        """A measured kernel's price; the roofline's where not even a stand-in is known."""
-        roofline, other = IdealModel(self.device).price(row), substitute(row)
+        """A measured kernel's price; a share of the roofline's rates where no law covers the op."""
+        roofline = IdealModel(self.device).price(row)
         if not (row.read or row.write or row.flops or row.work.wire):
             return replace(roofline, basis=CALIBRATED)  # a view, or the end of what another rank sends
         known = [price for call in kernel_calls(row) if (price := self._measured(call, roofline))]
         over = internode_calls(row, self.device)
-        known = known or [price for price in (self._measured(other, roofline, other.families[0]),) if price]
+        if not known and row.work.wire:
+            sent = sent_between_two(row)
+            known = [price for price in (self._measured(sent, roofline, sent.families[0]),) if price]
         if not known:
+            stream = None if row.work.wire else self.fit(self.device, STREAM, self.engine)
+            if stream:
+                return unmeasured_time(roofline, stream)
             return replace(roofline, basis=BETWEEN_NODES) if over else roofline
         if over:
             known = [self._crossing(price, over, row) for price in known]
-        one = _fastest(known)
+        one = self._variants(known[0]) if len(known) == 1 and not over else _fastest(known)
         share, parts = fused_share(row)
         whole = [price for call in parts if (price := self._measured(call, roofline))]
         return FusedAttentionPart(one, _fastest(whole), share) if whole else one
@@ -449,6 +497,17 @@ class CalibratedModel(DeviceCostModel):
         fit = self.fit(self.device, over[0].families, self.engine)
         known = fit and self.engine and kernel_engine(self.engine) == kernel_engine(fit.engine)
         return replace(made, fit=fit, network=fit.kernel) if fit and known else made
+
+    def _variants(self, one: KernelTime) -> KernelTime | FastestKernel:
+        """The fastest of the kernels of one family that the engine's release calls on this device."""
+        known = self.runs.section(KernelVariants) if self.runs else None
+        names = known.kernels if known else ()
+        found = [one]
+        for name in (f"{self.engine}-{name}" for name in names):
+            fit = self.fit(self.device, (one.fit.family,), name)
+            if fit and fit.engine == name and fit.device == one.fit.device:
+                found.append(replace(one, fit=fit))
+        return FastestVariant(tuple(found)) if len(found) > 1 else one
 
     def _measured(self, made: Call, roofline: Roofline, by: str = "") -> KernelTime | None:
         found = self.fit(self.device, made.families, made.engine or self.engine)

@@ -115,9 +115,9 @@ def concat(row: Row) -> Call:
     return Call(FAMILIES, stream_call(row, rows_of(row.shape)), doubt=OTHERS)
 
 
-@kernel_call("row_mean")
-def row_mean(row: Row) -> Call:
-    """All rows that it reads: of each it writes one number."""
+@kernel_call("row_mean", "compress_rows")
+def read_rows(row: Row) -> Call:
+    """All rows that it reads: it writes one number of each, or one row of several."""
     return Call(FAMILIES, stream_call(row, rows_of(row.operands[0])), doubt=OTHERS)
 
 

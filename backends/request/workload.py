@@ -673,6 +673,13 @@ class Workload(Record, Result, PageExport):
             engine, least = self.memory.engine, f"{self.length - self.cached:,}"
             refusal = f"{engine} refuses prompts of more than {self.budget:,} tokens by default"
             notes.append(f"{refusal}; this estimate needs chunked prefill or max_batched_tokens of {least}")
+        runs = self.prefill.plan.model.runs
+        graphs = runs.section(CudaGraphs) if runs else None
+        parallelism = self.program.parallelism
+        together = -(-self.batch // parallelism.dp)
+        if graphs and 0 < (most := graphs.unstated(self.device, parallelism.tp)) < together:
+            default = f"graphs of up to {most} sequences by default"
+            notes.append(f"{runs} captures {default}; this estimate captures the batch of {together:,}")
         length = self.length + self.generate - 1
         if isinstance(positions, int) and length > positions:
             images = f" + image tokens {self.program.image_tokens}" if self.images else ""

@@ -19,6 +19,7 @@ from llmir.base.arguments import choice
 from llmir.base.errors import InputError
 from llmir.hw.device import Device
 from llmir.hw.engine import Engine, number
+from llmir.hw.engine_sections import CudaGraphs
 from llmir.hw.link import BOX
 
 from .plan import Candidate, PoolCandidate
@@ -213,6 +214,7 @@ LAUNCHERS = {
             "utilization": Flag("--kv_cache_free_gpu_memory_fraction", "0.18.2", _TRTLLM),
             "chunked": Flag("enable_chunked_prefill: true", "0.18.2", _TRTLLM_ARGUMENTS),
             "whole": Flag("enable_chunked_prefill: false", "0.18.2", _TRTLLM_ARGUMENTS),
+            "graphs": Flag("cuda_graph_config:", "1.0", _TRTLLM_ARGUMENTS),
             "bf16": Flag("dtype: bfloat16", "1.0", _TRTLLM_ARGUMENTS),
             "fp16": Flag("dtype: float16", "1.0", _TRTLLM_ARGUMENTS),
             "kv fp8": Flag("kv_cache_config: {dtype: fp8}", "1.0", _TRTLLM_ARGUMENTS),
@@ -503,6 +505,10 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
         values["whole"] = candidate.chunk
     elif s.chunked is not None and engine != "sglang":
         names.append("chunked" if s.chunked else "whole")
+    graphs = runs.section(CudaGraphs)
+    if graphs and graphs.unstated(s.device, s.split.tp):  # the estimate is of graphs as large as the batch
+        names.append("graphs")
+        values["graphs"] = f"{{enable_padding: true, max_batch_size: {values['batch']}}}"
     if kv := _kv_option(candidate):
         names.append(kv)
         values[kv] = None

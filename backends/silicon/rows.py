@@ -190,7 +190,8 @@ FILE = Path(__file__).with_name("sources.yaml")
 # What an entry may say, and what it is where no entry says it; all else in one is a word that rows have.
 FACTS: dict[str, object] = {
     **dict.fromkeys(("timed", "fills", "variant", "routing", "left_out", "unfit"), ""),
-    **dict.fromkeys(("cache", "stored", "version", "machine", "chunk", "graphs", "ran", "passes"), ""),
+    **dict.fromkeys(("cache", "stored", "activations", "version", "machine"), ""),
+    **dict.fromkeys(("chunk", "graphs", "ran", "passes"), ""),
     **dict.fromkeys(("turns", "ahead", "utilization"), nan),
     **dict.fromkeys(("lengths", "shortest"), 1.0),
     **dict.fromkeys(("apart_ms", "patience", "enough"), 0.0),

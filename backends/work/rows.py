@@ -30,7 +30,7 @@ from llmir.ir.sizes.ragged import most
 
 @dataclass(frozen=True)
 class Basis:
-    """The basis of a price: `kind` is calibrated, roofline or efficiency; only times of one kind compare.
+    """The basis of a price: `kind` is calibrated, roofline, efficiency or no kernel measured.
 
     Of calibrated kernels, `device` is the one that they were measured on if it is another, `engine` whose
     they are if the one asked for has none, and `by` the family of kernels that stands in where none is known
@@ -65,6 +65,7 @@ CALIBRATED = Basis("calibrated")
 ROOFLINE = Basis("roofline")
 EFFICIENCY = Basis("efficiency")
 BETWEEN_NODES = Basis("roofline", why="between nodes")
+UNMEASURED = Basis("no kernel measured")
 
 
 # Limits

@@ -21,6 +21,7 @@ from .options import Parallel, Precision, options
 
 if TYPE_CHECKING:
     from llmir.backends.cost.op_time import DeviceCostModel
+    from llmir.hw.device import Device
     from llmir.hw.engine import Engine
     from llmir.ir.core.program import Program
     from llmir.ir.tools.pipeline import Pass, Step
@@ -70,6 +71,7 @@ class Deployment(Record):
         ranks = [*self._route(), *self._shard(), *self._dispatch(runs), *self._slices()]
         return [
             *self.types(model),
+            *(expert_inputs(runs, model.device, self.precision) if model and any(pipeline) else ()),
             *prompts,
             *self._stages(),
             *pipeline,
@@ -145,6 +147,20 @@ class Deployment(Record):
 
         over = self.parallel
         return [SliceSends()] if over.pp != 1 and over.tp > 1 and not over.sp else []
+
+
+def expert_inputs(runs: Engine | None, device: Device | None, precision: Precision) -> list[Pass]:
+    """The pass by which an engine narrows the inputs of experts on a device, if it has one.
+
+    None where the activations have a type already.
+    """
+    from llmir.hw.engine_sections import ExpertInputs
+    from llmir.passes.expert_activations import ExpertActivations
+
+    rule = runs.section(ExpertInputs) if runs else None
+    if rule is None or device is None or precision.activations or not rule.on(device):
+        return []
+    return [ExpertActivations(rule.weights, rule.activations)]
 
 
 def is_fp8(weights: str | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -293,12 +294,27 @@ def _built(layout: ModelSetup) -> Program:
     from llmir.passes.shard import Shard
     from llmir.passes.stages import Stages
 
-    from .deployment import dispatch_of, pipeline_of
+    from .deployment import dispatch_of, expert_inputs, pipeline_of
+    from .options import Precision
 
     known = layout.engine if layout.engine.partition("@")[0] in library.engines() else None
     passes = pipeline_of(known)
-    dispatch = dispatch_of(library.engine(known) if known else None, layout.dp, layout.ep)
+    engine = library.engine(known) if known else None
+    dispatch = dispatch_of(engine, layout.dp, layout.ep)
     types = Quantize(weights=layout.weights, activations=layout.activations, kv=layout.kv)
     over = Shard(tp=layout.tp, dp=layout.dp, ep=layout.ep)
     more = [layout.passes] if layout.passes else []
-    return run(load(layout.model), [types, Stages(layout.pp), passes, over, *dispatch, *more, "slice-sends"])
+    stated = Precision(activations=layout.activations or None)
+    inputs = expert_inputs(engine, _bundled_device(layout.gpu), stated)
+    steps: list[Any] = [types, *inputs, Stages(layout.pp), passes, over, *dispatch, *more, "slice-sends"]
+    return run(load(layout.model), steps)
+
+
+def _bundled_device(gpu: str) -> Device | None:
+    """The bundled device behind a table's word for a GPU, if it is one."""
+    from llmir.backends.silicon.rows import device_for
+    from llmir.hw import library
+
+    with suppress(HardwareError):
+        return library.load(device_for(gpu))
+    return None

@@ -70,7 +70,7 @@ def validate(ctx: click.Context, /, **given: Any) -> None:
     A table's columns say what it is: gemm, attention, moe, elementwise, collective, a whole model, or a chat
     log (input_tokens, output_tokens), which needs --model and --hw. Rows that cannot be priced are
     counted with the reason; files say the mean that counts each as 100%. Keys of --by are kind, metric,
-    device, framework, engine, version, tp, model, dtype, size, file.
+    device, framework, engine, version, tp, users, model, dtype, relation, size, file.
 
     \b
     llmir validate gemm.csv attention_decode.csv

@@ -184,3 +184,34 @@ def test_json_of_a_plan_has_the_types(run: Run) -> None:
     types = ("--weights", "fp8", "--kv", "fp8", "--gpus", "1", "--chunk", "8192")
     best = json.loads(run("plan", "llama3.1-8b", *load, *types, "--format", "json").out)["best"]
     assert (best["weights"], best["activations"], best["kv"]) == ("fp8", "fp8", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "bits"),
+    [("trtllm", "b200", 8), ("sglang", "b200", 8), ("vllm", "b200", 16), ("trtllm", "h200", 16)],
+)
+def test_experts_in_mxfp4_take_the_activations_of_the_engine(engine: str, device: str, bits: int) -> None:
+    """TensorRT-LLM's `get_mxfp4_quant_algo` and SGLang's `Mxfp4MoEMethod` narrow them on sm_100 alone."""
+    estimation = llmir.Estimation(engine=engine)
+    assert expert_row_bits(llmir.analyze("gpt-oss-20b", device, estimation=estimation).program) == {bits}
+    wide = llmir.Precision(activations="bf16")
+    stated = llmir.analyze("gpt-oss-20b", device, estimation=estimation, precision=wide)
+    assert expert_row_bits(stated.program) == {16}
+
+
+def test_a_program_keeps_the_activations_of_its_experts() -> None:
+    program = llmir.load("gpt-oss-20b")
+    step = llmir.analyze(
+        program, "b200", estimation=llmir.Estimation(engine="trtllm"), parallel=llmir.Parallel(tp=2)
+    )
+    assert expert_row_bits(step.program) == {16}
+
+
+def expert_row_bits(program: llmir.Program) -> set[float]:
+    """Bits of the rows that products of experts take."""
+    return {
+        graph.operand_types(node)[0].dtype.bits
+        for graph in program.graphs.values()
+        for node in graph.nodes
+        if node.op.opcode == "grouped_linear"
+    }

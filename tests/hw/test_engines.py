@@ -281,6 +281,17 @@ def test_a_decode_step_runs_at_the_size_that_was_captured() -> None:
     assert prompts[0].time_s < prompts[1].time_s
 
 
+@pytest.mark.parametrize(("version", "noted"), [("trtllm", True), ("trtllm@0.9", False)])
+def test_a_batch_beyond_the_default_graph_of_tensorrt_llm_is_captured(version: str, noted: bool) -> None:
+    """Operators state `cuda_graph_config.max_batch_size`; a note says what holds without it."""
+    at: dict[str, Any] = {"prompt": 128, "generate": 32, "estimation": llmir.Estimation(engine=version)}
+    inside, beyond = (llmir.workload("llama3.1-8b", "h100-sxm", batch=n, **at) for n in (128, 129))
+    assert inside.tpot_s and beyond.tpot_s
+    assert beyond.tpot_s < 1.12 * inside.tpot_s
+    assert not any("captures" in note for note in inside.notes)
+    assert any("captures graphs of up to 128 sequences" in note for note in beyond.notes) == noted
+
+
 @pytest.mark.parametrize("sizes", [{8: 3}, {4: 4, 2: 2}, {0: 1}, {4: 0.5}, [], "all"])
 def test_sizes_of_graphs_that_are_none_are_refused(sizes: object) -> None:
     with pytest.raises(HardwareError, match="sizes"):

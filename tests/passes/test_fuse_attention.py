@@ -65,3 +65,12 @@ def test_a_sink_takes_its_part_of_the_sum() -> None:
     powers, taken = np.exp(scores), np.exp(sinks)[None, :, :, None, None]
     assert np.allclose(softmax(scores, sinks), powers / (powers.sum(-1, keepdims=True) + taken))
     assert np.allclose(softmax(scores, np.full((2, 3), -np.inf)), softmax(scores))
+
+
+@pytest.mark.parametrize("weights", ["", "weights=fp8, activations=fp8, "])
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2"])
+def test_absorbed_attention_reads_latents_and_rotary_keys_as_they_are_cached(name: str, weights: str) -> None:
+    """FlashMLA and TensorRT-LLM keep both in one row of 8 bits; no kernel widens the rotary part alone."""
+    program = llmir.run(llmir.load(name), [f"quantize{{{weights}kv=fp8}}", llmir.pipeline_of("sglang")])
+    step = llmir.analyze(program, "b200", batch=4, new=1, context=1000)
+    assert not [op.name for op in step.ops if "dequantize" in op.name and "index" not in op.name]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from llmir.backends.cost.calibrated import collective_within, substitute
+from llmir.backends.cost.calibrated import collective_within, sent_between_two
 from llmir.backends.cost.roofline import IdealModel
 from llmir.backends.cost.transfer import device_family, nearest_fit
 from llmir.backends.kernels.base import KERNELS, Call, Kernel, Shape, kernel_calls, parameters, stack_shapes
@@ -146,7 +146,8 @@ def _calls(points: TablePoints, device: Device) -> Iterator[tuple[Row | None, Ca
     for row in rows(points.program):
         if row.name in points.untimed:
             continue
-        bound = (replace(call, shape=call.at(points.at)) for call in (*kernel_calls(row), substitute(row)))
+        calls = kernel_calls(row) or (sent_between_two(row),)
+        bound = (replace(call, shape=call.at(points.at)) for call in calls)
         call = next(c for c in bound if np.all(KERNELS[c.families[0]].takes(c.shape)))
         if over := internode_calls(row, device):
             yield None, collective_within(call, one_node(device, row.work.ranks)[1])

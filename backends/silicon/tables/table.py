@@ -71,6 +71,7 @@ class TableFormat:
     """
 
     name: ClassVar[str] = ""
+    facts: ClassVar[str] = ""  # the table whose entries in `sources.yaml` hold, if it is another one
     numbers: ClassVar[Mapping[str, Column]] = FrozenDict()
     words: ClassVar[Sequence[str]] = ()
     more: ClassVar[Sequence[str]] = ()
@@ -87,6 +88,10 @@ class TableFormat:
     def extra(self, names: Sequence[str]) -> dict[str, Column]:
         """More columns of numbers, by what a file's are called."""
         return {}
+
+    def standard(self, rows: Table) -> Table:
+        """The rows with the columns that validation reads."""
+        return rows
 
 
 class KernelTable(TableFormat, ABC):
@@ -187,10 +192,11 @@ def load(path: Path) -> tuple[TableFormat, Table]:
     names = header(path)
     format = format_of(path.name, names)
     found = read_rows(path, {**format.numbers, **format.extra(names)}, format.words, format.more)
+    found = format.standard(found)
     columns = dict(found.columns)
     if "framework" in columns:
         columns["engine"] = np.array([engine_name(f) for f in columns["framework"]], dtype=object)
-    return format, add_facts(format.name, Table(columns, found.problems))
+    return format, add_facts(format.facts or format.name, Table(columns, found.problems))
 
 
 def load_all(folder: Path, tell: Callable[[str], None]) -> list[tuple[str, KernelTable, Table]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from math import nan
 
-from llmir.backends.silicon.rows import Column
+import numpy as np
+
+from llmir.backends.silicon.rows import Column, Table
 from llmir.base.values import FrozenDict
 
 from .table import TableFormat
@@ -49,3 +51,48 @@ class EngineRunTable(TableFormat):
         "chunk",
         "graphs",
     )
+
+
+# The kind of a row that states the steady figures of a closed loop, as `analyze --concurrency` prints them.
+STEADY = "serving_steady_state"
+RATE = Column(1e-9, 1e12, whole=False)
+
+
+class ServingTable(TableFormat):
+    """Closed loops of an engine: time per output token and throughput of `conc` users, one node each."""
+
+    name = "serving"
+    facts = EngineRunTable.name
+    numbers = FrozenDict(
+        {
+            **dict.fromkeys(("tp", "isl", "osl", "conc"), Column()),
+            **dict.fromkeys(("tpot_s", "tput_per_gpu"), RATE),
+        }
+    )
+    words = ("hardware", "framework", "model", "precision", "spec_method", "source")
+
+    def standard(self, rows: Table) -> Table:
+        """The rows with the columns of `EngineRunTable`."""
+
+        def same(value: float | str) -> np.ndarray[tuple[int, ...], np.dtype[np.object_ | np.float64]]:
+            return np.full(len(rows), value, object if isinstance(value, str) else np.float64)
+
+        def text(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.object_]]:
+            return np.array([f"{value:.0f}" for value in rows[name]], dtype=object)
+
+        drafts = rows["spec_method"] != "none"
+        columns = {
+            **{name: same("") for name in (*EngineRunTable.words, *EngineRunTable.more)},
+            **{name: same(nan) for name in EngineRunTable.numbers},
+            **rows.columns,
+            **{name: text(name) for name in ("isl", "osl")},
+            "gpu": rows["hardware"],
+            "kind": same(STEADY),
+            "batch_or_concurrency": text("conc"),
+            "weight_dtype": rows["precision"],
+            "tpot_ms": 1e3 * rows["tpot_s"],
+            "throughput_tok_s": rows["tput_per_gpu"],
+            "throughput_kind": same("input+output per GPU"),
+            "flag": np.where(drafts, "spec-decode on", "").astype(object),
+        }
+        return Table(columns, rows.problems)

@@ -29,7 +29,7 @@ from llmir.base.values import FrozenDict
 from llmir.hw import library
 from llmir.hw.calibration import LIBRARIES, Calibration, rank
 from llmir.hw.device import Device
-from llmir.hw.engine_sections import CudaGraphs, GraphSizes
+from llmir.hw.engine_sections import CudaGraphs, GraphSizes, KernelVariants, Scheduler
 from llmir.hw.transfer import ENGINE
 from llmir.ir.core.program import Program
 
@@ -79,6 +79,13 @@ class CostModelChoice(NamedTuple):
         host = made.runs and self.hosts.get((made.runs.name, made.runs.range))
         return _hosted(made, host) if host else made
 
+    def one_kernel(self, device: Device, engine: str) -> DeviceCostModel:
+        """The model of rows that name their kernel: no other variant of the engine's takes its place."""
+        made = self.model(device, engine)
+        if not isinstance(made, CalibratedModel) or not made.runs or not made.runs.section(KernelVariants):
+            return made
+        return _without_variants(made)
+
     def workload(
         self,
         program: Program,
@@ -96,7 +103,7 @@ class CostModelChoice(NamedTuple):
         of memory that the engine was told to take. Its graphs hold steps of up to so many decodes, if it is
         not its default.
         """
-        by = with_graphs(self.model(device, engine), graphs)
+        by = with_scheduler(with_graphs(self.model(device, engine), graphs), ahead)
         if ahead is False and by.host:
             by = _hosted(by, by.host.serial)
         return Workload(program, device, *sizes, memory_utilization=utilization, model=by, chunk=chunk)
@@ -118,6 +125,24 @@ def with_graphs(made: DeviceCostModel, graphs: int) -> DeviceCostModel:
     if not graphs or not isinstance(made, CalibratedModel) or not made.runs:
         return made
     sections = {**made.runs.sections, "graphs": CudaGraphs((GraphSizes(decodes=graphs),))}
+    return replace(made, runs=replace(made.runs, sections=sections))
+
+
+@lru_cache(maxsize=256)
+def with_scheduler(made: DeviceCostModel, ahead: bool | None) -> DeviceCostModel:
+    """The same with asynchronous scheduling on or off; None is the engine's own."""
+    if ahead is None or not isinstance(made, CalibratedModel) or not made.runs:
+        return made
+    known = made.runs.section(Scheduler) or Scheduler()
+    sections = {**made.runs.sections, "scheduler": replace(known, ahead=ahead)}
+    return replace(made, runs=replace(made.runs, sections=sections))
+
+
+@lru_cache(maxsize=256)
+def _without_variants(made: CalibratedModel) -> CalibratedModel:
+    """The same with the engine's main kernel alone."""
+    assert made.runs
+    sections = {name: of for name, of in made.runs.sections.items() if name != "variants"}
     return replace(made, runs=replace(made.runs, sections=sections))
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from llmir.backends.request.workload import ALL
 from llmir.backends.silicon.closed_loop import MeasurementMethod
 from llmir.backends.silicon.rows import Table, engine_at_version, known_sources
+from llmir.backends.silicon.tables.whole import STEADY
 from llmir.base.errors import InputError
 from llmir.base.names import normalize, split_format
 
@@ -20,6 +21,7 @@ KINDS = (
     "single_stream",
     "serving_closed_loop",
     "serving_max_throughput",
+    STEADY,
 )
 
 
@@ -27,7 +29,7 @@ class ModelSetup(NamedTuple):
     """A model over ranks and in types, of an engine: what a program is built from.
 
     Empty types are the model's own; the engine is spelled with its version where that is said: vllm@0.12.0.
-    `passes` ran beside those of the engine's release.
+    `passes` ran beside those of the engine's release. `gpu` is the table's word for the device.
     """
 
     model: str
@@ -40,6 +42,7 @@ class ModelSetup(NamedTuple):
     kv: str = ""
     engine: str = ""
     passes: str = ""
+    gpu: str = ""
 
 
 class MeasuredRequest(NamedTuple):
@@ -117,10 +120,12 @@ def _figures(
     said = t["throughput_kind"][i]
     if "per GPU" in said:
         rate = rate * devices
-    if kind == "serving_closed_loop":
+    each = (prompt + generate) / generate if "input+output" in said and generate else 1
+    if kind == STEADY:
+        found = {"tpot": tpot, "token": each / rate}
+    elif kind == "serving_closed_loop":
         found = {"tpot": tpot, "ttft": ttft}
     elif kind == "serving_max_throughput":
-        each = (prompt + generate) / generate if "input+output" in said and generate else 1
         found = {"token": each / rate}
     elif kind in ("single_stream", "static_batch_throughput"):
         tokens = batch * (prompt + generate if "input+output" in said else generate)
@@ -161,7 +166,8 @@ def _layout(t: Table, i: int) -> ModelSetup:
         (degrees["tp"], degrees["pp"], ep, degrees["dp"]),
         engine_at_version(t["framework"][i], t["version"][i]),
     )
-    return ModelSetup(plain_model(t["model"][i]), *over, weights, activations, kv, engine, t["passes"][i])
+    types = weights, activations, kv
+    return ModelSetup(plain_model(t["model"][i]), *over, *types, engine, t["passes"][i], t["gpu"][i])
 
 
 def row_types(t: Table, i: int) -> tuple[str, str, str]:
@@ -172,6 +178,7 @@ def row_types(t: Table, i: int) -> tuple[str, str, str]:
     if stored == "own":  # the types are those of the model's config
         weights = activations = ""
     stated = t["kv_dtype"][i]
+    activations = t["activations"][i] or activations
     kv = t["cache"][i] if _unsaid(stated) else _type(stated, "caches", "kv_dtype")
     return weights, activations, kv or ("fp32" if weights == "fp32" else "")
 

@@ -37,6 +37,7 @@ class ValidationRow(NamedTuple):
     or the rule that explains why the bound is above the measurement. `version` is the range of the engine's
     versions that it was priced by, and `tp` how many ways a whole model was split. Where there is a reason,
     `metric` is what would have been judged first, if that is known.
+    `users` is the bin of the users of a closed loop.
     """
 
     file: str
@@ -58,6 +59,7 @@ class ValidationRow(NamedTuple):
     reason: str = ""
     version: str = ""
     tp: str = ""
+    users: str = ""
 
     @property
     def within(self) -> bool:
@@ -99,7 +101,11 @@ class Coverage(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """Rows that are alike in some keys; shares of one, `all_mape` with each refused row as 100%."""
+    """Rows that are alike in some keys; shares of one, `all_mape` with each refused row as 100%.
+
+    `band` is the mean error that is printed beside the predictions; `within` and `within_twice` are the
+    shares of rows within it and within twice it.
+    """
 
     keys: dict[str, str]
     n: int
@@ -109,10 +115,13 @@ class RowGroup(NamedTuple):
     p90: float
     refused: int
     all_mape: float
+    band: float = math.nan
+    within: float = math.nan
+    within_twice: float = math.nan
 
 
 BY = ("kind", "metric", "device", "framework")
-KEYS = (*BY, "engine", "version", "tp", "model", "dtype", "size", "file")
+KEYS = (*BY, "engine", "version", "tp", "users", "model", "dtype", "relation", "size", "file")
 
 
 @dataclass(frozen=True)
@@ -204,4 +213,6 @@ def _group(one: ValidationRow, by: Sequence[str], rows: Sequence[ValidationRow],
     found = error_statistics(*np.array([(r.predicted_s, r.measured_s) for r in rows]).reshape(-1, 2).T)
     off = found.n * found.mape if rows else 0.0
     keys = dict(zip(by, _words(one, by), strict=True))
-    return RowGroup(keys, *found, refused=refused, all_mape=(off + refused) / (found.n + refused))
+    known = [r for r in rows if not math.isnan(r.band)]
+    said = (float(np.mean([r.band for r in known])), *_coverage("", "", known)[3:]) if known else ()
+    return RowGroup(keys, *found, refused, (off + refused) / (found.n + refused), *said)

@@ -21,6 +21,8 @@ from llmir.backends.silicon.rows import DeviceLookup, Table, engine_name, kernel
 from llmir.backends.silicon.tables.chat import ChatTable
 from llmir.backends.silicon.tables.engine_memory import MemorySeriesTable, MemoryTable
 from llmir.backends.silicon.tables.table import KernelTable, RowRejection, TablePoints, load
+from llmir.backends.silicon.tables.whole import STEADY
+from llmir.backends.simulate.closed_loop import simulate_loop
 from llmir.base.budget import Pace, check_work
 from llmir.base.dataclass import dataclass
 from llmir.base.errors import InputError, LlmirError
@@ -35,6 +37,9 @@ from .memory import COMPARED, MemoryAmount
 from .memory_series import series
 from .requests import MeasuredRequest, ModelSetup, measured_request
 from .rows import LATENCY, Validation, ValidationRow
+
+# The most users of each bin of closed loops, but for the last.
+USERS = (4, 8, 16, 32, 64)
 
 Build = Callable[[ModelSetup], Program]
 Tell = Callable[[str, int, int], None]  # of a file, rows done of all
@@ -142,9 +147,10 @@ def _kernels(
                 yield file.judged(i, kind, LATENCY, reason=device)
             continue
         own = kernel_source(framework, "" if variant == "main" else variant or kernel)
+        model = pricing.one_kernel if kernel or variant else pricing.model
         for points in format.points(t.take(at), device):
             yield from _points(
-                file, points, at[points.rows], device, partial(pricing.model, device, own), own
+                file, points, at[points.rows], device, partial(model, device, own), own
             )
 
 
@@ -199,7 +205,9 @@ def _models(
             program, by = build(asked.layout), asked.layout.engine
             runs = pricing.model(device, by).runs
             version, tp = runs.range if runs else "", str(asked.layout.tp)
-            if asked.serving:
+            if kind == STEADY:
+                priced = _settled(asked, program, device, by, pricing)
+            elif asked.serving:
                 priced = _served(asked, program, device, by, pricing)
             else:
                 priced = {m: _figure(m, asked, program, device, by, pricing) for m in asked.figures}
@@ -210,7 +218,9 @@ def _models(
             predicted, least, sure = priced[metric]
             rule = bounds.MODEL if least > measured else ""
             figures = measured, predicted, least, *sure, rule
-            yield file.judged(i, kind, metric, *figures)._replace(version=version, tp=tp)
+            yield file.judged(i, kind, metric, *figures)._replace(
+                version=version, tp=tp, users=_users(asked) if kind == STEADY else ""
+            )
 
 
 def _amounts(
@@ -249,6 +259,34 @@ def _served(
     if "ttft" in asked.figures:
         priced["ttft"] = loop.ttft_s, ideal.ttft_s, step_basis(job.prefill)._replace(band=nan)
     return priced
+
+
+def _settled(
+    asked: MeasuredRequest, program: Program, device: Device, engine: str, pricing: CostModelChoice
+) -> dict[str, tuple[float, float, BasisSummary]]:
+    """The figures that `analyze --concurrency` prints for a closed loop."""
+    manner = asked.manner
+    longest = round(asked.generate * 2 / (1 + manner.shortest))
+    how = asked.chunk, manner.ahead, manner.utilization, manner.graphs
+    job, ideal = (
+        by.workload(program, device, engine, (1, asked.prompt, longest), *how) for by in (pricing, IDEAL)
+    )
+    lengths = "fixed" if manner.shortest == 1 else "spread"
+    loop = ClosedLoop(job, asked.batch, lengths, simulate_loop)
+    bound = ClosedLoop(ideal, asked.batch).bound_s(loop.decoding)
+    error = nan if loop.error is None else loop.error
+    sure = step_basis(loop.step(loop.decoding))._replace(band=error)
+    return {
+        "tpot": (loop.tpot_s or 0.0, bound, sure),
+        "token": (1 / loop.output_tokens_per_s, bound / loop.decoding, sure),
+    }
+
+
+def _users(asked: MeasuredRequest) -> str:
+    """The bin of the number of users."""
+    most = next((n for n in USERS if asked.batch <= n), None)
+    least = max((n + 1 for n in USERS if n < asked.batch), default=1)
+    return f"{least:>2} to {most}" if most else f"above {USERS[-1]}"
 
 
 def _figure(

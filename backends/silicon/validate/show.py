@@ -19,7 +19,7 @@ from .memory import memory_totals
 from .rows import BY, RowGroup, Validation, ValidationRow
 
 NUMBERS = ("rows", "within ±", "within twice ±")  # headings of numbers in the tables below the first
-HEADINGS = ("n", "MAPE", "median", "bias", "p90", "refused", "with refused")
+HEADINGS = ("n", "MAPE", "median", "bias", "p90", "±", "within ±", "2±", "refused", "with refused")
 
 
 def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
@@ -72,7 +72,10 @@ def group_lines(found: Validation, by: Sequence[str]) -> list[list[str]]:
     """Cells of the table of groups."""
     lines = []
     for group in found.groups(by):
-        shares = (group.mape, group.median, group.bias, group.p90)
+        shares = (
+            *(group.mape, group.median, group.bias, group.p90),
+            *(group.band, group.within, group.within_twice),
+        )
         figures = [_share(x) for x in shares]
         more = [str(group.refused) if group.refused else "", _share(group.all_mape) if group.refused else ""]
         lines.append([*group.keys.values(), f"{group.n:,}", *figures, *more])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 import llmir
 from llmir.backends.cost.models import model
 from llmir.backends.cost.transfer import combine_errors, device_error, nearest_fit
-from llmir.backends.work.rows import Basis
+from llmir.backends.work.rows import Basis, rows
 from llmir.base.errors import HardwareError, InputError
 from llmir.hw import library
+from llmir.ir.sizes.binding import Binding
 from tests.commands import Run
 from tests.flat import records
 from tests.strategies import LOGITS, PIPELINES, configs, points
@@ -320,3 +322,32 @@ def test_an_engines_kernel_goes_with_its_relatives() -> None:
             context=99,
             estimation=llmir.Estimation(engine="sglang-triton"),
         )
+
+
+@pytest.mark.parametrize("batch", [1, 16, 256])
+def test_experts_take_the_faster_kernel_of_their_engine(batch: int) -> None:
+    """In NVFP4 on B200 TensorRT-LLM has CUTLASS and min-latency kernels; a step takes the faster of each."""
+    types = "quantize{weights=nvfp4, activations=nvfp4}"
+    program = llmir.run(llmir.load("deepseek-r1"), [types, llmir.pipeline_of("trtllm")])
+    both = model(library.load("b200"), engine="trtllm")
+    names = "trtllm-moe_torch_flow_min_latency", "trtllm"
+    alone = [replace(both, engine=name, runs=None) for name in names]  # type: ignore[type-var]
+    experts = [row for row in rows(program) if row.block == "routed_experts" and row.node.op.matrices]
+    assert experts
+    for row in experts:
+        at = Binding(B=batch, T=1, C=1000)
+        assert both.price(row).time(at) == min(one.price(row).time(at) for one in alone)
+
+
+def test_prompts_and_decodes_of_a_step_are_one_call_of_the_experts() -> None:
+    """Of several kernels too: weights are read once for all tokens. Both steps are larger than any graph."""
+    types = "quantize{weights=nvfp4, activations=nvfp4}"
+    model = llmir.run(llmir.load("deepseek-r1"), [types, llmir.pipeline_of("trtllm"), "shard{tp=8}"])
+    trtllm = llmir.Estimation(engine="trtllm")
+    mixed = llmir.analyze(
+        model, "b200", batch=2100, new=1, context=99, beside=[{"batch": 1, "new": 512}], estimation=trtllm
+    )
+    merged = llmir.analyze(model, "b200", batch=2612, new=1, context=99, estimation=trtllm)
+    for name in ("moe_layer.experts_gate", "moe_layer.combine"):
+        one, other = (next(op for op in step.ops if op.name.startswith(name)) for step in (mixed, merged))
+        assert one.time_s == pytest.approx(other.time_s, rel=1e-9)

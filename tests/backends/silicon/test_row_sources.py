@@ -128,8 +128,43 @@ def test_graphs_that_hold_a_step_spare_its_launches() -> None:
     program = llmir.run(llmir.load("qwen3-32b"), f"{llmir.pipeline_of('trtllm')},shard{{tp=8}}")
     by = cost_model_choice("calibrated").model(library.load("h100"), "trtllm@1.1")
     at = {"batch": 224, "new": 1, "context": 4500}
-    usual, larger = (Report(program, library.load("h100"), **at, model=with_graphs(by, n)) for n in (0, 256))
+    models = [with_graphs(by, n) for n in (128, 256)]
+    usual, larger = (Report(program, library.load("h100"), **at, model=model) for model in models)
     assert usual.time_s > 1.5 * larger.time_s
     below = {**at, "batch": 64}
-    one, other = (Report(program, library.load("h100"), **below, model=with_graphs(by, n)) for n in (0, 256))
+    one, other = (Report(program, library.load("h100"), **below, model=model) for model in models)
     assert one.time_s == other.time_s
+
+
+SERVING = "source,hardware,framework,model,precision,spec_method,tp,isl,osl,conc,tpot_s,tput_per_gpu"
+
+
+def test_a_serving_row_is_estimated_as_analyze_prints_a_closed_loop(tmp_path: Path) -> None:
+    """Answers are drawn from 0.8 to 1.0 of the stated length, prompts are nine tenths of it."""
+    table = tmp_path / "serving.csv"
+    line = "inferencex_july2026_decoded,h200,vllm,llama70b,fp8,none,2,1024.0,1024.0,16,0.02,900"
+    table.write_text(f"{SERVING}\n{line}\n")
+    tpot, token = llmir.validate(table).rows
+    printed = llmir.workload(
+        "Llama-3.3-70B",
+        "h200",
+        prompt=922,
+        generate=1024,
+        concurrency=16,
+        chunk=8192,
+        parallel=llmir.Parallel(tp=2),
+        precision=llmir.Precision(weights="fp8_t", activations="fp8_t", kv="fp8"),
+        estimation=llmir.Estimation(engine="vllm@0.11"),
+    ).to_dict()["serving"]
+    assert tpot.predicted_s == pytest.approx(printed["tpot_s"], rel=0.03)  # the row ran asynchronously
+    assert 1 / token.predicted_s == pytest.approx(printed["output_tokens_per_s"], rel=0.03)
+    assert (token.measured_s, tpot.users) == (pytest.approx((922 + 922) / 922 / 1800), " 9 to 16")
+    (group,) = llmir.validate(table).groups(("users", "relation"))[:1]
+    assert 0 < group.band < 1 and 0 <= group.within <= group.within_twice <= 1
+
+
+def test_a_serving_row_with_drafts_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "serving.csv"
+    table.write_text(f"{SERVING}\nsomeone,b200,trt,dsr1,fp4,mtp,8,1024,1024,4,0.005,900\n")
+    (row,) = llmir.validate(table).refused
+    assert row.reason == "speculative decoding may be on"
