@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# A checkout without symbolic links has hw, passes, frontends and backends beside this folder, not in it.
+if not os.path.isdir(os.path.join(__path__[0], "hw")):
+    __path__.append(os.path.dirname(os.path.abspath(__path__[0])))
 
 from llmir.base.version import __version__
 
