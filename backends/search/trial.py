@@ -297,7 +297,7 @@ class Replica:
         traffic, profile = replace(self.traffic, requests=requests), self.profile(chunk, batch)
         if not ROUTERS[traffic.router].blind and replicas > 1:
             return self._together(profile, traffic, replicas, seed)
-        load = profile.admitted(traffic.alone(replicas, seed))
+        load = self._load(profile, traffic.alone(replicas, seed))
         server = serve(self.steps, profile.policy, self.room(profile.capacity(load.longest)), load)
         found = Simulation.of(profile, server, load)
         ttft_s, tpot_s = traffic.steady(found.ttft_s), traffic.steady(found.tpot_s)
@@ -306,12 +306,21 @@ class Replica:
     def _together(self, profile: Profile, traffic: Traffic, replicas: float, seed: int) -> SeedRun:
         """A run of several replicas, up to `UNIT` of them, with their share of the traffic."""
         many = min(int(replicas), UNIT)
-        load = profile.admitted(traffic.load(replicas / many, seed, many))
+        load = self._load(profile, traffic.load(replicas / many, seed, many))
         room = self.room(profile.capacity(load.longest))
         one = server_of(self.steps, profile.policy, room, load, RequestTimeline(load.arrival_s.tolist()))
         dealt = run_replicas(one, ROUTERS[traffic.router](many, load, room), load)
         found = ReplicaSimulation.of_run(profile, dealt, load)
         return SeedRun.of(traffic.steady(found.ttft_s), traffic.steady(found.tpot_s), traffic)
+
+    def _load(self, profile: Profile, load: Load) -> Load:
+        """The requests that are no longer than those that the plan is for.
+
+        In a long run, a law without a largest value draws longer ones at last.
+        """
+        of = self.traffic.every
+        fits = (load.prompt <= of.prompt.max()) & (load.prompt + load.generate <= of.longest)
+        return profile.admitted(load if fits.all() else load.only(fits))
 
     def largest_rate(self, chunk: int, batch: int) -> float:
         """Requests a second that it answers at most: no larger rate is stable."""

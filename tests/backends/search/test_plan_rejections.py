@@ -97,3 +97,14 @@ def test_ops_of_an_opcode_take_a_share_of_their_time() -> None:
         if before.name in opcodes:
             assert after.time_s == pytest.approx(share * before.time_s, rel=1e-12), before.name
     assert sum(opcode_shares(step).values()) <= 1 + 1e-12
+
+
+@pytest.mark.slow
+def test_a_longer_run_that_draws_a_longer_prompt_is_no_error() -> None:
+    """TensorRT-LLM without chunked prefill has steps for the longest prompt of the traffic, not for any."""
+    traffic = llmir.Traffic(rate=10, prompt="lognormal:2000,0.8", requests=300)
+    plans = llmir.plan("llama3.1-8b", "h100-sxm", traffic, estimation=llmir.Estimation(engine="trtllm"))
+    reasons = [plans.rejection(each) for each in plans.shown]
+    assert len(reasons) > 1
+    assert reasons[0] is None
+    assert all(reasons[1:])
