@@ -145,7 +145,7 @@ def ask_serve_sim(case: Case) -> dict[str, Any]:
     """With chunked prefill for prompts that a step of the engine is too short for, as in other commands."""
     job = llmir.workload(case.model, case.device, **case.lengths, **case.deployed)
     chunked = True if job.is_longer_than_step else None
-    how = {**case.deployed, "chunked_prefill": chunked}
+    how = {**case.deployed, "memory": llmir.Memory(chunked_prefill=chunked)}
     traffic = llmir.Traffic(closed=case.users, **case.lengths)
     return llmir.simulate(case.model, case.device, traffic, **how).to_dict()
 
