@@ -36,7 +36,9 @@ def _fuzz(name: str, seconds: float, seed: int) -> int:
             path = FINDS / f"{name}-{hashlib.sha256(small).hexdigest()[:8]}{reader.suffix}"
             path.write_bytes(small)
             print(f"  {path.relative_to(ROOT)}: {kind}: {outcome.said[:300]}", flush=True)
-    return len(session.finds)
+    if not session.tried:
+        print(f"{name}: no input was tried in {seconds:g} s, ask for more --seconds", flush=True)
+    return len(session.finds) or not session.tried
 
 
 def main() -> int:

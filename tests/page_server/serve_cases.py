@@ -2,17 +2,22 @@
 
     PYTHONPATH=. python -m tests.page_server.serve_cases 10000
 
-asks so many that hypothesis draws; `LLMIR_SERVE_REQUESTS` says how many the tests draw.
+asks so many that hypothesis draws, and then as many over sockets of a real process, whole, cut or changed.
+`LLMIR_SERVE_REQUESTS` says how many the tests draw.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, given, settings
@@ -26,7 +31,7 @@ from llmir.page_server.app import app
 from llmir.page_server.guard import App
 from llmir.page_server.worker import LONGEST, Worker
 from tests.backends.export.page.page_cases import MODULES, OP, SAID, STEP, Way, by_node
-from tests.commands import TINY
+from tests.commands import TINY, environment
 
 OWN = (b"host", b"127.0.0.1:8765")
 JSON = (b"content-type", b"application/json")
@@ -242,7 +247,83 @@ def fuzzed(count: int) -> dict[int, int]:
     return statuses
 
 
+# Requests over a socket
+
+WAYS = ("whole", "cut", "changed")
+
+
+@contextmanager
+def served() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server as a process of its own, and its port."""
+    command = [sys.executable, "-m", "llmir", "serve", "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(), text=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stderr is not None
+            found = re.search(r":(\d+)/", process.stderr.readline())
+            assert found
+            yield process, int(found[1])
+        finally:
+            process.kill()
+
+
+def raw(request: Any, port: int) -> bytes:
+    """A request as bytes, whose length is stated unless its headers say something else."""
+    method, path, body, headers, query = request
+    host = f"127.0.0.1:{port}".encode()
+    head = [f"{method} {path}".encode("utf-8", "surrogatepass") + b"?" * bool(query) + query + b" HTTP/1.1"]
+    head += [name + b": " + (host if name == b"host" else value) for name, value in headers]
+    return b"\r\n".join([*head, b"content-length: %d" % len(body), b"", body])
+
+
+def answered(port: int, data: bytes, whole: bool) -> int:
+    """The status of the first answer to some bytes; 0 if the server closes the connection without one."""
+    with socket.create_connection(("127.0.0.1", port), timeout=SLOWEST) as connection:
+        found = b""
+        with suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(data)
+            if not whole:  # so that the server does not wait for the rest
+                connection.shutdown(socket.SHUT_WR)
+            found = connection.recv(4096)
+        if not found:
+            return 0
+        status = re.match(rb"HTTP/1\.1 (\d{3}) ", found)
+        assert status, found[:100]
+        assert b"Traceback" not in found
+        return int(status[1])
+
+
+def fuzzed_over_sockets(count: int) -> dict[int, int]:
+    """How often each status came of so many requests, a third of them cut and a third with a byte changed.
+
+    The server is there at the end, has said nothing, and stops as asked.
+    """
+    statuses: dict[int, int] = {}
+    with served() as (process, port):
+
+        @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(
+            REQUESTS, st.sampled_from(("whole", "cut", "changed")), st.floats(0, 0.999), st.integers(0, 255)
+        )
+        def draw(request: Any, way: str, place: float, byte: int) -> None:
+            data = bytearray(raw(request, port))
+            at = int(place * len(data))
+            if way == "cut":
+                del data[at:]
+            if way == "changed":
+                data[at] = byte
+            status = answered(port, bytes(data), way == "whole")
+            statuses[status] = statuses.get(status, 0) + 1
+
+        draw()
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=30)
+        assert (process.returncode, out, said) == (0, "", "")
+    return statuses
+
+
 SOME = int(os.environ.get("LLMIR_SERVE_REQUESTS", "300"))
 
 if __name__ == "__main__":
     print(fuzzed(int(sys.argv[1])))
+    print(fuzzed_over_sockets(int(sys.argv[1])))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,8 @@ import pytest
 from llmir.page_server import listener, worker
 from llmir.page_server.worker import Worker
 from tests.commands import environment
+
+from .serve_cases import SOME, fuzzed_over_sockets, served
 
 pytestmark = pytest.mark.slow
 
@@ -36,21 +37,6 @@ BROKEN = (
     b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 50,
     *HALF,
 )
-
-
-@contextmanager
-def served() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server and its port."""
-    command = [sys.executable, "-m", "llmir", "serve", "--port", "0"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment(), text=True, **pipes) as process:
-        try:
-            assert process.stderr is not None
-            found = re.search(r":(\d+)/", process.stderr.readline())
-            assert found
-            yield process, int(found[1])
-        finally:
-            process.kill()
 
 
 def ask(port: int, model: str = "llama3.2-1b", seconds: float = 60) -> float:
@@ -163,3 +149,9 @@ def _grows(body: bytes) -> bytes:
     if body:
         KEPT.append(bytearray(64 << 20))
     return str(os.getpid()).encode()
+
+
+def test_requests_over_sockets_are_answered_or_closed() -> None:
+    statuses = fuzzed_over_sockets(SOME)
+    assert {200, 400, 404} <= statuses.keys()
+    assert not {status for status in statuses if status >= 500} - {503}
