@@ -284,11 +284,6 @@ class PoolCandidate(Candidate):
         """The same, one at least."""
         return max(1, round(min(self.in_flight, self.batch)))
 
-    @property
-    def carried(self) -> bool:
-        """Whether as much is answered as comes."""
-        return (self.largest_rate or 0.0) >= self.traffic.stable_rate
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it; the split is that of decode servers."""
         each = zip(("prefill", "decode"), self.servers, (self.reads, self.structure), strict=True)
