@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, floor, log10
-from typing import Any
 
 from llmir.backends.memory.kv_capacity import UNLIMITED
 from llmir.backends.simulate.router import ROUTERS
@@ -154,15 +153,12 @@ def _of_a_miss(plans: Plans, candidate: Candidate) -> LosingReason:
         change = SmallestChange(name, limit.seconds, trial.upper(missed[0]), replicas)
         return LosingReason(name, limit.of, _enough(plans, candidate, change))
     shorter = _shorter_times(plans, candidate, replicas)
-    if candidate.overloaded:
+    if candidate.overloaded or not missed:
         return LosingReason(_of_the_rate(plans, candidate, replicas), "", shorter)
-    worst = max(missed, key=lambda i: trial.upper(i) / _seconds(trial.limits[i]), default=0)
-    statistic = getattr(trial.limits[worst], "of", "")
-    return LosingReason(LIMITED[worst], statistic, shorter)
-
-
-def _seconds(limit: Any) -> float:
-    return float(limit.seconds) if limit else 1.0
+    worst = max(missed, key=trial.usage)
+    limit = trial.limits[worst]
+    assert limit is not None
+    return LosingReason(LIMITED[worst], limit.of, shorter)
 
 
 # Plans that cost more
@@ -188,14 +184,16 @@ def _of_a_cost(plans: Plans, candidate: Candidate, replicas: int) -> LosingReaso
             return LosingReason(name, limit.of, _enough(plans, candidate, change))
     constraint = _of_the_rate(plans, candidate, replicas) if replicas else PRICE
     shorter = _shorter_times(plans, candidate, faster)
-    return LosingReason(PRICE if constraint == "rate" and shorter is None else constraint, "", shorter)
+    if shorter is None and constraint in ("rate", PRICE):
+        return LosingReason(PRICE, "", _lower_price(plans, candidate))
+    return LosingReason(constraint, "", shorter)
 
 
 def _rounding(plans: Plans, candidate: Candidate) -> bool:
     """Whether a fraction of a replica fewer would do, at the cost of the first plan."""
-    fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas) * (1 - 1e-6)
     if not ROUTERS[plans.traffic.router].blind:
         return False
+    fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas) * (1 - 1e-6)
     return _meets(_search(plans).relaxed(_search(plans).traffic), plans, candidate, fraction)
 
 
@@ -301,8 +299,8 @@ def _faster_op(plans: Plans, candidate: Candidate, change: SmallestChange) -> Sm
 
     None where that is more than `MOST_OF_OP`.
     """
-    used = [candidate.trial.upper(i) / _seconds(limit) for i, limit in enumerate(candidate.trial.limits)]
-    step = prefill_step if candidate.trial.limits[0] and used[0] >= used[1] else decode_step
+    trial = candidate.trial
+    step = prefill_step if trial.limits[0] and trial.usage(0) >= trial.usage(1) else decode_step
     op, share = max(opcode_shares(step(candidate)).items(), key=lambda item: item[1])
     less = (change.now - change.needed) / share
     if less > MOST_OF_OP:

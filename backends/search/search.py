@@ -247,7 +247,7 @@ class Search:
             if found and found.meets:
                 self._best[name] = min(found.rank, self._best.get(name, found.rank))
         open_ = (each for each in self.undecided.values() if self._can_win(each.rank, each.structure.device))
-        missed += [each for each in open_ if not any(each is other for other in missed)]
+        missed += [each for each in open_ if each not in missed]
         self.sort(met, missed)
         return met, missed
 
@@ -290,14 +290,17 @@ class Search:
                 self._refuse_for_devices(number, self._largest_rate(number))
             return None
         first = minimize(may, stable - 1, min(max(guess, stable), most), most)
-        if first is None:
-            return (
-                self.simulated(number, most if self.most else guess, patient=True) if last is None else None
-            )
-        found = minimize(is_enough, stable - 1, first, most)
-        if found is None:
-            return self.simulated(number, max(tried), patient=True) if last is None else None
-        return tried[found] if tried[found].meets else None
+        found = None if first is None else minimize(is_enough, stable - 1, first, most)
+        if found is not None:
+            return tried[found] if tried[found].meets else None
+        if last is not None:
+            return None
+        if not tried:
+            return self.simulated(number, most if self.most else guess, patient=True)
+        largest = tried[max(tried)]
+        if largest.verdict != UNDECIDED or self._can_win(largest.rank, largest.structure.device):
+            return largest
+        return self.simulated(number, largest.replicas, patient=True)
 
     def _most_useful(self, number: int) -> int:
         """Replicas beyond which more do not help: 99 of 100 requests are alone on theirs."""
