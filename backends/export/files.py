@@ -23,7 +23,7 @@ try:
 except ModuleNotFoundError:  # Windows has no advisory locks: writers do not wait, and leftovers stay
     fcntl = None  # type: ignore[assignment]
 
-_STAGING = ".llmir-"
+_STAGING = ".llmir-staging-"
 _NO_LOCKS = -1  # in place of a lock, where the system or the file system has none
 _LOG = logging.getLogger("llmir")
 

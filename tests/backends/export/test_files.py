@@ -43,6 +43,15 @@ def test_a_folder_in_use_stays_where_the_file_system_has_no_locks(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_of_the_user_stays_though_its_name_begins_as_ours(tmp_path: Path) -> None:
+    """Only folders that `staging` made are leftovers."""
+    own = tmp_path / ".llmir-models"
+    own.mkdir()
+    with files.staging(tmp_path):
+        pass
+    assert own.is_dir()
+
+
 def test_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for its lock. The superuser may read everything, so that the call is replaced."""
 
