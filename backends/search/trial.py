@@ -1,11 +1,10 @@
 """Simulated runs of a plan: percentiles of latencies, and the share of requests within limits.
 
 `SeedRun` is one run, `Trial` the runs of one plan with their verdict, `decide` adds runs until there is one;
-`Replica` simulates a structure and estimates its
-steps once for all runs. `pool_latencies` simulates prefill and decode servers one by one if the router does
-not look at loads: a prefill server depends on no other server and a decode server only on when caches
-arrive, so the result equals that of all servers together (`simulate.engine.Pools`) and takes a fraction of
-the time.
+`Replica` simulates a structure and estimates its steps once for all runs. `pool_latencies` simulates prefill
+and decode servers one by one if the router does not look at loads: a prefill server depends on no other
+server and a decode server only on when caches arrive, so the result equals that of all servers together
+(`simulate.engine.Pools`) and takes a fraction of the time.
 """
 
 from __future__ import annotations
@@ -79,7 +78,8 @@ MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
 ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
 PARTS = 16  # of the error, which looks spend
 FIRST_PARTS = 1  # that the look at the fewest runs spends
-# Looks at runs that are so many times as long as the first: how many runs, and the parts that a look spends.
+# The looks by the length of their runs, in multiples of the first runs: the number of runs at each look, and
+# the parts of the error that it spends.
 # All looks at one length, and the first look, spend the whole error. The last look has the whole budget.
 LOOKS = {
     1: ((10, 2), (20, 3), (BUDGET, 10)),
