@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from llmir.base import arguments
@@ -23,7 +23,8 @@ try:
 except ModuleNotFoundError:  # Windows has no advisory locks: writers do not wait, and leftovers stay
     fcntl = None  # type: ignore[assignment]
 
-_STAGING = ".llmir-"
+_STAGING = ".llmir-staging-"
+_NO_LOCKS = -1  # in place of a lock, where the system or the file system has none
 _LOG = logging.getLogger("llmir")
 
 
@@ -87,7 +88,7 @@ def check_folder(folder: str | os.PathLike[str], names: Iterable[str], inputs: I
 
 
 def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> None:
-    """Write files into a folder, all of them or none; create the folder if there is none."""
+    """Write files into a folder, which is created if it is missing; a failure leaves no new file there."""
     target, shown = Path(os.path.realpath(folder)), plain(os.fspath(folder), limit=1000)
     made, written = not target.exists(), list[Path]()
     try:
@@ -99,11 +100,14 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, str]) -> No
                 new = not (target / name).exists()
                 move(aside / name, target / name)
                 written += [target / name] if new else []
-    except OSError as error:
+    except (OSError, KeyboardInterrupt) as error:
         for path in written:
             path.unlink(missing_ok=True)
-        if made and target.is_dir():
-            shutil.rmtree(target, ignore_errors=True)
+        if made:
+            with suppress(OSError):  # not empty: another process writes there too
+                target.rmdir()
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise OutputError(f"{shown}: cannot be written ({error.strerror or error})") from None
 
 
@@ -120,20 +124,20 @@ def move(file: Path, target: Path) -> None:
 def staging(folder: Path) -> Iterator[Path]:
     """A temporary folder in `folder`; those of processes that were killed are removed first."""
     for left in folder.glob(f"{_STAGING}*"):
-        if (lock := _locked(left)) is not None:
-            shutil.rmtree(left, ignore_errors=True)
-            os.close(lock)
-    while True:
+        with suppress(PermissionError):  # of another user
+            if (lock := _locked(left)) is not None:
+                if lock != _NO_LOCKS:  # else its process may still run
+                    shutil.rmtree(left, ignore_errors=True)
+                _unlock(lock)
+    lock = None
+    while lock is None:  # again if another process took the new folder for a leftover
         own = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
         lock = _locked(own)
-        if lock is not None or fcntl is None:
-            break  # otherwise another process took it for a leftover in this moment
     try:
         yield own
     finally:
         shutil.rmtree(own, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        _unlock(lock)
 
 
 @contextmanager
@@ -142,8 +146,6 @@ def exclusive(folder: Path) -> Iterator[None]:
     lock = None
     while lock is None:
         folder.mkdir(exist_ok=True)
-        if fcntl is None:
-            break
         lock = _locked(folder)
         if lock is None:
             _LOG.info(f"{plain(str(folder), limit=1000)} is in use by another process; waiting for it")
@@ -151,30 +153,38 @@ def exclusive(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if lock is not None:
-            os.close(lock)
+        _unlock(lock)
 
 
 def _locked(folder: Path, *, wait: bool = False) -> int | None:
-    """The descriptor that holds the lock of a folder; None if it is taken, or the folder is gone."""
+    """The descriptor that holds the lock of a folder; None if it is taken, or the folder is gone.
+
+    `_NO_LOCKS` where there are no locks. OSError for a folder that may not be read.
+    """
     if fcntl is None:
-        return None
+        return _NO_LOCKS
     try:
         lock = os.open(folder, os.O_RDONLY)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            if isinstance(error, BlockingIOError):
-                raise  # taken; other errors are of file systems without locks
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         if os.path.samestat(os.fstat(lock), os.stat(folder)):  # not removed meanwhile
             return lock
-    except OSError:
+    except (BlockingIOError, FileNotFoundError):
         pass
+    except OSError:  # of a file system without locks
+        os.close(lock)
+        return _NO_LOCKS
     os.close(lock)
     return None
+
+
+def _unlock(lock: int) -> None:
+    """Release a lock, also if child processes have inherited its descriptor."""
+    if lock != _NO_LOCKS:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
 
 
 def _flush(path: Path) -> None:

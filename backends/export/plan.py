@@ -24,7 +24,7 @@ from llmir.backends.search.plan import (
 )
 from llmir.backends.search.structures import Structure
 from llmir.backends.search.traffic import BUDGET, DEFAULT_STATISTIC, SEEDS, LatencyLimit
-from llmir.backends.search.trial import ERROR, MISSES, UNIT
+from llmir.backends.search.trial import ERROR, MISSES, RATE_ERROR, UNIT
 from llmir.backends.simulate.router import ROUTERS
 from llmir.backends.step.facts import precision, precision_text
 from llmir.base.errors import InputError
@@ -520,6 +520,8 @@ def _several(names: list[str]) -> str:
 
 def _overloaded(candidate: Candidate) -> str:
     answered, comes = map(units.digits, (candidate.largest_rate or 0.0, candidate.traffic.rate))
+    if not candidate.overloaded:
+        return f"undecided: answers {answered} ± {units.percent(RATE_ERROR)} requests/s at most, {comes} come"
     return f"answers {answered} of {comes} requests/s at most, with {candidate.batch:,} at once"
 
 

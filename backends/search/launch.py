@@ -498,9 +498,8 @@ def launch_command(candidate: Candidate, emit: str, model: str, draft_model: str
         values["longest"] = longest
     values |= {"utilization": s.utilization, "chunked": None, "whole": None}
     names += ["utilization"] if s.utilization is not None else []
-    if (
-        s.chunked is False and engine == "sglang"
-    ):  # its size of a chunk is -1, and another flag has the tokens
+    # SGLang's size of a chunk is then -1, and another flag has the tokens.
+    if s.chunked is False and engine == "sglang":
         names = ["whole" if name == "chunk" else name for name in names]
         values["whole"] = candidate.chunk
     elif s.chunked is not None and engine != "sglang":

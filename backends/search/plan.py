@@ -284,11 +284,6 @@ class PoolCandidate(Candidate):
         """The same, one at least."""
         return max(1, round(min(self.in_flight, self.batch)))
 
-    @property
-    def carried(self) -> bool:
-        """Whether as much is answered as comes."""
-        return (self.largest_rate or 0.0) >= self.traffic.stable_rate
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it; the split is that of decode servers."""
         each = zip(("prefill", "decode"), self.servers, (self.reads, self.structure), strict=True)
@@ -784,7 +779,7 @@ def binding_limit(plans: Plans, candidate: Candidate) -> BindingLimit:
     used = certain or used
     nearest = max(used, key=lambda name: used[name][0] / used[name][1]) if used else ""
     missed = bool(nearest) and used[nearest][0] > used[nearest][1]
-    if candidate.overloaded and not missed:
+    if not candidate.meets and not missed:
         op, share = max(op_shares(decode_step(candidate)).items(), key=lambda item: item[1])
         return BindingLimit("rate", traffic.rate - (candidate.largest_rate or 0.0), "decode", op, share)
     if best is not None and candidate is not best and not missed:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, floor, log10
-from typing import Any
 
 from llmir.backends.memory.kv_capacity import UNLIMITED
 from llmir.backends.simulate.router import ROUTERS
@@ -44,7 +43,7 @@ from .traffic import Traffic
 from .trial import MEETS, Room, as_it_is
 
 TIMES, OP, PRICE = "times", "op", "price"  # changes that are not of a limit
-STEPS, HALVINGS = 5, 20  # of the share by which times are shorter, and of a change that is enough
+STEPS, HALVINGS = 5, 20  # bisections for a share of the times, and halvings of a change that is enough
 GROWTH, GROWTHS = 1.4, 12  # by which an estimate that is not enough grows, and how often
 EQUAL = 1e-9  # share by which equal costs differ
 LEAST = 0.01  # of a limit, by which it is longer
@@ -154,48 +153,47 @@ def _of_a_miss(plans: Plans, candidate: Candidate) -> LosingReason:
         change = SmallestChange(name, limit.seconds, trial.upper(missed[0]), replicas)
         return LosingReason(name, limit.of, _enough(plans, candidate, change))
     shorter = _shorter_times(plans, candidate, replicas)
-    if candidate.overloaded:
+    if candidate.overloaded or not missed:
         return LosingReason(_of_the_rate(plans, candidate, replicas), "", shorter)
-    worst = max(missed, key=lambda i: trial.upper(i) / _seconds(trial.limits[i]), default=0)
-    statistic = getattr(trial.limits[worst], "of", "")
-    return LosingReason(LIMITED[worst], statistic, shorter)
-
-
-def _seconds(limit: Any) -> float:
-    return float(limit.seconds) if limit else 1.0
+    worst = max(missed, key=trial.usage)
+    limit = trial.limits[worst]
+    assert limit is not None
+    return LosingReason(LIMITED[worst], limit.of, shorter)
 
 
 # Plans that cost more
 
 
-def _of_a_cost(plans: Plans, candidate: Candidate, replicas: int) -> LosingReason:
-    """What keeps a plan from so few replicas that it costs less than the first one."""
+def _of_a_cost(plans: Plans, candidate: Candidate, most: int) -> LosingReason:
+    """What keeps a plan from `most` replicas, with which it comes before the first one."""
     if _cost(candidate) <= _cost(_first(plans, candidate)):
-        return LosingReason("speed", "", _shorter_times(plans, candidate, replicas))
+        return LosingReason("speed", "", _shorter_times(plans, candidate, most))
     if _rounding(plans, candidate):
-        return LosingReason("rounding", "", _shorter_times(plans, candidate, replicas))
+        return LosingReason("rounding", "", _shorter_times(plans, candidate, most))
     search, traffic = _search(plans), _search(plans).traffic
-    number, faster = search.number_of(candidate), replicas
-    if not _ranks_first(search.relaxed(traffic), number, plans, candidate, replicas):
-        replicas -= 1  # so many cost as much, and are slower
+    number, patient = search.number_of(candidate), search.relaxed(traffic)
+    # Fewer replicas are slower: at the cost of the first plan they may not come before it.
+    replicas = most if _ranks_first(patient, number, plans, candidate, most) else most - 1
     for name, limit in zip(LIMITED, traffic.limits, strict=True):
         if not (replicas and limit):
             continue
         if search.relaxed(_with_limit(traffic, name, None)).meets(number, replicas):
-            fewer = search.relaxed(traffic).simulated(number, replicas)
+            fewer = patient.simulated(number, replicas)
             upper = max(fewer.trial.upper(LIMITED.index(name)), limit.seconds * (1 + LEAST))
             change = SmallestChange(name, limit.seconds, upper, replicas)
             return LosingReason(name, limit.of, _enough(plans, candidate, change))
     constraint = _of_the_rate(plans, candidate, replicas) if replicas else PRICE
-    shorter = _shorter_times(plans, candidate, faster)
-    return LosingReason(PRICE if constraint == "rate" and shorter is None else constraint, "", shorter)
+    shorter = _shorter_times(plans, candidate, most)
+    if shorter is None and constraint in ("rate", PRICE):
+        return LosingReason(PRICE, "", _lower_price(plans, candidate))
+    return LosingReason(constraint, "", shorter)
 
 
 def _rounding(plans: Plans, candidate: Candidate) -> bool:
     """Whether a fraction of a replica fewer would do, at the cost of the first plan."""
-    fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas) * (1 - 1e-6)
     if not ROUTERS[plans.traffic.router].blind:
         return False
+    fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas) * (1 - 1e-6)
     return _meets(_search(plans).relaxed(_search(plans).traffic), plans, candidate, fraction)
 
 
@@ -231,19 +229,22 @@ def _any_sequences(room: Capacity) -> Capacity:
 def _enough(plans: Plans, candidate: Candidate, change: SmallestChange) -> SmallestChange | None:
     """A change with which a plan wins, from an estimate of it; half of the change is not enough.
 
-    None where even a much larger one is not enough.
+    None where even a much larger one is not enough. Each change is tried as it is printed: near a limit a
+    plan may win with a change and miss the limit with one that is larger by a rounding.
     """
+    change = _rounded(change)
     for _ in range(GROWTHS):
         if wins(plans, candidate, change):
             break
-        change = change.part(GROWTH)
+        change = _rounded(change.part(GROWTH))
     else:
         return None
     for _ in range(HALVINGS):
-        if not wins(plans, candidate, half := change.part(0.5)):
+        half = _rounded(change.part(0.5))
+        if half == change or not wins(plans, candidate, half):
             break
         change = half
-    return _rounded(change)
+    return change
 
 
 def _rounded(change: SmallestChange) -> SmallestChange:
@@ -301,8 +302,8 @@ def _faster_op(plans: Plans, candidate: Candidate, change: SmallestChange) -> Sm
 
     None where that is more than `MOST_OF_OP`.
     """
-    used = [candidate.trial.upper(i) / _seconds(limit) for i, limit in enumerate(candidate.trial.limits)]
-    step = prefill_step if candidate.trial.limits[0] and used[0] >= used[1] else decode_step
+    trial = candidate.trial
+    step = prefill_step if trial.limits[0] and trial.usage(0) >= trial.usage(1) else decode_step
     op, share = max(opcode_shares(step(candidate)).items(), key=lambda item: item[1])
     less = (change.now - change.needed) / share
     if less > MOST_OF_OP:

@@ -30,7 +30,7 @@ from .front import front, minimize
 from .plan import Candidate, LosingReason, Plans, PoolCandidate, Rank, plan_rank
 from .rejections import losing_reason
 from .structures import PlanPoints, Rejection, Structure, device_rejection, feasible_structures
-from .traffic import BUDGET, Traffic
+from .traffic import Traffic
 from .trial import (
     MEETS,
     MISSES,
@@ -98,9 +98,8 @@ class Search:
         self._replicas: dict[int, Replica] = {}
         self._steps: dict[int, StepTimes] = {}  # of structures with the engine's own settings
         self._rates: dict[tuple[int, int, int], float] = {}  # largest rates of a replica, by its setting
-        self._tries: dict[
-            tuple[int, float], TrialSetting
-        ] = {}  # the best by the first seed, by number and replicas
+        # The best by the first seed, by number and replicas.
+        self._tries: dict[tuple[int, float], TrialSetting] = {}
         self._promising = self._within(self.points)
         self._settings_of: dict[int, list[int]] = {}  # the engine's own first
         for number, first in enumerate(self._first):
@@ -248,7 +247,7 @@ class Search:
             if found and found.meets:
                 self._best[name] = min(found.rank, self._best.get(name, found.rank))
         open_ = (each for each in self.undecided.values() if self._can_win(each.rank, each.structure.device))
-        missed += [each for each in open_ if not any(each is other for other in missed)]
+        missed += [each for each in open_ if each not in missed]
         self.sort(met, missed)
         return met, missed
 
@@ -291,14 +290,17 @@ class Search:
                 self._refuse_for_devices(number, self._largest_rate(number))
             return None
         first = minimize(may, stable - 1, min(max(guess, stable), most), most)
-        if first is None:
-            return (
-                self.simulated(number, most if self.most else guess, patient=True) if last is None else None
-            )
-        found = minimize(is_enough, stable - 1, first, most)
-        if found is None:
-            return self.simulated(number, max(tried), patient=True) if last is None else None
-        return tried[found] if tried[found].meets else None
+        found = None if first is None else minimize(is_enough, stable - 1, first, most)
+        if found is not None:
+            return tried[found] if tried[found].meets else None
+        if last is not None:
+            return None
+        if not tried:
+            return self.simulated(number, most if self.most else guess, patient=True)
+        largest = tried[max(tried)]
+        if largest.verdict != UNDECIDED or self._can_win(largest.rank, largest.structure.device):
+            return largest
+        return self.simulated(number, largest.replicas, patient=True)
 
     def _most_useful(self, number: int) -> int:
         """Replicas beyond which more do not help: 99 of 100 requests are alone on theirs."""
@@ -397,12 +399,12 @@ class Search:
         """The runs of the best setting of a structure, to the budget where the plan could still win."""
         _, own, chunk, batch, requests, first = self._setting(number, replicas)
         cost, device = self._cost(number, replicas), self.structures[number].device
-        most = BUDGET * requests if patient or self._patient or self._can_win(cost, device) else 0
+        patient = patient or self._patient or self._can_win(cost, device)
 
         def run(seed: int, length: int) -> SeedRun:
             return self._run(own, chunk, batch, replicas, seed, length)
 
-        return decide(run, first, self.traffic, requests, most)
+        return decide(run, first, self.traffic, requests, patient=patient)
 
     def _setting(self, number: int, replicas: float) -> TrialSetting:
         """The best setting of a structure with so many replicas, by a run of the first seed.
@@ -517,7 +519,7 @@ def search(
     if link is not None:
         pooling = PoolSearch(found, link)
         for candidate in pooling.candidates():
-            (met if candidate.meets and candidate.carried else missed).append(candidate)
+            (met if candidate.meets else missed).append(candidate)
         found.sort(met, missed)
         refused |= pooling.refused
     largest, server, sturdy, one = None, None, None, structures[0]
@@ -695,9 +697,8 @@ class PoolSearch:
 
         def more(candidate: PoolCandidate) -> tuple[int, int] | None:
             """A twentieth more servers of the side that is late; None where they do not help, or too many."""
-            trial, limits = candidate.trial, self.search.traffic.limits
-            used = [trial.upper(i) / of.seconds if of else 0.0 for i, of in enumerate(limits)]
-            late = [share > 1 for share in used] if max(used) > 1 else [True, True]  # it is not stable
+            trial = candidate.trial
+            late = [trial.usage(i) > 1 for i in range(2)] if trial.over > 1 else [True, True]  # not stable
             first, second = (n + here * max(1, n // 20) for n, here in zip(now, late, strict=True))
             most = self.search.most
             alone = max(first, second) > LONE * max(plan.servers)
@@ -717,7 +718,7 @@ class PoolSearch:
                 now = fewer
         while True:
             found = replace(at(now), largest_rate=self._total_rate(plan, pools, now))
-            if found.carried or found.trial.over > 1 or (next_ := more(found)) is None:
+            if found.meets or found.trial.over > 1 or (next_ := more(found)) is None:
                 return found
             now = next_
 
@@ -749,20 +750,18 @@ class PoolSearch:
             return self._run(pools, unit, replace(traffic, requests=length).alone(units, seed))
 
         first = run(traffic.seed, traffic.requests)
-        most = BUDGET * traffic.requests if Trial((first,), traffic.limits).over <= 1 else 0
-        trial = decide(run, first, traffic, traffic.requests, most)
+        patient = Trial((first,), traffic.limits).over <= 1
+        trial = decide(run, first, traffic, traffic.requests, patient=patient)
         one, two = (search.structures[side.number] for side in plan[:2])
         means = self._closed_form(plan, pools, servers)
         return PoolCandidate(
-            *(
-                two,
-                plan.prefill.chunk,
-                plan.decode.batch,
-                units,
-                *means,
-                search.traffic,
-                trial,
-            ),
+            two,
+            plan.prefill.chunk,
+            plan.decode.batch,
+            units,
+            *means,
+            search.traffic,
+            trial,
             prefill=one,
             servers=unit,
             link=self.link,

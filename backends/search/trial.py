@@ -1,11 +1,10 @@
 """Simulated runs of a plan: percentiles of latencies, and the share of requests within limits.
 
 `SeedRun` is one run, `Trial` the runs of one plan with their verdict, `decide` adds runs until there is one;
-`Replica` simulates a structure and estimates its
-steps once for all runs. `pool_latencies` simulates prefill and decode servers one by one if the router does
-not look at loads: a prefill server depends on no other server and a decode server only on when caches
-arrive, so the result equals that of all servers together (`simulate.engine.Pools`) and takes a fraction of
-the time.
+`Replica` simulates a structure and estimates its steps once for all runs. `pool_latencies` simulates prefill
+and decode servers one by one if the router does not look at loads: a prefill server depends on no other
+server and a decode server only on when caches arrive, so the result equals that of all servers together
+(`simulate.engine.Pools`) and takes a fraction of the time.
 """
 
 from __future__ import annotations
@@ -79,7 +78,8 @@ MEETS, MISSES, UNDECIDED = "meets", "misses", "undecided"
 ERROR = 0.01  # the chance of a wrong verdict on a limit, at most, over all looks together
 PARTS = 16  # of the error, which looks spend
 FIRST_PARTS = 1  # that the look at the fewest runs spends
-# Looks at runs that are so many times as long as the first: how many runs, and the parts that a look spends.
+# The looks by the length of their runs, in multiples of the first runs: the number of runs at each look, and
+# the parts of the error that it spends.
 # All looks at one length, and the first look, spend the whole error. The last look has the whole budget.
 LOOKS = {
     1: ((10, 2), (20, 3), (BUDGET, 10)),
@@ -200,11 +200,15 @@ class Trial(Record):
                     found.append(len(values) / BATCHES * float(np.var(means, ddof=1) / values.var()))
         return float(np.mean(found[1:])) if len(found) > 1 else 1.0
 
+    def usage(self, which: int) -> float:
+        """The share of the limit of TTFT (0) or TPOT (1) that is used at most; 0 without a limit."""
+        limit = self.limits[which]
+        return self.upper(which) / limit.seconds if limit else 0.0
+
     @cached_property
     def over(self) -> float:
         """How much of a limit is used at most, of the one that is used most: above 1 it is not surely met."""
-        parts = [self.upper(i) / each.seconds for i, each in enumerate(self.limits) if each]
-        return max(parts, default=0.0)
+        return max(map(self.usage, range(len(self.limits))))
 
     def verdict_on(self, which: int) -> str:
         """Whether a limit is met, missed, or undecided; one run decides nothing."""
@@ -239,9 +243,9 @@ def rate_verdict(largest: float | None, traffic: Traffic) -> str:
 
 
 def decide(
-    run: Callable[[int, int], SeedRun], first: SeedRun, traffic: Traffic, requests: int, most: int
+    run: Callable[[int, int], SeedRun], first: SeedRun, traffic: Traffic, requests: int, *, patient: bool
 ) -> Trial:
-    """Runs by the seeds of the traffic until a look gives a verdict, or all have as many requests as `most`.
+    """Runs by the seeds of the traffic until a look gives a verdict, to the budget if `patient`.
 
     A `run` is by a seed, with so many requests. A limit that the fewest runs do not decide is near: runs are
     then as long as their correlation asks for.
@@ -249,7 +253,7 @@ def decide(
     seeds = traffic.seeds
     runs = [first, *(run(seed, requests) for seed in seeds[1:SEEDS])]
     trial = Trial(tuple(runs), traffic.limits)
-    if trial.verdict != UNDECIDED or most < BUDGET * requests:
+    if trial.verdict != UNDECIDED or not patient:
         return trial
     longer = next((n for n in LOOKS if n * requests >= SPANS * trial.correlation), max(LOOKS))
     if longer > 1:

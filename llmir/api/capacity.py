@@ -78,8 +78,8 @@ def largest(
     positions = program.facts.get("positions")
     if job.max_model_len is None and isinstance(positions, int) and job.prompt + job.generate > positions:
         raise InputError(length_error(job.prompt, job.generate, positions, program.name))
-    spread = option(Traffic, "lengths").check(lengths)
-    return largest_load(job, *limits, simulate_loop, *([spread] if spread else []))
+    spread = option(Traffic, "lengths").check(lengths) or "spread"
+    return largest_load(job, *limits, simulate_loop, spread)
 
 
 def length_error(prompt: int, generate: int, positions: int, model: str) -> str:

@@ -49,7 +49,6 @@ DEVICES = 1 << 16  # the largest `gpus`
 TRAFFIC = ("rate", "prompt", "generate", "requests", "seed", "prefix_hits")  # options of `Traffic` for a plan
 SERVERS = ("link", "router", "emit")  # options of `Servers` for a plan
 ROLES = ("weights", "activations", "kv")  # options of `Precision` for a plan
-RUNS = 40  # simulated runs of a plan, at least
 REQUEST_S, REQUEST_BYTES = 1.2e-5, 3500  # of a simulated request, measured on plans of 10,000 and 200,000
 ROUTERS = ("round-robin", "random", "least-loaded")  # routers for a plan
 HEADROOM = 0.1  # of the stable rate, where no limit of TTFT bounds how long requests wait
@@ -118,7 +117,7 @@ def plan(
     """
     from llmir.backends.cost.channel import server_channel
     from llmir.backends.search.launch import check_pool_launch
-    from llmir.backends.search.search import search
+    from llmir.backends.search.search import RUNS, search
     from llmir.backends.search.traffic import latency_limit
     from llmir.backends.simulate.engine import engine_policy
 

@@ -66,7 +66,8 @@ def check_work(what: str, advice: str, *, seconds: float = 0.0, memory: float = 
 class Pace:
     """Equal pieces of work, whose total is checked as soon as the first ones show their pace.
 
-    The first piece does not count, since it also makes what the others share.
+    The time from the first `step` on counts. Steps at the end of pieces leave out the time of the first one,
+    which also makes what the others share.
     """
 
     def __init__(self, what: str, advice: str, count: int) -> None:
@@ -74,7 +75,7 @@ class Pace:
         self._done, self._start, self._checked = 0, time.process_time(), False
 
     def step(self) -> None:
-        """Count a piece that is done."""
+        """Count a piece: at the start of each, or at the end of each."""
         self._done += 1
         if self._done == 1:
             self._start = time.process_time()

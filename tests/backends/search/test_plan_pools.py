@@ -15,7 +15,7 @@ from llmir.api.deployment import Deployment
 from llmir.backends.search.plan import Plans, PoolCandidate
 from llmir.backends.search.search import PoolSearch, Search
 from llmir.backends.search.traffic import Traffic
-from llmir.backends.search.trial import pool_latencies
+from llmir.backends.search.trial import UNDECIDED, pool_latencies, rate_verdict
 from llmir.base.errors import InputError
 from tests.flat import records
 
@@ -261,6 +261,18 @@ def test_closed_forms_of_pools_are_those_of_analyze() -> None:
     answered = batch / (59 * float(step.time_s))
     assert found.replicas * found.servers[1] >= ceil(30 / (answered * 1.1))
     assert found.largest_rate is not None and found.largest_rate >= 30
+
+
+@pytest.mark.slow
+def test_pools_get_more_servers_where_the_rate_is_undecided() -> None:
+    """A rate that is 1% below the largest one is within its error; more servers answer it for certain."""
+    asked = {"prompt": 2000, "generate": 100, "max_ttft": "5s", "requests": 100, "headroom": 0.0}
+    few = pooled(llmir.plan("llama3.1-8b", **records(llmir.plan, rate=40, link="nvlink", **asked)))[0]
+    assert few.meets and few.largest_rate is not None
+    asked["rate"] = few.largest_rate / 1.01
+    assert rate_verdict(few.largest_rate, replace(few.traffic, rate=asked["rate"])) == UNDECIDED
+    many = pooled(llmir.plan("llama3.1-8b", **records(llmir.plan, link="nvlink", **asked)))[0]
+    assert many.meets and many.devices > few.devices
 
 
 @pytest.mark.slow

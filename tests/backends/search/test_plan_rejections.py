@@ -8,8 +8,10 @@ import pytest
 
 import llmir
 from llmir.backends.cost.models import faster_ops
+from llmir.backends.export.plan import reason
 from llmir.backends.search.plan import Plans, opcode_shares
 from llmir.backends.search.rejections import losing_reason, wins
+from llmir.backends.search.trial import MEETS, UNDECIDED, Replica
 from llmir.backends.step.report import Report
 from tests.flat import records
 
@@ -83,6 +85,21 @@ def test_a_plan_of_equal_cost_loses_by_its_speed_and_is_told_so() -> None:
         why = plans.rejection(each)
         assert why is not None and why.constraint == "speed"
         assert why.change is None or wins(plans, each, why.change)
+
+
+def test_a_plan_with_an_undecided_rate_loses_by_the_rate() -> None:
+    """A rate that is 1% below the largest one is within its error, and latencies are far within limits."""
+    asked = {"prompt": 1000, "generate": 100, "max_ttft": "60s", "gpus": 1, "requests": 100, "headroom": 0.0}
+    best = llmir.plan("llama3.1-8b", **records(llmir.plan, rate=10, **asked)).best
+    assert best is not None
+    most = best.largest_rate or Replica(best.structure, best.traffic).largest_rate(best.chunk, best.batch)
+    plans = llmir.plan("llama3.1-8b", **records(llmir.plan, rate=most / 1.01, **asked))
+    (near,) = plans.shown
+    assert (near.verdict, near.trial.verdict) == (UNDECIDED, MEETS)
+    assert plans.why(near).constraint == "rate"
+    why = plans.rejection(near)
+    assert why is not None and why.constraint not in ("ttft", "tpot")
+    assert "undecided: answers" in reason(plans, plans.why(near), near)
 
 
 def test_ops_of_an_opcode_take_a_share_of_their_time() -> None:

@@ -68,7 +68,7 @@ def verdict(share: float, first: int) -> tuple[str, int]:
         seconds = stays(seed, requests)
         return SeedRun.of(seconds, seconds, traffic)
 
-    trial = decide(run, run(first, REQUESTS), traffic, REQUESTS, 40 * REQUESTS)
+    trial = decide(run, run(first, REQUESTS), traffic, REQUESTS, patient=True)
     return trial.verdict, len(trial.runs)
 
 
