@@ -46,13 +46,12 @@ def simulate(requests: int) -> str:
     return f"p99 TTFT {1e3 * ttft.p99:.1f} ms" if ttft else "no first token"
 
 
-def plan(model: str, hw: str, gpus: int, **asked: Any) -> str:
+def plan(model: str, hw: str, gpus: int, rate: float = 20, requests: int = 1000) -> str:
     """The first plan, and how many there are by closed form."""
     import llmir
 
-    traffic = llmir.Traffic(rate=20, prompt=4000, generate=500)
-    limits: dict[str, Any] = {"max_ttft": "1s", "max_tpot": "30ms"}
-    found = llmir.plan(model, hw, traffic, gpus=gpus, **limits | asked)
+    traffic = llmir.Traffic(rate=rate, prompt=4000, generate=500, requests=requests)
+    found = llmir.plan(model, hw, traffic, gpus=gpus, max_ttft="1s", max_tpot="30ms")
     best = found.best and f"{found.best.devices} × {found.best.structure.name}"
     return f"{found.points.rate.size:,} plans, {len(found.shown)} simulated; first: {best or 'none'}"
 
