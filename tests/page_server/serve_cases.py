@@ -283,7 +283,8 @@ def answered(port: int, data: bytes, whole: bool) -> int:
         with suppress(ConnectionResetError, BrokenPipeError):
             connection.sendall(data)
             if not whole:  # so that the server does not wait for the rest
-                connection.shutdown(socket.SHUT_WR)
+                with suppress(OSError):  # it has closed the connection already
+                    connection.shutdown(socket.SHUT_WR)
             found = connection.recv(4096)
         if not found:
             return 0
