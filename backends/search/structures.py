@@ -501,6 +501,7 @@ CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 RAISED_TOKENS, RAISED_UTILIZATION = 8192, 0.95
 SCARCE = 2  # of the longest requests; caches that hold fewer starve the traffic
 
+
 class AdmittedBatches(NamedTuple):
     """Batches that have room, and the most requests that are ever in flight."""
 

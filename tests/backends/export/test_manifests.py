@@ -198,7 +198,7 @@ def test_files_are_written_next_to_the_table(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--emit-to", "out"), "--emit-to: say what to emit"),
+        (("--emit-to", "out"), "--emit-to: needs --emit"),
         (("--emit", "vllm", "--emit-to", ""), "--emit-to: expected the name"),
         (("--emit", "vllm", "--emit-to", "config.json"), "is a file, a folder is needed"),
         (("--emit", "vllm", "--emit-to", "none/out"), "there is no folder"),

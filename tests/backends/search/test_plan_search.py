@@ -353,7 +353,7 @@ def test_every_format_has_the_plans(form: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("llama3.1-8b",), "--rate: say how many requests come"),
+        (("llama3.1-8b",), "--rate: missing; set the requests per second"),
         (("llama3.1-8b", "--rate", "0"), "--rate: expected a number from 0.000001 to 1,000,000,000"),
         ((*ASKED, "--max-tpot", "20m"), "--max-tpot: 20m has no unit; say 20ms or 20s"),
         ((*ASKED, "--hw", "h200,h200-sxm"), "--hw: H200-SXM is there twice"),
@@ -418,7 +418,7 @@ def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> 
         (("--emit", "sglang"), "emit: sglang; the plan is of vllm"),
         (("--emit", "vllm", "--weights", "int4"), "no flag is known that makes weights int4"),
         (("--emit", "vllm", "--engine", "vllm@0.4"), "is known from 0.5.3 on"),
-        (("--emit", "vllm", "--format", "json"), "prints no table; say --emit-to DIR too"),
+        (("--emit", "vllm", "--format", "json"), "prints no table; add --emit-to DIR"),
         (
             ("--emit", "trtllm", "--engine", "trtllm", "--weights", "fp8"),
             "no flag is known that makes weights",
