@@ -425,7 +425,7 @@ def combined_reason(count: int, why: object) -> str:
 
 def device_rejection(devices: int, most: int, times: float) -> Rejection:
     """More devices than there may be, as their rate is so many `times` below what comes."""
-    return Rejection(f"needs {devices:,} GPUs, {most:,} allowed", times, fits=True)
+    return Rejection(f"needs {devices:,} GPUs, more than the {most:,} allowed", times, fits=True)
 
 
 def memory_rejection(job: Workload, why: str) -> Rejection:

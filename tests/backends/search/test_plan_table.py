@@ -119,9 +119,9 @@ def test_what_is_too_slow_is_not_hidden_by_what_does_not_fit() -> None:
 @pytest.mark.slow
 def test_a_plan_says_what_is_taken_to_join_its_nodes() -> None:
     """No file says how 16 such devices are joined; as `analyze` has it, a plan says what is assumed."""
-    assert "taken to be in" not in run("llama3.1-8b", "--rate", "4", "--gpus", "2").output
+    assert "assumed to be in" not in run("llama3.1-8b", "--rate", "4", "--gpus", "2").output
     wide = run("deepseek-v3", "--rate", "1", "--gpus", "16", "--hw", "h100-sxm", "--max-tpot", "50ms")
-    assert "16 × H100-SXM are taken to be in DGX-H100: 8 devices a node" in " ".join(wide.output.split())
+    assert "16 × H100-SXM are assumed to be in DGX-H100: 8 devices per node" in " ".join(wide.output.split())
 
 
 def test_a_bare_number_of_the_command_line_is_milliseconds() -> None:
