@@ -528,7 +528,7 @@ def pooled(found: PoolSimulation) -> list[Section]:
 # Series of rates
 
 _SHOWN = ("ttft", "tpot")
-_PAIRS = (*wording.SERVER_LINES, "policy", "cache")
+_PAIRS = (*wording.SERVER_LINES, "policy", "KV cache")
 
 
 def first_run(run: Simulation | Replications) -> Simulation:
@@ -537,12 +537,12 @@ def first_run(run: Simulation | Replications) -> Simulation:
 
 
 def rate_settings(found: RateSeries) -> list[tuple[str, str]]:
-    """What served which requests, whatever their rate."""
+    """The model, the limits of the server, and the requests, without their rate."""
     one = first_run(found.runs[0])
-    of = (("prompt", one.load.prompt), ("generate", one.load.generate))
-    lengths = ", ".join(f"{name} {units.digits(float(n.mean()))}" for name, n in of)
+    of = (("prompt", one.load.prompt), ("output", one.load.generate))
+    lengths = " and ".join(f"{units.digits(float(n.mean()))} {name}" for name, n in of)
     pairs = [pair for pair in simulation_settings(one) if pair[0] in _PAIRS]
-    return [*pairs, ("requests", f"{len(one.load):,} a run, {lengths} tokens on average")]
+    return [*pairs, ("requests", f"{len(one.load):,} per run; on average {lengths} tokens")]
 
 
 def rows(found: RateSeries) -> Iterator[dict[str, Any]]:
@@ -577,5 +577,5 @@ def rates(found: RateSeries) -> Group:
         state = "" if over is None else "overloaded" if over >= 0.5 else "stable"
         table.add(shown, (units.digits(row["rate"]), *said, units.digits(row["output_tokens_per_s"]), state))
     stable = sum(row["largest_rate"] for row in rows(found)) / len(found.runs)
-    head = [*rate_settings(found), ("load", f"{units.digits(stable)} requests/s can be served at most")]
+    head = [*rate_settings(found), ("load", f"capacity {units.digits(stable)} requests/s")]
     return table.stack(table.pairs([(name, wording.plain(text)) for name, text in head]), "", shown)

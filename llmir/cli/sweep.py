@@ -122,7 +122,7 @@ def _check_rows(rows: int, form: str, max_size: int | None) -> None:
     """`InputError` for more rows than a format that is made in memory can have."""
     from llmir.backends.export.page.bundle import SIZE
 
-    what, advice = f"a {form} of {rows:,} rows", "leave some values out, or write a .csv or .parquet file"
+    what, advice = f"a {form} of {rows:,} rows", "use fewer values, or write a .csv or .parquet file"
     most = SIZE if max_size is None else max_size
     if form == "page" and rows * PAGE_ROW_BYTES > most:
         raise InputError(f"{what} has more than {most:,} bytes; {advice}")
