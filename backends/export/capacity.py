@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
 WHAT = {
-    "batch": ("request that begins alone", "requests that begin together"),
-    "context": ("token of a prompt", "tokens of prompt and answer"),
-    "requests": ("user who asks again when answered", "users who ask again when answered"),
+    "batch": ("request", "requests that start together"),
+    "context": ("token of prompt and output", "tokens of prompt and output"),
+    "requests": ("user in a closed loop", "users in a closed loop"),
 }
 _NONE = "–"
 
 
 def name(limit: CapacityLimit) -> str:
-    """As tables call it."""
+    """The name of a limit in tables."""
     return NAMES.get(limit.name, limit.name)
 
 
@@ -44,7 +44,7 @@ def _shown(limit: CapacityLimit, value: float) -> str:
 
 
 def many(answer: CapacityAnswer) -> str:
-    """`22 requests that begin together`."""
+    """`22 requests that start together`."""
     one, more = WHAT[answer.what]
     if not answer.most:
         return f"none, not even 1 {one}"
@@ -52,19 +52,23 @@ def many(answer: CapacityAnswer) -> str:
 
 
 def left(limit: CapacityLimit) -> str:
-    """What a limit leaves, or what is too much."""
+    """The use of a limit, and the rest or the excess."""
     allowed = limit.allowed or 0.0
     rest = allowed - limit.used
-    short = f"{_shown(limit, -rest)} too much" if rest < 0 else f"{_shown(limit, rest)} left"
-    return f"{name(limit)}, {_shown(limit, limit.used)} of {_shown(limit, allowed)}: {short}"
+    if rest < 0:
+        over = f"{_shown(limit, -rest)} above the limit of {_shown(limit, allowed)}"
+        return f"{name(limit)} is {_shown(limit, limit.used)}, {over}"
+    return (
+        f"{name(limit)}: {_shown(limit, limit.used)} of {_shown(limit, allowed)}, {_shown(limit, rest)} free"
+    )
 
 
 def bound(answer: CapacityAnswer) -> str:
-    """What binds, and what one more takes."""
+    """The limit that decides, and the need of one more."""
     limit = answer.binding
     if limit is None:
         return "nothing"
-    return left(limit) + (f"; {_more(answer)} takes {_shown(limit, limit.more)}" if limit.more else "")
+    return left(limit) + (f"; {_more(answer)} needs {_shown(limit, limit.more)}" if limit.more else "")
 
 
 def _more(answer: CapacityAnswer) -> str:
@@ -72,33 +76,33 @@ def _more(answer: CapacityAnswer) -> str:
 
 
 def phase(answer: CapacityAnswer, of: str) -> str:
-    """What keeps one phase from more, and how much it alone would take."""
+    """The largest value of one phase alone, and the limit that decides it."""
     limit = answer.of(of)
-    return f"{of} {limit.most:,} by {name(limit)}" if limit else f"{of} any"
+    return f"{of} at most {limit.most:,} ({name(limit)})" if limit else f"{of} without a limit"
 
 
 def capacity_lines(largest: LargestLoad, answer: CapacityAnswer) -> Iterator[tuple[str, str]]:
     """An answer in words."""
     each = f" of each of {largest.job.batch:,}" if answer.what == "context" and largest.job.batch > 1 else ""
     yield answer.what, many(answer) + each
-    yield "  binds", bound(answer)
+    yield "  limit", bound(answer)
     if answer.binding:
-        yield "  apart", f"{phase(answer, PREFILL)}; {phase(answer, DECODE)}"
+        yield "  alone", f"{phase(answer, PREFILL)}; {phase(answer, DECODE)}"
     if not answer.most:
         return
     used, rate = answer.spent, units.digits(answer.output_tokens_per_s)
-    cost = [] if used.usd_per_mtok is None else [f"{wording.usd(used.usd_per_mtok)} a million"]
-    drawn = [] if used.watts is None else [f"at most {wording.joules(used.joules_per_token)} each"]
-    yield "  then", ", ".join([f"{rate} output tokens/s", *cost, *drawn])
+    cost = [] if used.usd_per_mtok is None else [f"{wording.usd(used.usd_per_mtok)} per million"]
+    drawn = [] if used.watts is None else [f"at most {wording.joules(used.joules_per_token)} per token"]
+    yield "  speed", ", ".join([f"{rate} output tokens/s", *cost, *drawn])
 
 
 def rows(answer: CapacityAnswer) -> list[tuple[str, ...]]:
-    """A row a limit."""
+    """A row for each limit."""
     return [
         (
             name(limit),
             limit.phase,
-            "any" if limit.most is None else f"{limit.most:,}",
+            "no limit" if limit.most is None else f"{limit.most:,}",
             _shown(limit, limit.used),
             _NONE if limit.allowed is None else _shown(limit, limit.allowed),
             _NONE if limit.more is None else f"+{_shown(limit, limit.more)}",
@@ -108,19 +112,19 @@ def rows(answer: CapacityAnswer) -> list[tuple[str, ...]]:
 
 
 def head(largest: LargestLoad) -> list[tuple[str, str]]:
-    """What was asked, of what."""
+    """The model, its requests and their limits."""
     job = largest.job
     limits = (("TTFT", largest.max_ttft_s), ("TPOT", largest.max_tpot_s))
     said = [f"{what} within {units.time(limit)}" for what, limit in limits if limit is not None]
-    equal = ["equal answers of users"] if largest.lengths == LENGTHS[-1] else []
+    equal = ["equal output lengths of users"] if largest.lengths == LENGTHS[-1] else []
     asked = [f"prompt {job.prompt:,}", f"generate {job.generate:,}", *said, *equal]
     lines = [pair for pair in wording.head_lines(job) if pair[0] in wording.SERVER_LINES]
-    return [*lines, ("asked", ", ".join(asked))]
+    return [*lines, ("requests", ", ".join(asked))]
 
 
 @sectioned(of=LargestLoad)
 def sections(largest: LargestLoad) -> list[Section]:
-    """What was asked, and of each answer what binds and all limits."""
+    """The requests, and each answer with the limit that decides and all other limits."""
     found = [Section(("", ""), head(largest))]
     for answer in largest.answers.values():
         found.append(Section(("", ""), list(capacity_lines(largest, answer))))
@@ -140,12 +144,14 @@ def to_csv(largest: LargestLoad) -> str:
 
 
 def misses(largest: LargestLoad) -> list[str]:
-    """Of each answer that there is none of, what it misses: all limits that not even one meets."""
+    """The limits that even one request, token or user misses."""
     found = []
     for answer in largest.answers.values():
         late = [limit for limit in answer.limits if limit.hard and limit.most == 0]
         if not answer.most:
-            found.append(f"{answer.what}: not even 1: {'; '.join(map(left, late))}")
+            found.append(
+                f"{answer.what}: even 1 {WHAT[answer.what][0]} misses a limit: {'; '.join(map(left, late))}"
+            )
     return found
 
 

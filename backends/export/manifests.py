@@ -97,9 +97,9 @@ def _script(command: LaunchCommand) -> str:
 def _head(candidate: Candidate, command: LaunchCommand) -> list[str]:
     """Comments: the plan, its estimate, and the sources of its flags."""
     s, count = candidate.structure, candidate.replicas
-    each = "one replica" if count == 1 else f"each of {count:,} replicas"
+    each = "one replica" if count == 1 else f"one of {count:,} replicas"
     return [
-        f"# {each}, on {s.split.devices:,} × {s.device.name}; {command.engine} {command.release}",
+        f"# starts {each} on {s.split.devices:,} × {s.device.name} with {command.engine} {command.release}",
         *_estimates(candidate),
         *(f"# flags: {source}" for source in command.sources),
     ]
@@ -122,8 +122,8 @@ def _estimates(candidate: Candidate) -> list[str]:
 
 def _estimate(limit: LatencyLimit | None, name: str, p99: float, limited: float) -> str:
     if limit is None:
-        return f"{name} {units.time(p99)} ({DEFAULT_STATISTIC})"
-    return f"{name} {units.time(limited)} of {units.time(limit.seconds)} ({limit.of})"
+        return f"{name} {DEFAULT_STATISTIC} {units.time(p99)}"
+    return f"{name} {limit.of} {units.time(limited)} (limit {units.time(limit.seconds)})"
 
 
 def _notes(*models: Checkpoint | None) -> list[str]:

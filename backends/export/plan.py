@@ -1,7 +1,7 @@
 """Plans as text for a terminal, CSV, Markdown and HTML.
 
 Order of the file: the Pareto front drawn in characters (`chart`), one hour of traffic on the first plan
-(`hourly_sections`), and the report of `llmir plan` (`plans`): answer, assumptions, plans, reasons, front.
+(`hourly_sections`), and the report of `llmir plan` (`plans`): answer, plans, reasons, assumptions, front.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BEST = "✓"
 
 
 def chart(plans: Plans) -> Iterator[Text]:
-    """The front of each device, and the first plan as it is simulated; a user's tokens on a log scale."""
+    """The Pareto front of each device, and the simulated first plan; tokens/s per user on a log scale."""
     from rich.text import Text
 
     users, gpus = plans.tokens_per_s_user[plans.front], plans.tokens_per_s_device[plans.front]
@@ -66,8 +66,8 @@ def chart(plans: Plans) -> Iterator[Text]:
         put(x, y, MARKS[names.index(device) % len(MARKS)])
     if best:
         put(best.tokens_per_s_user, best.tokens_per_s_device, BEST)
-    title = Text("tokens/s a GPU", style="bold")
-    title.append(" against tokens/s a user (log): the front of each device, saturated, by closed form", "")
+    title = Text("Pareto front of each device", style="bold")
+    title.append(" at full load, by closed form: tokens/s per GPU against tokens/s per user (log scale)", "")
     yield title
     for i, line in enumerate(cells):
         label = units.digits(top * (HEIGHT - 1 - i) / (HEIGHT - 1)) if i % 2 == 0 else ""
@@ -77,7 +77,7 @@ def chart(plans: Plans) -> Iterator[Text]:
     ends = units.digits(low), units.digits(high)
     yield Text(f"{'':>9}{ends[0]}{middle:^{WIDTH - len(ends[0]) - len(ends[1])}}{ends[1]}")
     legend = [f"{MARKS[i % len(MARKS)]} {device}" for i, device in enumerate(names)]
-    legend += [f"{BEST} the first plan, at the rate asked for"] if best else []
+    legend += [f"{BEST} the first plan, at the requested rate"] if best else []
     yield Text(f"{'':>9}{'   '.join(legend)}")
 
 
@@ -85,7 +85,7 @@ def chart(plans: Plans) -> Iterator[Text]:
 
 
 def hourly_sections(plans: Plans) -> list[str]:
-    """What came, how it was answered, and what the servers held; nothing where no plan meets the limits."""
+    """The requests, latencies, queue and KV blocks of an hour; empty if no plan meets the limits."""
     try:
         found = plans.hour
     except InputError as error:
@@ -94,7 +94,7 @@ def hourly_sections(plans: Plans) -> list[str]:
 
 
 def hourly_misses(plans: Plans) -> list[str]:
-    """What an hour misses that the runs that decide met, if anything."""
+    """The limits that the hour misses, although the runs of the search met them."""
     try:
         found = plans.hour
     except InputError:
@@ -103,14 +103,14 @@ def hourly_misses(plans: Plans) -> list[str]:
         return []
     limits = zip(("ttft", "tpot"), plans.traffic.limits, strict=True)
     missed = [
-        f"{name.upper()} is {units.time(found.missed[name])} of {units.time(of.seconds)} ({of.of})"
+        f"{name.upper()} {of.of} is {units.time(found.missed[name])}, above {units.time(of.seconds)}"
         for name, of in limits
         if of and name in found.missed
     ]
-    missed += ["requests stay longer and longer"] if found.grows else []
+    missed += ["the queue grows"] if found.grows else []
     return [
-        f"in this hour {'; '.join(missed)}: one hour varies more than the runs that chose the plan; "
-        f"--margin leaves room for it"
+        f"in this hour {'; '.join(missed)}. One hour varies more than all runs of the search together; "
+        f"--margin adds a reserve"
     ]
 
 
@@ -118,12 +118,12 @@ def _came(found: HourlyCost) -> str:
     plan, requests = found.candidate, found.simulation.load
     unit = "unit" if isinstance(plan, PoolCandidate) else "replica"
     one = "one" if found.replicas == 1 else f"{found.replicas:,}"
-    is_, its = ("is", "its") if found.replicas == 1 else ("are", "their")
-    of = f" of {plan.replicas:,} {unit}s {is_}" if plan.replicas > 1 else f" {unit} is"
+    its = "its" if found.replicas == 1 else "their"
+    of = f" of {plan.replicas:,} {unit}s" if plan.replicas > 1 else f" {unit}"
     tokens = f"{units.count(found.output_tokens)} output tokens"
     share = "" if found.part == 1 else f", the first {units.percent(found.part)} of the hour"
-    simulated = f"{one}{of} simulated, with {its} {_requests(len(requests))}{share} (seed {found.seed})"
-    return f"an hour: {_requests(found.requests)}, {tokens}; {simulated}"
+    simulated = f"{one}{of} with {its} {_requests(len(requests))}{share} (seed {found.seed})"
+    return f"one hour of traffic: {_requests(found.requests)}, {tokens}; simulated: {simulated}"
 
 
 def _requests(count: int) -> str:
@@ -137,16 +137,17 @@ def _answered(found: HourlyCost) -> str:
         times.append(f"{name.upper()} p50 {p50}, p99 {p99}, worst {worst}")
     limited = any(found.candidate.traffic.limits)
     late = round((1 - found.within) * len(found.simulation.load))
-    share = f"{units.share_met(found.within)} within all limits, {late:,} late"
-    return "; ".join([*times, *([share if late else "all within all limits"] if limited else [])])
+    share = f"{units.share_met(found.within)} of requests meet all limits, {late:,} do not"
+    return "; ".join([*times, *([share if late else "all requests meet all limits"] if limited else [])])
 
 
 def _kv_usage(found: HourlyCost) -> str:
     room, most = found.simulation.capacity.blocks, found.simulation.most_blocks
     waits = (
-        f"waiting to be read: {found.most_waiting:,} at most, {units.time(found.longest_queue_s)} at longest"
+        f"queue for prefill: at most {_requests(found.most_waiting)}, for at most "
+        f"{units.time(found.longest_queue_s)}"
     )
-    blocks = f"KV blocks: {most:,} of {room:,} at most ({units.percent(most / room)})"
+    blocks = f"KV blocks in use: at most {most:,} of {room:,} ({units.percent(most / room)})"
     return f"{waits}; {blocks}; preemptions: {f'{found.preemptions:,}' if found.preemptions else 'none'}"
 
 
@@ -159,7 +160,7 @@ LIMITED = ("TTFT", "TPOT")
 
 
 def headings(plans: Plans) -> tuple[str, ...]:
-    """Of the columns: beside the p99 stands what a limit is of, else the p50."""
+    """Headings of the columns: the statistic of a limit next to the p99, or the p50."""
     ttft, tpot = (
         of.of if of and of.of != DEFAULT_STATISTIC else "p50"
         for of in (plans.traffic.ttft, plans.traffic.tpot)
@@ -184,12 +185,12 @@ def _named(plans: Plans, s: Structure, laid: str) -> str:
 
 
 def answer(plans: Plans) -> str:
-    """What to order, and by what it was chosen; or that nothing does."""
+    """The GPUs to order and the reason for the choice, or that no plan meets the limits."""
     best, most = plans.best, plans.most_devices
     if best is None:
         few = "one GPU" if most == 1 else f"{most or 0:,} GPUs or fewer"
         return "no plan meets the limits" + ("" if most is None else f" with {few}")
-    s, decided = best.structure, "least cost" if plans.priced else "fewest GPUs"
+    s, decided = best.structure, "cheapest plan" if plans.priced else "fewest GPUs"
     types = precision_text(s.program, s.model)
     stated = ", ".join(types) if len(types) > 1 else f"weights {weights(s)}"
     return f"{decided}: {_order(best)}, {stated}"
@@ -201,7 +202,7 @@ def _order(candidate: Candidate) -> str:
 
 
 def _laid(candidate: Candidate) -> str:
-    """`7 replicas of tp 4`, or of pools their servers."""
+    """`7 replicas of tp 4`, or the servers of each pool."""
     if not isinstance(candidate, PoolCandidate):
         count = f"{candidate.replicas:,} replicas" if candidate.replicas > 1 else "one replica"
         return f"{count} of {candidate.structure.split}"
@@ -211,7 +212,7 @@ def _laid(candidate: Candidate) -> str:
 
 
 def basis(plans: Plans) -> str:
-    """How to start the engine, what it costs or why cost does not decide, and what no figure counts."""
+    """Limits of the engine, the cost or why cost does not decide, and the parts of the model left out."""
     left_out = wording.left_out_line(*(s.program for s in plans.structures))
     return "; ".join([_started(plans), *(f"{label}: {words}" for label, words in left_out)])
 
@@ -221,35 +222,36 @@ def _started(plans: Plans) -> str:
     sizes = ""
     if best:
         pooled = isinstance(best, PoolCandidate)
-        servers = (" a decode server", "prefill ") if pooled else ("", "")
-        each = "" if pooled or best.replicas == 1 else "each of "
+        servers = (" on each decode server", "prefill ") if pooled else ("", "")
+        each = "" if pooled or best.replicas == 1 else "each replica: "
         sizes = (
-            f"{each}up to {best.batch:,} requests at once{servers[0]}, "
-            f"{servers[1]}steps of {best.chunk:,} tokens; "
+            f"{each}at most {best.batch:,} requests at once{servers[0]}, "
+            f"{servers[1]}steps of at most {best.chunk:,} tokens; "
         )
     if best is None and not plans.structures:
-        return "no split of the model can be, as the reasons below say"
+        return "no split of the model is possible, for the reasons below"
     if not plans.priced:
         names = dict.fromkeys(s.device.name for s in plans.structures if s.device.price_per_hour_usd is None)
-        return f"{sizes}not by cost: no price is known of {' and '.join(names) or 'some device'} (--price)"
+        unpriced = " and ".join(names) or "some device"
+        return f"{sizes}not ranked by cost: no price is known for {unpriced} (--price)"
     if best is None:
-        return "all devices have a price, so that the least cost would decide"
+        return "plans are ranked by cost, since all devices have a price"
     hourly, million = (units.digits(usd or 0) for usd in (best.cost_per_hour_usd, best.cost_usd_per_mtok))
-    return f"{sizes}${hourly} an hour, ${million} a million output tokens"
+    return f"{sizes}${hourly} per hour, ${million} per million output tokens"
 
 
 def energy(plans: Plans) -> list[str]:
-    """What the first plan draws at most, where the power of its device is known."""
+    """Upper limit of power and energy of the first plan, if the power of its device is known."""
     best = plans.best
     if best is None or best.spent.watts is None:
         return []
     kw, joules = units.digits(best.spent.watts / 1e3), wording.joules(best.energy_j_per_token)
-    return [f"at most {kw} kW, {joules} an output token: all GPUs at the limit of their power"]
+    return [f"at most {kw} kW and {joules} per output token, with all GPUs at their power limit"]
 
 
-SETTINGS = {  # what changed settings are called
+SETTINGS = {  # names of changed settings
     "chunked_prefill": "chunked prefill",
-    "max_batched_tokens": "tokens of a step",
+    "max_batched_tokens": "tokens per step",
     "max_num_seqs": "requests at once",
     "memory_utilization": "memory utilization",
 }
@@ -261,7 +263,7 @@ def settings(candidate: Candidate) -> list[str]:
         f"{SETTINGS[name]} {_setting(value)} (default {_setting(default)})"
         for name, (default, value) in candidate.changed_settings.items()
     ]
-    return [f"changed settings: {', '.join(changed)}"] if changed else []
+    return [f"changed engine settings: {', '.join(changed)}"] if changed else []
 
 
 def _setting(value: Any) -> str:
@@ -271,7 +273,7 @@ def _setting(value: Any) -> str:
 
 
 def doubts(plans: Plans) -> list[str]:
-    """Where the error of the estimated times is larger than what is left of a limit, or than a difference."""
+    """Limits and differences of cost that are smaller than the error of the estimated times."""
     best = plans.best
     if best is None:
         return []
@@ -280,8 +282,8 @@ def doubts(plans: Plans) -> list[str]:
         if limit and best.within_error(i):
             longer, error = best.trial.limited(i) * (1 + best.errors[i]), units.percent(best.errors[i])
             lines.append(
-                f"the limit of {LIMITED[i]} is within the error of the times: {error} longer, "
-                f"it is {units.time(longer)} of {units.time(limit.seconds)}"
+                f"{LIMITED[i]} may miss its limit: with times {error} longer (the error of the estimate), "
+                f"it is {units.time(longer)}, above {units.time(limit.seconds)}"
             )
     if lines:
         safe = plans.sturdy
@@ -292,18 +294,21 @@ def doubts(plans: Plans) -> list[str]:
         )
     if plans.close:
         numbers = ", ".join(str(plans.shown.index(each) + 1) for each in plans.close)
-        lines.append(f"too close to call, within the error of the times: the first and {numbers}")
+        which, cost = ("plan", "costs") if len(plans.close) == 1 else ("plans", "cost")
+        more = f"{which} {numbers} {cost} more than the first plan by no more than the error of the estimates"
+        lines.append(f"too close to call: {more}")
     return lines
 
 
 def goals(plans: Plans) -> list[str]:
-    """Which plan is best by each goal that is not the first's."""
+    """The best plan by each other goal."""
     figures: dict[str, tuple[str, Callable[[Candidate], str]]] = {
         "ttft": ("lowest TTFT (p99)", lambda c: units.time(c.trial.ttft_s.p99)),
         "tpot": ("lowest TPOT (p99)", lambda c: units.time(c.trial.tpot_s.p99)),
-        "tokens_per_s_device": ("most tokens/s a GPU", lambda c: units.digits(c.tokens_per_s_device)),
+        "tokens_per_s_device": ("most tokens/s per GPU", lambda c: units.digits(c.tokens_per_s_device)),
     }
-    number = {id(each): str(n) for n, each in enumerate(plans.shown, 1)} | {id(plans.best): "the first"}
+    number = {id(each): f"plan {n}" for n, each in enumerate(plans.shown, 1)}
+    number |= {id(plans.best): "the first plan"}
     said = [
         f"{what}: {number[id(plans.goals[name])]}, {figure(plans.goals[name])}"
         for name, (what, figure) in figures.items()
@@ -313,12 +318,12 @@ def goals(plans: Plans) -> list[str]:
 
 
 def _limit(limit: LatencyLimit | None, used: float, half: float) -> str:
-    value = f"{units.time(used)} ± {units.time(half)}"
-    return f"{value}, no limit" if limit is None else f"{value} of {units.time(limit.seconds)} ({limit.of})"
+    value = f"{limit.of if limit else DEFAULT_STATISTIC} {units.time(used)} ± {units.time(half)}"
+    return f"{value} (no limit)" if limit is None else f"{value} (limit {units.time(limit.seconds)})"
 
 
 def traffic_lines(plans: Plans) -> list[str]:
-    """How the first plan answers the traffic."""
+    """Latencies of the first plan, and the share of its stable rate that the traffic uses."""
     best, traffic = plans.best, plans.traffic
     if best is None:
         return []
@@ -331,46 +336,48 @@ def traffic_lines(plans: Plans) -> list[str]:
     ]
     used = [f"{what} {_limit(of, *one)}" for what, of, one in zip(LIMITED, limits, each, strict=True)]
     rate = f"at {units.digits(traffic.rate)} requests/s: {', '.join(used)}"
-    stable = f"stable to {units.digits(plans.largest_rate or 0)} requests/s"
+    stable = f"stable up to {units.digits(plans.largest_rate or 0)} requests/s"
     if traffic.headroom:
         part = units.percent(traffic.rate / plans.largest_rate) if plans.largest_rate else ""
-        stable += f", of which it uses {part} ({units.percent(1 - traffic.headroom)} at most: --headroom)"
-    within = f"{units.share_met(best.trial.within)} of requests within all limits; " if any(limits) else ""
+        stable += (
+            f"; the traffic uses {part} of it (at most {units.percent(1 - traffic.headroom)}, --headroom)"
+        )
+    within = f"{units.share_met(best.trial.within)} of requests meet all limits; " if any(limits) else ""
     return [rate, within + stable]
 
 
 def assumptions(plans: Plans) -> list[str]:
-    """What the figures are of."""
+    """Simulations, precision, errors and prices behind the figures."""
     traffic, best = plans.traffic, plans.best
     of = dict.fromkeys(limit.of for limit in (traffic.ttft, traffic.tpot) if limit)
-    none = "" if plans.shown else "; no plan got so far"
-    runs = f"{SEEDS} runs of {traffic.requests:,} simulated requests or more, Poisson"
-    limited = f"a limit is of the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
+    none = "" if plans.shown else "; no plan was worth a simulation"
+    runs = f"{SEEDS} or more simulated runs of {traffic.requests:,} or more requests, with Poisson arrivals"
+    limited = f"limits apply to the {' and '.join(of)} of requests, in {runs}" if of else f"simulated: {runs}"
     looks = not ROUTERS[traffic.router].blind
-    one = "of equal replicas one is simulated"
-    simulated = f"up to {UNIT} replicas are simulated together" if looks else one
-    lines = [f"{limited}; {simulated}, with its share of them ({traffic.router} router){none}"]
+    one = "one of the equal replicas is simulated, with its share of the requests"
+    together = f"up to {UNIT} replicas are simulated together, with their share of the requests"
+    lines = [f"{limited}; {together if looks else one} ({traffic.router} router){none}"]
     if of:
         lines.append(
-            f"verdicts are certain at {units.percent(1 - ERROR)}, or undecided after the requests of "
-            f"{BUDGET} runs; ± is the interval of that test"
+            f"each verdict has a confidence of {units.percent(1 - ERROR)}, or is undecided after "
+            f"{BUDGET} runs (fewer if runs are longer); ± is the confidence interval"
         )
     if traffic.margin:
         change = "longer" if traffic.margin > 0 else "shorter"
         lines.append(
-            f"all times are {units.percent(abs(traffic.margin))} {change} than estimated (--margin); "
-            f"those of the hour are as estimated"
+            f"all times are {units.percent(abs(traffic.margin))} {change} than estimated (--margin), "
+            f"except in the hour of traffic"
         )
     if plans.structures:
         stated = dict.fromkeys(weights(s) for s in plans.structures)
         roles = [role for role in ("weights", "kv") if any(getattr(s.types, role) for s in plans.structures)]
         chosen = (dict.fromkeys(getattr(s.types, role) for s in plans.structures) for role in roles)
         allowed = [f"--{r}: {', '.join(filter(None, of))}" for r, of in zip(roles, chosen, strict=True)]
-        given = f"allowed by {'; '.join(allowed)}" if allowed else "the checkpoint's own"
+        given = f"searched: {'; '.join(allowed)}" if allowed else "as in the checkpoint"
         lines.append(f"precision: {', '.join(stated)}, {given}")
     if best and plans.drafts and best.draft_share is not None:
         share = units.percent(best.draft_share)
-        lines.append(f"drafts of the first plan: {share} of a step makes them, the rest verifies them")
+        lines.append(f"first plan: {share} of a step generates drafts, and the rest verifies them")
     errors = []
     for device, candidate in {c.structure.device.name: c for c in plans.shown}.items():
         step = decode_step(candidate)
@@ -385,19 +392,20 @@ def assumptions(plans: Plans) -> list[str]:
         ttft, tpot = units.time(best.ttft_s), units.time(best.tpot_s)
         mean = units.time(best.trial.ttft_s.mean), units.time(best.trial.tpot_s.mean)
         lines.append(
-            f"closed form of the first plan: mean TTFT {ttft} (simulated {mean[0]}), TPOT {tpot} ({mean[1]})"
+            f"first plan by closed form: mean TTFT {ttft} (simulated: {mean[0]}), "
+            f"mean TPOT {tpot} (simulated: {mean[1]})"
         )
     return lines
 
 
 def _price_source(device: Device) -> str:
-    """`H100-SXM Lambda, 2026-09`: the list and its date, or who states the price."""
+    """`H100-SXM Lambda, 2026-09`: the price list and its date, or the source of the price."""
     parts = device.source("price_per_hour_usd").split(", ")
     return f"{device.name} {', '.join(dict.fromkeys((parts[0], parts[-1])))}"
 
 
 def row(plans: Plans, number: int, candidate: Candidate) -> tuple[str, ...]:
-    """A plan's line."""
+    """The row of a plan."""
     trial, hourly, traffic = candidate.trial, candidate.cost_per_hour_usd, plans.traffic
     spreads = zip((traffic.ttft, traffic.tpot), (trial.ttft_s, trial.tpot_s), strict=True)
     times = [
@@ -420,38 +428,40 @@ def reason(plans: Plans, why: BindingLimit, candidate: Candidate) -> str:
     best = plans.first_like(candidate)
     if candidate is best is not plans.best:
         device = candidate.structure.device.name
-        return f"no price is known of {device} (--price): of such plans the one with the fewest GPUs"
+        return (
+            f"no price is known for {device} (--price); it has the fewest GPUs of the plans without a price"
+        )
     if why.constraint in ("ttft", "tpot"):
         return _latency_reason(plans, why, candidate, op)
     if why.than is None:
-        overloaded = _overloaded(candidate) if why.constraint == "rate" else "nothing limits it"
-        return f"{overloaded}: {op}{decision(plans, candidate)}"
+        overloaded = _overloaded(candidate) if why.constraint == "rate" else "no limit binds"
+        return f"{overloaded}; {op}{decision(plans, candidate)}"
     assert best is not None
     if why.constraint == "cost":
         hourly = [units.digits(c.cost_per_hour_usd or 0) for c in (candidate, best)]
-        more = f"costs {units.percent(why.by)} more (${hourly[0]}, not ${hourly[1]} an hour)"
+        more = f"costs {units.percent(why.by)} more (${hourly[0]} instead of ${hourly[1]} per hour)"
     else:
-        more = f"takes {units.percent(why.by)} more GPUs ({candidate.devices:,}, not {best.devices:,})"
+        more = f"needs {units.percent(why.by)} more GPUs ({candidate.devices:,} instead of {best.devices:,})"
     if why.constraint == "cost" and candidate.devices <= best.devices and why.by:
         each = [units.digits(c.structure.device.price_per_hour_usd or 0) for c in (candidate, best)]
-        count = f"{candidate.devices:,} GPU{'s' if candidate.devices > 1 else ''}"
-        return f"{more}, with {count}: one costs ${each[0]}, not ${each[1]}{decision(plans, candidate)}"
+        dearer = f"each GPU costs ${each[0]} per hour instead of ${each[1]}"
+        return f"{more}: {dearer}{decision(plans, candidate)}"
     if not why.by:
-        same = "costs as much" if why.constraint == "cost" else "needs as many GPUs"
+        same = "has an equal cost" if why.constraint == "cost" else "needs as many GPUs"
         users = [units.digits(c.tokens_per_s_user) for c in (candidate, best)]
-        slower = f"is slower for each user: {users[0]} tokens/s, not {users[1]}"
-        more = f"{same}, and {slower if users[0] != users[1] else 'is no faster for a user'}"
+        slower = f"each user gets {users[0]} tokens/s instead of {users[1]}"
+        more = f"{same}, and {slower if users[0] != users[1] else 'each user gets equally many tokens/s'}"
     if isinstance(best, PoolCandidate) and not isinstance(candidate, PoolCandidate):
-        more += ": its decode steps wait for prompts that are read beside them"
+        more += "; its decode steps wait for the prefill of other requests"
     return f"{more}{decision(plans, candidate)}"
 
 
-FEWER = {  # what fewer replicas of a plan do, by the constraint that decides against it
-    "rounding": "a fraction of a replica would be enough, but replicas are whole",
+FEWER = {  # effect of fewer replicas of a plan, by the constraint that decides against it
+    "rounding": "a fraction of a replica would be enough, but the number of replicas is whole",
     "kv_capacity": "fewer replicas have too few KV-cache blocks",
     "max_num_seqs": "fewer replicas run too few requests at once (--max-num-seqs)",
     "headroom": "fewer replicas leave too little headroom (--headroom)",
-    "rate": "fewer replicas do not answer the rate within all limits",
+    "rate": "fewer replicas cannot serve the rate within the limits",
 }
 
 
@@ -464,7 +474,7 @@ def decision(plans: Plans, candidate: Candidate) -> str:
     if candidate.meets and why.statistic:
         limit = getattr(plans.traffic, why.constraint)
         at = f"{why.statistic}, {units.time(limit.seconds)}"
-        parts = [f"fewer replicas miss the limit of {why.constraint.upper()} ({at})"]
+        parts = [f"fewer replicas miss the {why.constraint.upper()} limit ({at})"]
     elif why.constraint in FEWER and (candidate.meets or why.constraint != "rate"):
         parts = [FEWER[why.constraint] if candidate.meets else FEWER[why.constraint].replace("fewer", "the")]
     return "; ".join(["", *parts, *_change(why, candidate)])
@@ -476,21 +486,21 @@ def _change(why: LosingReason, candidate: Candidate) -> list[str]:
         return []
     what, now, needed, replicas, op = why.change
     split = candidate.structure.split
-    wins = f"it wins as {split} × {replicas:,}" if candidate.meets else "it meets the limits"
+    wins = f"it would win as {split} × {replicas:,}" if candidate.meets else "it would meet the limits"
     if what == "times":
-        return [f"{wins} if all times are {units.percent(now - needed)} shorter"]
+        return [f"{wins} if all times were {units.percent(now - needed)} shorter"]
     if what == "op":
-        return [f"{wins} if each {op} op takes {units.percent(now - needed)} less time"]
+        return [f"{wins} if each {op} op took {units.percent(now - needed)} less time"]
     if what in ("ttft", "tpot"):
         return [f"{wins} with --max-{what} {why.statistic}:{units.time(needed).replace(' ', '')}"]
-    return [f"it wins at ${units.digits(needed)} an hour of a GPU, not ${units.digits(now)}"]
+    return [f"it would win at ${units.digits(needed)} per GPU-hour instead of ${units.digits(now)}"]
 
 
 def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: str) -> str:
-    """By how much a plan misses a limit, or what is left of it."""
+    """The time by which a plan misses a limit, or by which it is below the limit."""
     name = why.constraint.upper()
     if why.by <= 0:
-        return f"{name} has {units.time(-why.by)} left of its limit at the end of its interval: {op}"
+        return f"the upper end of the {name} interval is {units.time(-why.by)} below the limit; {op}"
     i = LIMITED.index(name)
     limit, used = plans.traffic.limits[i], candidate.trial.limited(i)
     assert limit is not None
@@ -501,12 +511,12 @@ def _latency_reason(plans: Plans, why: BindingLimit, candidate: Candidate, op: s
         runs = f"undecided after {len(candidate.trial.runs)} runs"
         half, most = (units.time(x) for x in (candidate.trial.half_width(i), limit.seconds))
         result = f"{runs}: {value} ± {half}, and the limit is {most}"
-    full = f"; no more than {candidate.batch:,} requests run at once" if why.waiting else ""
+    full = f"; at most {candidate.batch:,} requests run at once" if why.waiting else ""
     return f"{result}; {op}{full}{decision(plans, candidate)}"
 
 
 def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """Equal reasons once, with all that they are of, in the order in which they first come."""
+    """Each reason once, with all its plans, in order of first appearance."""
     found: dict[str, list[str]] = {}
     for why, of in whys:
         found.setdefault(why, []).append(of)
@@ -514,65 +524,65 @@ def _grouped(whys: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
 
 
 def _several(names: list[str]) -> str:
-    """The first, and how many more."""
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more:"
+    """The first name, and the number of other names."""
+    return f"{names[0]}:" if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more:"
 
 
 def _overloaded(candidate: Candidate) -> str:
     answered, comes = map(units.digits, (candidate.largest_rate or 0.0, candidate.traffic.rate))
     if not candidate.overloaded:
-        return f"undecided: answers {answered} ± {units.percent(RATE_ERROR)} requests/s at most, {comes} come"
-    return f"answers {answered} of {comes} requests/s at most, with {candidate.batch:,} at once"
+        rate = f"{answered} ± {units.percent(RATE_ERROR)} requests/s"
+        return f"undecided: serves at most {rate}, and the rate is {comes}"
+    return f"serves at most {answered} of {comes} requests/s, with {candidate.batch:,} requests at once"
 
 
 def misses(plans: Plans) -> list[str]:
-    """Where no plan meets the limits, the closest and what binds it."""
+    """The plan that is closest to the limits, and the limit that it misses."""
     if plans.missed:
         closest = plans.missed[0]
-        return [f"closest is {name(plans, closest)}: {reason(plans, plans.why(closest), closest)}"]
+        return [f"the closest plan is {name(plans, closest)}: {reason(plans, plans.why(closest), closest)}"]
     if near := nearest_structure(plans):
-        return [f"closest is {_nearest_plan(plans, near)}"]
-    first = [f"closest is {of}: {refusal.why}" for of, refusal in plans.refused.items()][:1]
-    return first or ["no plan is within the limits"]
+        return [f"the closest plan is {_nearest_plan(plans, near)}"]
+    first = [f"the closest plan is {of}: {refusal.why}" for of, refusal in plans.refused.items()][:1]
+    return first or ["no plan meets the limits"]
 
 
 def devices_without_plan(plans: Plans) -> dict[str, str]:
-    """Why no plan of a device was simulated, by device."""
+    """The reason why no plan of a device was simulated, by device."""
     return {name: _no_plan(plans, name) for name, best in plans.by_device.items() if best is None}
 
 
 def _no_plan(plans: Plans, device: str) -> str:
     refusal = device_refusal(plans, device)
     if isinstance(refusal, NearestStructure):
-        return f"no plan is within the limits; closest is {_nearest_plan(plans, refusal)}"
-    return refusal.why if refusal else "no number of replicas answers the rate"
+        return f"no plan meets the limits; the closest is {_nearest_plan(plans, refusal)}"
+    return refusal.why if refusal else "no number of replicas serves the rate"
 
 
 def _nearest_plan(plans: Plans, near: NearestStructure) -> str:
     """The plan that misses the limits least, by closed form."""
     at_once = "one request" if near.batch == 1 else f"{near.batch:,} requests"
-    used = f"{near.constraint.upper()} is {units.time(near.seconds)} of {units.time(near.limit)}"
-    over = f"{units.time(near.seconds - near.limit)} too much"
+    used = f"{near.constraint.upper()} is {units.time(near.seconds)} with {at_once} at a time (closed form)"
+    over = f"{units.time(near.seconds - near.limit)} above the limit of {units.time(near.limit)}"
     op = f"{near.op} is {units.percent(near.share)} of a {near.step} step"
-    where = (
-        f"{_named(plans, near.structure, str(near.structure.split))}, by closed form with {at_once} at a time"
-    )
-    return f"{where}: {used}, {over}; {op}"
+    return f"{_named(plans, near.structure, str(near.structure.split))}: {used}, {over}; {op}"
 
 
 def counts(plans: Plans) -> str:
-    """How many plans there were."""
+    """The numbers of plans that were estimated, simulated and refused."""
     structures = len({(s.device.name, s.types, s.split) for s in plans.structures})
     points = plans.points.rate.size
     few, many = len(plans.refused), f"{structures:,} split{'' if structures == 1 else 's'}"
-    none = f"{few:,} splits cannot be or need" if few > 1 else "one split cannot be or needs"
+    none = f"{few:,} splits are impossible or need" if few > 1 else "one split is impossible or needs"
     refused = f"; {none} more GPUs" if few else ""
-    return f"{points:,} plans of {many} by closed form, {len(plans.shown)} simulated{refused}"
+    return (
+        f"searched: {points:,} plans of {many} by closed form, {len(plans.shown)} of them simulated{refused}"
+    )
 
 
 @table.table_of(of=Plans)
 def plans(plans: Plans) -> Group:
-    """The answer, what it assumes, the plans, why each loser lost, and the front."""
+    """The answer, the plans, why each other plan loses, the assumptions, and the front."""
     from rich.text import Text
 
     def quiet(line: str) -> Text:
@@ -581,12 +591,7 @@ def plans(plans: Plans) -> Group:
     head = Text(answer(plans), style=f"bold {GOOD if plans.best else BAD}")
     changed = settings(plans.best) if plans.best else []
     parts: list[Any] = [head, basis(plans), *changed, *traffic_lines(plans), *energy(plans)]
-    parts += (
-        ["", *hourly_sections(plans), *(Text(line, style=BAD) for line in hourly_misses(plans))]
-        if plans.best
-        else []
-    )
-    parts += ["", *map(quiet, assumptions(plans))]
+    parts += ["", *found] if (found := doubts(plans)) else []
     heads = headings(plans)
     shown = table.columns(heads, heads[2:], gap=1)
     for number, each in enumerate(plans.shown, 1):
@@ -600,18 +605,23 @@ def plans(plans: Plans) -> Group:
     if plans.shown:
         parts += ["", shown]
     parts += ["", *goals(plans)] if goals(plans) else []
-    parts += ["", *found] if (found := doubts(plans)) else []
     if plans.best and plans.why(plans.best).constraint in ("ttft", "tpot"):
-        parts += ["", f"nearest limit of the first: {reason(plans, plans.why(plans.best), plans.best)}"]
+        parts += ["", f"tightest limit of the first plan: {reason(plans, plans.why(plans.best), plans.best)}"]
     if lines:
         parts += ["", Text("why not", style="bold"), table.pairs(lines)]
+    parts += (
+        ["", *hourly_sections(plans), *(Text(line, style=BAD) for line in hourly_misses(plans))]
+        if plans.best
+        else []
+    )
+    parts += ["", *map(quiet, assumptions(plans))]
     if plans.front.size:
         parts += ["", *chart(plans)]
     return table.stack(*parts, "", counts(plans), *map(quiet, plans.notes))
 
 
 def _styles(plans: Plans, candidate: Candidate) -> list[str]:
-    """The first in green; what misses a limit in red."""
+    """The first plan in green; latencies above their limit in red."""
     if candidate is plans.best:
         return [f"bold {GOOD}"] * (NUMBERS.stop)
     pairs = []
@@ -641,12 +651,12 @@ def _rows(plans: Plans) -> list[dict[str, Any]]:
 
 @exporter("csv", ".csv", of=Plans)
 def to_csv(plans: Plans) -> str:
-    """A line for each plan that was simulated, in SI units."""
+    """A line for each simulated plan, in SI units."""
     return json.to_csv(_rows(plans))
 
 
 def _report_parts(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[tuple[str, str]]]:
-    """What a report says: lines, a row for each plan, and why each is where it is."""
+    """Parts of a report: lines, a row for each plan, and the reason for the rank of each plan."""
     rows = [row(plans, n, each) for n, each in enumerate(plans.shown, 1)]
     whys = [(str(n), reason(plans, plans.why(c), c)) for n, c in enumerate(plans.shown, 1)]
     whys += [("–", f"{device}: {why}") for device, why in devices_without_plan(plans).items()]
@@ -656,10 +666,12 @@ def _report_parts(plans: Plans) -> tuple[list[str], list[tuple[str, ...]], list[
         *(settings(plans.best) if plans.best else []),
         *traffic_lines(plans),
         *energy(plans),
+        *doubts(plans),
+        *goals(plans),
         *hourly_sections(plans),
         *hourly_misses(plans),
+        *assumptions(plans),
     ]
-    lines += [*goals(plans), *doubts(plans), *assumptions(plans)]
     return lines, rows, whys
 
 

@@ -38,14 +38,14 @@ _STYLES = ("blue", "bright_black", "dark_orange")
 
 
 def headings(service: ClosedLoopWorkload) -> tuple[str, str, str]:
-    """Of the columns: a label, the batch, the loop."""
+    """Headings of the columns: a label, the batch, and the loop."""
     users = service.batch
     many = f"{users:,} users in a closed loop" if users > 1 else "1 user in a closed loop"
     return "", f"one batch of {users:,}", many
 
 
 def loop_rows(service: ClosedLoopWorkload) -> list[tuple[str, str, str]]:
-    """A row a figure: what it is, of the batch, and of the loop."""
+    """A row for each figure: its name, and its values of the batch and of the loop."""
     loop, ranks = service.loop, service.program.devices
     first = wording.error_band(service.prefill.error)
     batch = units.time(service.ttft_s) + first
@@ -58,13 +58,13 @@ def loop_rows(service: ClosedLoopWorkload) -> list[tuple[str, str, str]]:
         later = units.time(service.tpot_s) + wording.error_band(service.decode.error)
         served = units.time(loop.tpot_s) + wording.error_band(loop.error)
         rows.append(("TPOT, later tokens", later, served))
-    each = f", {units.digits(loop.output_tokens_per_s / ranks)} a device" if ranks > 1 else ""
+    each = f", {units.digits(loop.output_tokens_per_s / ranks)} per device" if ranks > 1 else ""
     rates = units.digits(service.output_tokens_per_s), units.digits(loop.output_tokens_per_s)
     rows += [("end to end", units.time(service.e2e_s), units.time(loop.e2e_s))]
     rows += [("output tokens/s", rates[0], rates[1] + each)]
     if service.tpot_s and loop.tpot_s:
         users = units.digits(1 / service.tpot_s), units.digits(1 / loop.tpot_s)
-        rows.append(("tokens/s a user", *users))
+        rows.append(("tokens/s per user", *users))
     rows += wording.compare_costs(service, service.busy_output_tokens_per_s, loop.output_tokens_per_s)
     held = f"{loop.in_flight:,} of {loop.max_in_flight:,} {loop.limit}"
     rows.append(("in flight", f"{service.batch:,}" if service.fits else "does not fit", held))
@@ -78,37 +78,37 @@ def loop_rows(service: ClosedLoopWorkload) -> list[tuple[str, str, str]]:
 
 
 def steps(service: ClosedLoopWorkload) -> str:
-    """How the engine fills its steps, in words."""
+    """The order of prefill and decode in the steps of the engine."""
     loop = service.loop
     mixes, whole = loop.scheduler.mixes, "" if loop.chunk else "whole "
     first = f"{whole}prompts first, then decodes"
-    how = f"{whole or 'chunks of '}prompts and decodes together" if mixes else first
+    how = f"{'whole prompts' if whole else 'prefill chunks'} mixed with decodes" if mixes else first
     most = "without a limit of tokens (--chunk)"
     if loop.chunk:
-        by = f", by {loop.job.budget_by}" if loop.job.budget_by else ""
-        most = f"of {loop.chunk:,} tokens at most on each rank{by}"
+        by = f" ({loop.job.budget_by})" if loop.job.budget_by else ""
+        most = f"of at most {loop.chunk:,} tokens on each rank{by}"
     reads = wording.prefill_steps(service)
     alone = f"all prompts in {f'{reads:,} such steps' if reads > 1 else 'one step'}, then decodes"
-    return f"steps {most}: {how}; of the one batch {alone}"
+    return f"steps {most}: {how}; the one batch runs {alone}"
 
 
 def arrivals(service: ClosedLoopWorkload) -> str:
-    """How the loop was simulated, or when the closed form takes prompts to come."""
+    """The simulation of the loop, or the arrivals that its closed form assumes."""
     figures, tokens = service.loop.figures, service.generate
     if figures.requests:
         least = service.loop.least_tokens
         answers = f"{tokens:,}" if least == tokens else f"{least:,} to {tokens:,}"
-        first = f"the first {figures.warm_up:,} of them do not count" if figures.warm_up else "all count"
-        counted = f"{figures.requests:,} requests, {first}"
+        first = f", without the first {figures.warm_up:,}" if figures.warm_up else ""
+        counted = f"{figures.requests:,} requests{first}"
         unit = "token" if tokens == 1 else "tokens"
-        return f"Simulated as by serve-sim --closed: {counted}; answers have {answers} {unit}."
+        return f"Simulated as by serve-sim --closed: {counted}; each has {answers} output {unit}."
     if service.loop.scheduler.mixes:
-        return "Prompts come one by one, spread over the time of an answer."
-    return "Prompts come in waves: answers are equally long, begin together and end together."
+        return "Requests arrive one by one, evenly spread over the time of a request."
+    return "Requests arrive in waves: they have equal lengths, and start and end together."
 
 
 def tpot_terms(service: ClosedLoopWorkload) -> list[tuple[str, str, float]]:
-    """The terms of the loop's TPOT: milliseconds, what they are, their share."""
+    """The terms of the loop's TPOT: milliseconds, name, and share."""
     tpot = service.loop.tpot_s or 1.0
     return [
         (f"{units.digits(1e3 * term.time_s)}", term.what, term.time_s / tpot) for term in service.loop.terms
@@ -116,12 +116,12 @@ def tpot_terms(service: ClosedLoopWorkload) -> list[tuple[str, str, float]]:
 
 
 def _title(service: ClosedLoopWorkload) -> str:
-    return f"a token of the loop: {units.time(service.loop.tpot_s or 0.0)} ="
+    return f"TPOT of the loop: {units.time(service.loop.tpot_s or 0.0)} ="
 
 
 @table.table_of(of=ClosedLoopWorkload)
 def closed_loop_sections(service: ClosedLoopWorkload) -> Group:
-    """The whole report: what was priced, both answers, why they differ, and the steps of the batch."""
+    """The whole report: workload, both results, terms of the difference, and steps of the batch."""
     from rich.text import Text
 
     names = headings(service)
@@ -140,7 +140,7 @@ def closed_loop_sections(service: ClosedLoopWorkload) -> Group:
 
 
 def _bars(terms: list[tuple[str, str, float]]) -> RenderableType:
-    """Milliseconds, words, a bar and its share a line."""
+    """A line for each term: milliseconds, name, bar and share."""
     from rich.table import Table
     from rich.text import Text
 
@@ -154,7 +154,7 @@ def _bars(terms: list[tuple[str, str, float]]) -> RenderableType:
 
 
 def _colours(count: int) -> Iterator[str]:
-    """Of the first term that of memory, of the last that of compute."""
+    """Colors of the terms: memory for the first, compute for the last."""
     yield from (_STYLES[0], *(_STYLES[1],) * (count - 2), *(_STYLES[2],) * (count > 1))
 
 
@@ -166,7 +166,7 @@ def service_markdown(service: ClosedLoopWorkload) -> str:
         json.workload_markdown(service),
         "## Closed loop\n",
         json.to_markdown(headings(service), loop_rows(service)),
-        *([json.to_markdown(("ms a token", "of", "share"), terms, (0, 2))] if terms else []),
+        *([json.to_markdown(("ms per token", "term", "share"), terms, (0, 2))] if terms else []),
         f"{steps(service).capitalize()}. {arrivals(service)}\n",
     ]
     return "\n".join(parts)
@@ -182,7 +182,7 @@ def service_html(service: ClosedLoopWorkload) -> str:
     ]
     if terms := tpot_terms(service):
         rows = [(time, what, units.percent(share)) for time, what, share in terms]
-        parts += [table.caption(_title(service)), table.html(("ms", "of", "share"), rows, (0, 2))]
+        parts += [table.caption(_title(service)), table.html(("ms", "term", "share"), rows, (0, 2))]
     return "".join((*parts, *(table.caption(line, "small") for line in (steps(service), arrivals(service)))))
 
 
@@ -191,19 +191,20 @@ def service_html(service: ClosedLoopWorkload) -> str:
 HEADINGS = ("", "mean", *(f"p{q}" for q in QUANTILES))
 LATENCIES = {
     "ttft": "TTFT, first token",
-    "queue": "  waiting until it is read",
-    "prefill": "  being read",
-    "transfer": "cache on its way",
+    "queue": "  waiting in the queue",
+    "prefill": "  prefill",
+    "transfer": "KV-cache transfer",
     "admission": "waiting to decode",
-    "tpot": "TPOT, later tokens of a request",
-    "itl": "ITL, from token to token",
+    "tpot": "TPOT, mean of a request",
+    "itl": "ITL, each token",
     "e2e": "end to end",
 }
 
-# The same beside intervals, which leave 16 columns of 80.
+# Names next to confidence intervals, which leave 16 of 80 columns.
 SHORT = LATENCIES | {
     "ttft": "TTFT",
     "queue": "  waiting",
+    "transfer": "KV transfer",
     "admission": "waits to decode",
     "tpot": "TPOT",
     "itl": "ITL",
@@ -212,75 +213,83 @@ SHORT = LATENCIES | {
 FIGURES = {
     "requests_per_s": "requests/s",
     "output_tokens_per_s": "output tokens/s",
-    "largest_rate": "requests/s at most",
+    "largest_rate": "capacity, requests/s",
     "goodput": "requests/s within the limits",
     "goodput_share": "share within the limits",
-    "cost_usd_per_mtok": "$ a million output",
-    "busy_cost_usd_per_mtok": "$ of it in steps",
-    "energy_j_per_token": "J an output, at most",
-    "goodput_per_usd": "within limits, a dollar",
+    "cost_usd_per_mtok": "$/million output",
+    "busy_cost_usd_per_mtok": "$ during steps",
+    "energy_j_per_token": "J per output, at most",
+    "goodput_per_usd": "goodput per dollar",
 }
 
 
 def latencies(found: Simulation) -> list[tuple[str, ...]]:
-    """A row a figure."""
+    """A row for each latency."""
     spreads = ((LATENCIES[name], spread) for name, spread in found.latencies.items())
     return [(label, *map(units.time, spread)) for label, spread in spreads if spread]
 
 
 def simulation_settings(found: Simulation) -> list[tuple[str, str]]:
-    """What served which requests."""
+    """The model, the requests, and the limits of the server."""
     load, room = found.load, found.capacity
     lengths = (
-        f"{what} {units.digits(float(n.mean()))}"
-        for what, n in (("prompt", load.prompt), ("generate", load.generate))
+        f"{units.digits(float(n.mean()))} {what}"
+        for what, n in (("prompt", load.prompt), ("output", load.generate))
     )
-    reads = "chunks of prompts" if found.policy.chunked else "whole prompts"
-    order = f"{reads} beside decodes" if found.policy.mixes else f"{reads} first, then decodes"
-    states = f", {room.state:,} of which hold the states of each sequence" if room.state else ""
+    reads = "prefill chunks" if found.policy.chunked else "whole prompts"
+    order = f"{reads} mixed with decodes" if found.policy.mixes else f"{reads} first, then decodes"
+    states = f", {room.state:,} of them for the states of each sequence" if room.state else ""
     groups = sum(group.pages for group in room.groups)
     shared = f", shared by {groups:,} groups of layers" if groups > 1 else ""
     on = f", on {len(found.replicas):,} servers" if isinstance(found, ReplicaSimulation) else ""
-    limits = f"{room.tokens:,} tokens and {room.sequences:,} sequences at most"
+    limits = f"at most {room.tokens:,} tokens and {room.sequences:,} sequences per step"
     return [
         *(pair for pair in wording.head_lines(found.job) if pair[0] in wording.SERVER_LINES),
-        ("requests", f"{len(load):,}{arrival_text(found)}, {', '.join(lengths)} tokens on average"),
-        ("load", _state(found)),
-        *([("warm-up", f"{found.warm_up:,} requests, which do not count")] if found.warm_up else []),
-        ("policy", f"{found.policy.name}: {order}; a step has {limits}"),
-        ("cache", f"{room.blocks:,} blocks of {room.block:,} token{'s' * (room.block > 1)}{shared}{states}"),
-        ("fits", f"{found.max_requests:,} of the longest requests at once without preemption{on}"),
+        ("requests", f"{len(load):,}{arrival_text(found)}; on average {' and '.join(lengths)} tokens"),
+        ("load", _load_text(found)),
+        *(
+            [("warm-up", f"the first {found.warm_up:,} requests, excluded from the results")]
+            if found.warm_up
+            else []
+        ),
+        ("policy", f"{found.policy.name}: {order}; {limits}"),
+        (
+            "KV cache",
+            f"{room.blocks:,} blocks of {room.block:,} token{'s' * (room.block > 1)}{shared}{states}",
+        ),
+        ("fits", f"{found.max_requests:,} requests of the longest length, without preemption{on}"),
     ]
 
 
 def arrival_text(found: Simulation) -> str:
-    """How requests come."""
+    """The arrivals of requests."""
     load = found.load
     if load.users:
-        return f", {load.users:,} users in a closed loop"
+        return f" from {load.users:,} users in a closed loop"
     if load.talks is None:
-        return f", {units.digits(found.rate)} a second" if found.rate else ", at once"
+        return f", {units.digits(found.rate)} per second" if found.rate else ", at once"
     rate = f"{units.digits(found.rate or 0)} requests/s"
-    begin = f", {units.digits(load.sessions_per_s)} of which begin a second" if load.sessions_per_s else ""
-    return f" turns of {load.talks:,} sessions{begin}; {rate} came"
+    begin = f", {units.digits(load.sessions_per_s)} new sessions per second" if load.sessions_per_s else ""
+    return f" turns of {load.talks:,} sessions{begin}; {rate} arrived"
 
 
-def _state(found: Simulation) -> str:
-    most = f"{units.digits(found.largest_rate)} requests/s can be served at most"
-    if found.load.users:  # who may be few enough that none is preempted, so that more are answered
-        return f"{units.digits(found.largest_rate)} requests/s are answered where some always wait"
+def _load_text(found: Simulation) -> str:
+    """Whether the load is stable, and the capacity of the server."""
+    capacity = f"capacity {units.digits(found.largest_rate)} requests/s"
+    if found.load.users:  # few users without preemptions may get more requests/s
+        return f"{capacity} with a queue that is never empty"
     words = {None: "", True: "overloaded: ", False: "stable: "}
-    return f"{words[found.overloaded]}{most}"
+    return f"{words[found.overloaded]}{capacity}"
 
 
 def server_lines(found: Simulation) -> list[tuple[str, str]]:
-    """What the server did."""
+    """Throughput, cost, caches and preemptions."""
     limits = (("TTFT", found.max_ttft_s), ("TPOT", found.max_tpot_s))
     named = " and ".join(f"{name} within {units.time(limit)}" for name, limit in limits if limit)
     good, share = found.goodput, found.goodput_share
     full = found.most_blocks / found.capacity.blocks
     many = int((found.preemptions > 0).sum())
-    preempted = f"{int(found.preemptions.sum()):,}, of {many:,} requests" if many else "none"
+    preempted = f"{int(found.preemptions.sum()):,}, among {many:,} requests" if many else "none"
     return [
         *([] if good is None or share is None else [("goodput", _good(good, share, named))]),
         *cost_lines(found),
@@ -290,8 +299,8 @@ def server_lines(found: Simulation) -> list[tuple[str, str]]:
         ),
         ("requests/s", units.digits(found.requests_per_s)),
         ("output tokens/s", units.digits(found.output_tokens_per_s)),
-        ("decoding in a step", f"{units.digits(found.decodes)} sequences on average"),
-        ("caches", f"{found.most_blocks:,} blocks in use at most, {units.percent(full)}"),
+        ("decoding", f"{units.digits(found.decodes)} sequences per step on average"),
+        ("KV cache", f"at most {found.most_blocks:,} blocks in use, {units.percent(full)}"),
         *([("prefix hits", f"{units.percent(found.prefix_hits)} of tokens")] if found.cached.any() else []),
         ("preemptions", preempted),
         *([("cancelled", f"{found.cancelled:,} requests")] if found.cancelled else []),
@@ -300,32 +309,34 @@ def server_lines(found: Simulation) -> list[tuple[str, str]]:
 
 
 def _good(rate: float, share: float, named: str) -> str:
-    return f"{units.digits(rate)} requests/s within limits, {units.share_met(share)} of them: {named}"
+    return f"{units.digits(rate)} requests/s ({units.share_met(share)} of all) with {named}"
 
 
 def cost_lines(found: Simulation) -> list[tuple[str, str]]:
-    """What the devices cost, by the clock and in steps, what a dollar buys, and what they draw."""
+    """Cost by the clock and during steps, requests per dollar, and energy."""
     known, lines = found.spending, []
     if known.cost_usd_per_mtok is not None:
         whole, busy = (wording.usd(x) for x in (known.cost_usd_per_mtok, known.busy_cost_usd_per_mtok))
-        lines.append(("cost", f"{whole} a million output tokens, {busy} of it in steps"))
+        lines.append(("cost", f"{whole} per million output tokens, {busy} of it during steps"))
     if known.goodput_per_usd is not None:
-        lines.append(("a dollar buys", f"{units.digits(known.goodput_per_usd)} requests within the limits"))
+        lines.append(
+            ("a dollar buys", f"{units.digits(known.goodput_per_usd)} requests that meet the limits")
+        )
     if known.energy_j_per_token is not None:
         lines.append(
-            ("energy", f"at most {wording.joules(known.energy_j_per_token)} an output token, in steps")
+            ("energy", f"at most {wording.joules(known.energy_j_per_token)} per output token, during steps")
         )
     return lines
 
 
 def _lost(found: Simulation, timeout_s: float) -> str:
     share = units.percent(float(found.given_up.mean()))
-    return f"{int(found.given_up.sum()):,} requests ({share}) that took {units.time(timeout_s)}"
+    return f"{int(found.given_up.sum()):,} requests ({share}), after {units.time(timeout_s)}"
 
 
 @sectioned(of=Simulation)
 def simulation(found: Simulation) -> list[Section]:
-    """What was asked, the latencies, and what the server did."""
+    """The requests, the latencies, and the use of the server."""
     return [
         Section(("", ""), simulation_settings(found)),
         Section(HEADINGS, latencies(found)),
@@ -517,7 +528,7 @@ def pooled(found: PoolSimulation) -> list[Section]:
 # Series of rates
 
 _SHOWN = ("ttft", "tpot")
-_PAIRS = (*wording.SERVER_LINES, "policy", "cache")
+_PAIRS = (*wording.SERVER_LINES, "policy", "KV cache")
 
 
 def first_run(run: Simulation | Replications) -> Simulation:
@@ -526,12 +537,12 @@ def first_run(run: Simulation | Replications) -> Simulation:
 
 
 def rate_settings(found: RateSeries) -> list[tuple[str, str]]:
-    """What served which requests, whatever their rate."""
+    """The model, the limits of the server, and the requests, without their rate."""
     one = first_run(found.runs[0])
-    of = (("prompt", one.load.prompt), ("generate", one.load.generate))
-    lengths = ", ".join(f"{name} {units.digits(float(n.mean()))}" for name, n in of)
+    of = (("prompt", one.load.prompt), ("output", one.load.generate))
+    lengths = " and ".join(f"{units.digits(float(n.mean()))} {name}" for name, n in of)
     pairs = [pair for pair in simulation_settings(one) if pair[0] in _PAIRS]
-    return [*pairs, ("requests", f"{len(one.load):,} a run, {lengths} tokens on average")]
+    return [*pairs, ("requests", f"{len(one.load):,} per run; on average {lengths} tokens")]
 
 
 def rows(found: RateSeries) -> Iterator[dict[str, Any]]:
@@ -566,5 +577,5 @@ def rates(found: RateSeries) -> Group:
         state = "" if over is None else "overloaded" if over >= 0.5 else "stable"
         table.add(shown, (units.digits(row["rate"]), *said, units.digits(row["output_tokens_per_s"]), state))
     stable = sum(row["largest_rate"] for row in rows(found)) / len(found.runs)
-    head = [*rate_settings(found), ("load", f"{units.digits(stable)} requests/s can be served at most")]
+    head = [*rate_settings(found), ("load", f"capacity {units.digits(stable)} requests/s")]
     return table.stack(table.pairs([(name, wording.plain(text)) for name, text in head]), "", shown)

@@ -66,7 +66,7 @@ def cost_lines(job: Workload) -> list[tuple[str, str]]:
 def compare_costs(job: Workload, first: float, second: float) -> list[tuple[str, str, str]]:
     """Rows of what output tokens cost and draw on the devices of a job, at either of two rates a second."""
     one, other = (operating_cost(job.device, job.program.devices, rate) for rate in (first, second))
-    cost = ("$ a million output", usd(one.usd_per_mtok), usd(other.usd_per_mtok))
+    cost = ("$/million output", usd(one.usd_per_mtok), usd(other.usd_per_mtok))
     energy = ("energy, at most", joules(one.joules_per_token), joules(other.joules_per_token))
     return ([cost] if one.usd_per_hour else []) + ([energy] if one.watts else [])
 
@@ -489,10 +489,10 @@ HEADINGS = OpLine(
 )
 NUMERIC = frozenset({"repeat", "time", "error", "share", "flops", "bytes", "roles", "intensity", "ideal"})
 REMARKS = {
-    "time": "time, FLOPs, bytes: of one execution; share, total: of all of them",
-    "error": "±: mean error on shapes left out of the fit; ~: of another device's kernels",
-    "roles": "w/kv/a: percent of the bytes that are weights, KV cache and activations",
-    "ideal": "ideal: the roofline's part of the time",
+    "time": "time, FLOPs, bytes: of one call; share, total: of all calls",
+    "error": "±: mean error on held-out shapes; ~: time from another device's kernels",
+    "roles": "w/kv/a: weights, KV cache and activations in percent of the bytes",
+    "ideal": "ideal: roofline as a share of the time",
 }
 
 

@@ -346,8 +346,8 @@ class ClosedLoop(Record):
         step, decode_s = self._decode_step
         host, reads_s = min(float(step.overhead["host_s"]), decode_s), self.tpot_s - decode_s
         beside = self.scheduler.mixes
-        what = "chunks of others' prompts in the same steps" if beside else "others' prompts, read first"
-        terms = [TpotTerm(f"a step that decodes {int(step.batch):,}", decode_s - host)]
+        what = "prefill chunks of other requests" if beside else "separate prefill steps of other requests"
+        terms = [TpotTerm(f"decode step, batch {int(step.batch):,}", decode_s - host)]
         terms += [TpotTerm(ENGINE_CPU_TERM, host)] if host else []
         return (*terms, TpotTerm(what, reads_s)) if reads_s else tuple(terms)
 

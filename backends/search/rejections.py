@@ -3,16 +3,17 @@
 `losing_reason` relaxes one constraint at a time and simulates the plan again. `wins` applies a change, or a
 part of it.
 
-A plan that misses a limit is relaxed as it is. One that costs more than the first plan is relaxed with the
-most replicas with which it comes before the first plan. The constraints are, in this order:
+A plan that misses a limit is relaxed with its own number of replicas. A plan that costs more than the first
+plan is relaxed with the largest number of replicas that ranks before the first plan. The constraints are, in
+this order:
 
-- `speed`: it costs as much, and each user gets fewer tokens a second;
-- `rounding`: a fraction of a replica fewer, at the cost of the first plan, meets all limits;
+- `speed`: the cost is equal, and each user gets fewer tokens/s;
+- `rounding`: a fractional number of replicas, at the cost of the first plan, meets all limits;
 - `ttft` or `tpot`: all other limits are met;
 - `max_num_seqs`: any number of sequences at once meets all limits; `kv_capacity`: caches of any size do;
-- `headroom`: the rate is answered without the headroom;
-- `rate`: none of these alone is enough, since the servers do not answer the rate;
-- `price`: none of these alone is enough, or one replica costs as much as the first plan.
+- `headroom`: the rate is served without the headroom;
+- `rate`: no single constraint is enough, since the servers do not serve the rate;
+- `price`: no single constraint is enough, or one replica costs as much as the first plan.
 
 Changes are a longer limit, shorter times of one op or of all steps, or a lower price of the device. A change
 is the smallest in the sense that half of it is not enough.
@@ -53,7 +54,7 @@ MOST_OF_OP = 0.5  # of the time of an op: beyond, all times are the change
 
 
 def losing_reason(plans: Plans, candidate: Candidate) -> LosingReason | None:
-    """Why a plan is not the first; None of the first."""
+    """The reason why a plan is not the first; None for the first plan."""
     if candidate is plans.first_like(candidate):
         return None
     if plans.search is None or isinstance(candidate, PoolCandidate):
@@ -72,7 +73,7 @@ def losing_reason(plans: Plans, candidate: Candidate) -> LosingReason | None:
 def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
     """Whether a plan with a change costs less than the first one, and meets all limits.
 
-    One that misses a limit needs only to meet it.
+    A plan that misses a limit only needs to meet it.
     """
     if change.what == PRICE:
         best = plans.first_like(candidate)
@@ -94,7 +95,7 @@ def wins(plans: Plans, candidate: Candidate, change: SmallestChange) -> bool:
 
 
 def _ranks_first(search: PlanSearch, number: int, plans: Plans, candidate: Candidate, replicas: int) -> bool:
-    """Whether so many replicas cost less than the first plan, or as much with more tokens/s a user."""
+    """Whether this number of replicas costs less than the first plan, or costs the same and is faster."""
     best = _first(plans, candidate)
     cost = _cost(candidate) / candidate.replicas * replicas
     if abs(cost - _cost(best)) > EQUAL * cost:
@@ -103,7 +104,7 @@ def _ranks_first(search: PlanSearch, number: int, plans: Plans, candidate: Candi
 
 
 def _first(plans: Plans, candidate: Candidate) -> Candidate:
-    """The first plan of those with a price, or without one, as the candidate; itself if there is none."""
+    """The first plan among those with a price, or without, like the candidate; else the candidate."""
     return plans.first_like(candidate) or candidate
 
 
@@ -113,19 +114,19 @@ def _search(plans: Plans) -> PlanSearch:
 
 
 def _meets(search: PlanSearch, plans: Plans, candidate: Candidate, replicas: float) -> bool:
-    """Whether so many replicas of the candidate's structure surely meet all limits."""
+    """Whether this number of replicas of the candidate's structure meets all limits with certainty."""
     return search.meets(_search(plans).number_of(candidate), replicas)
 
 
 def _cost(candidate: Candidate) -> float:
-    """Dollars an hour, or devices where these have no price."""
+    """Dollars per hour, or the number of devices if these have no price."""
     return candidate.rank[1]
 
 
 def _most_replicas(plans: Plans, candidate: Candidate) -> int:
-    """The most replicas with which a plan comes before the first one.
+    """The largest number of replicas with which a plan ranks before the first one.
 
-    They cost less, or as much where each user gets more tokens a second.
+    They cost less, or cost the same and give each user more tokens/s.
     """
     fraction = _cost(_first(plans, candidate)) / (_cost(candidate) / candidate.replicas)
     faster = candidate.tokens_per_s_user > _first(plans, candidate).tokens_per_s_user
@@ -133,7 +134,7 @@ def _most_replicas(plans: Plans, candidate: Candidate) -> int:
 
 
 def _with_limit(traffic: Traffic, name: str, seconds: float | None) -> Traffic:
-    """The traffic with a limit of so many seconds, or without it."""
+    """The traffic with another value of a limit, or without the limit."""
     limits = dict(zip(LIMITED, traffic.limits, strict=True))
     limit = limits[name]
     limits[name] = None if limit is None or seconds is None else limit._replace(seconds=seconds)
@@ -144,7 +145,7 @@ def _with_limit(traffic: Traffic, name: str, seconds: float | None) -> Traffic:
 
 
 def _of_a_miss(plans: Plans, candidate: Candidate) -> LosingReason:
-    """The limit that a plan misses, and how long it has to be; shorter times if that alone is not enough."""
+    """The limit that a plan misses, and a sufficient limit; shorter times if one limit is not enough."""
     trial, replicas = candidate.trial, candidate.replicas
     missed = [i for i in range(len(LIMITED)) if trial.verdict_on(i) != MEETS]
     if len(missed) == 1 and not candidate.overloaded:
@@ -198,7 +199,7 @@ def _rounding(plans: Plans, candidate: Candidate) -> bool:
 
 
 def _of_the_rate(plans: Plans, candidate: Candidate, replicas: int) -> str:
-    """What keeps so many replicas from answering the rate within the limits."""
+    """The constraint that keeps this number of replicas from serving the rate within the limits."""
     search = _search(plans)
     traffic = search.traffic
     relaxations: dict[str, tuple[Traffic, Room]] = {
@@ -214,12 +215,12 @@ def _of_the_rate(plans: Plans, candidate: Candidate, replicas: int) -> str:
 
 
 def _any_blocks(room: Capacity) -> Capacity:
-    """Caches of any size, and as many sequences as a step has tokens for."""
+    """A capacity with caches of any size, and one sequence per token of a step."""
     return room._replace(blocks=UNLIMITED, sequences=room.tokens // room.rows * room.ranks)
 
 
 def _any_sequences(room: Capacity) -> Capacity:
-    """As many sequences as a step has tokens for."""
+    """A capacity with one sequence per token of a step."""
     return room._replace(sequences=room.tokens // room.rows * room.ranks)
 
 
@@ -248,20 +249,20 @@ def _enough(plans: Plans, candidate: Candidate, change: SmallestChange) -> Small
 
 
 def _rounded(change: SmallestChange) -> SmallestChange:
-    """The change in three digits, as it is printed, and no smaller."""
+    """The change rounded up to three digits, as printed."""
     if change.what in (TIMES, OP):
         return change._replace(needed=change.now - _rounded_up(change.now - change.needed))
     return change._replace(needed=_rounded_up(change.needed))
 
 
 def _rounded_up(value: float) -> float:
-    """A value in three digits that is no smaller."""
+    """The value rounded up to three digits."""
     scale = 10.0 ** (2 - floor(log10(value)))
     return ceil(value * scale * (1 - EQUAL)) / scale
 
 
 def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> SmallestChange | None:
-    """How much shorter one op or all steps have to be for so many replicas to win; None beyond `MOST`.
+    """The reduction of the time of one op or of all steps with which the replicas win; None beyond `MOST`.
 
     Runs of one seed find it, and a full trial confirms it.
     """
@@ -285,22 +286,22 @@ def _shorter_times(plans: Plans, candidate: Candidate, replicas: int) -> Smalles
 
 
 def _as_fast(plans: Plans, candidate: Candidate) -> SmallestChange | None:
-    """How much shorter one op or all steps have to be, for more tokens/s of a user than by the first plan."""
+    """The reduction of times with which each user gets more tokens/s than with the first plan."""
     share = candidate.tokens_per_s_user / _first(plans, candidate).tokens_per_s_user
     return _shorter(plans, candidate, min(share, 1 - LEAST), candidate.replicas)
 
 
 def _shorter(plans: Plans, candidate: Candidate, needed: float, replicas: int) -> SmallestChange | None:
-    """The change from a share of the times that is about enough; of one op, unless that is too much."""
+    """The change, from an approximate share of the times; of one op, unless its change is too large."""
     nearly = SmallestChange(TIMES, 1.0, needed, replicas)
     change = _enough(plans, candidate, nearly.part(CLEAR))
     return change and (_faster_op(plans, candidate, change) or change)
 
 
 def _faster_op(plans: Plans, candidate: Candidate, change: SmallestChange) -> SmallestChange | None:
-    """How much shorter the op with the largest share of a step has to be in place of all times.
+    """The reduction of the op with the largest share of a step, instead of all times.
 
-    None where that is more than `MOST_OF_OP`.
+    None if it is more than `MOST_OF_OP`.
     """
     trial = candidate.trial
     step = prefill_step if trial.limits[0] and trial.usage(0) >= trial.usage(1) else decode_step
@@ -312,9 +313,9 @@ def _faster_op(plans: Plans, candidate: Candidate, change: SmallestChange) -> Sm
 
 
 def _lower_price(plans: Plans, candidate: Candidate) -> SmallestChange | None:
-    """The price of the device in three digits at which a plan costs less than the first one.
+    """The price of the device, in three digits, at which a plan costs less than the first one.
 
-    None of devices without a price.
+    None for devices without a price.
     """
     best = plans.first_like(candidate)
     if best is None or candidate.rank[0]:

@@ -425,7 +425,7 @@ def combined_reason(count: int, why: object) -> str:
 
 def device_rejection(devices: int, most: int, times: float) -> Rejection:
     """More devices than there may be, as their rate is so many `times` below what comes."""
-    return Rejection(f"needs {devices:,} GPUs, {most:,} allowed", times, fits=True)
+    return Rejection(f"needs {devices:,} GPUs, more than the {most:,} allowed", times, fits=True)
 
 
 def memory_rejection(job: Workload, why: str) -> Rejection:
@@ -500,6 +500,7 @@ CHUNKS = (2048,)  # tokens of a step that are tried beside the engine's own
 # (docs/source/performance/perf-overview.md, kv_cache_free_gpu_mem_fraction).
 RAISED_TOKENS, RAISED_UTILIZATION = 8192, 0.95
 SCARCE = 2  # of the longest requests; caches that hold fewer starve the traffic
+
 
 class AdmittedBatches(NamedTuple):
     """Batches that have room, and the most requests that are ever in flight."""

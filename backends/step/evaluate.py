@@ -845,8 +845,9 @@ class StepEvaluator:
                 found[f"{device.name} has no {name} matrix unit; {name} runs at its {unit} rate"] = None
         node = device.node
         if node and node.assumed and node.network:
-            far = f"{node.devices} devices a node and {node.network.Bps / 1e9:g} GB/s between nodes for each"
-            found[f"{self.program.devices} × {device.name} are taken to be in {node.name}: {far}"] = None
+            rate = f"{node.network.Bps / 1e9:g} GB/s per device between nodes"
+            far = f"{node.devices} devices per node and {rate}"
+            found[f"{self.program.devices} × {device.name} are assumed to be in {node.name}: {far}"] = None
         return tuple(found)
 
 

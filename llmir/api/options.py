@@ -244,44 +244,46 @@ class Estimation(Record):
 
     hw: Any = _option(
         None,
-        "A device, or a YAML file.",
+        "Name of a device, or a YAML file of one.",
         shown="h100-sxm",
         metavar="DEVICE",
         list_metavar="DEVICE,…",
         kind="any",
     )
-    cluster: str | None = _option(None, "Instead: a cluster, or a YAML file of one.", metavar="NAME")
+    cluster: str | None = _option(
+        None, "Name of a cluster, or a YAML file of one; instead of --hw.", metavar="NAME"
+    )
     network: str | None = _option(
         None,
-        "What joins nodes, such as 25GBps,5us: of one device, each way and a hop.",
+        "Network between nodes, such as 25GBps,5us: bandwidth per device and direction, latency per hop.",
         metavar="RATE[,LATENCY]",
     )
     price: Mapping[str, float] | None = _option(
         None,
-        "What an hour of a device costs, such as h200=3.5,b200=6.",
-        shown="its list price, if known",
+        "Price of a device in USD per hour, such as h200=3.5,b200=6.",
+        shown="list prices",
         metavar="DEVICE=USD,…",
         kind="prices",
     )
     cost: str | CostModel | None = _option(
         None,
-        "Cost model: ideal (the roofline), calibrated (measured kernels), or a plugin's.",
-        shown="calibrated where there are kernels",
+        "Cost model: ideal (the roofline), calibrated (measured kernels), or one of a plugin.",
+        shown="calibrated if the device has measured kernels",
         metavar="NAME",
         list_metavar="NAME,…",
         kind="any",
     )
     engine: str | None = _option(
         None,
-        "Engine whose kernels, host and memory are priced: vllm, sglang, trtllm …; a release such as "
-        "vllm@0.12, else the newest that was measured.",
+        "Engine whose kernels, CPU overhead and memory are estimated: vllm, sglang, trtllm …; with a "
+        "release, such as vllm@0.12, or else the newest measured one.",
         metavar="NAME[@VERSION]",
         list_metavar="NAME,…",
     )
     efficiency: Mapping[str, float] | None = _option(
         None,
-        "Instead: shares of the roofline's rates that are reached, such as compute=0.7,memory=0.8, of "
-        "links by name (nvlink=…, pcie=…; network=… between nodes), and launch=… in seconds.",
+        "Roofline at shares of the peak rates, such as compute=0.7,memory=0.8; instead of --cost. Links are "
+        "nvlink=…, pcie=… and network=… (between nodes); launch=… is in seconds.",
         metavar="SHARES",
         kind="shares",
     )
@@ -302,7 +304,7 @@ class Parallel(Record):
     tp: int = _option(1, "Tensor-parallel ranks.", shown="1", source=("shard", "tp"), list_metavar="RANGE")
     pp: int | Sequence[int] = _option(
         1,
-        "Pipeline stages, or the layers of each, such as 30,32,32,32.",
+        "Number of pipeline stages, or the layers of each stage, such as 30,32,32,32.",
         shown="1",
         source=("stages", "pp"),
         kind="stages",
@@ -311,30 +313,30 @@ class Parallel(Record):
     )
     micro_batches: int = _option(
         1,
-        "Equal parts of --batch that go through the stages.",
+        "Number of equal parts of --batch in the pipeline.",
         source=("stages", "micro_batches"),
         list_metavar="RANGE",
     )
     dp: int = _option(
         1,
-        "Data-parallel ranks; --batch is over all of them.",
+        "Data-parallel ranks; --batch is the total of all ranks.",
         source=("shard", "dp"),
         list_metavar="RANGE",
     )
     ep: int = _option(
-        1, "Expert-parallel ranks; divides dp·tp.", source=("shard", "ep"), list_metavar="RANGE"
+        1, "Expert-parallel ranks; a divisor of dp·tp.", source=("shard", "ep"), list_metavar="RANGE"
     )
     dispatch: str | None = _option(
         None,
-        "How tokens come to experts of other ranks: a row for each expert, once to each rank (DeepEP), "
-        "or all to all ranks.",
-        shown="the engine's",
+        "How tokens are sent to experts of other ranks: once per expert (rows), once per rank as in DeepEP "
+        "(ranks), or all tokens to all ranks (gather).",
+        shown="as the engine does",
         choices=FORMS,
         list_metavar="HOW,…",
     )
     redundant_experts: int = _option(
         0,
-        "Copies of the busiest experts on ranks of --ep, as EPLB lays them out.",
+        "Copies of the busiest experts on the ranks of --ep, placed as by EPLB.",
         shown="0",
         source=("shard", "redundant"),
         list_metavar="RANGE",
@@ -348,15 +350,15 @@ class Parallel(Record):
     )
     routing: str | None = _option(
         None,
-        "How tokens choose experts: at random (chance), dealt out (even), by popularity (zipf:skew) …; "
-        "the busiest rank is priced.",
+        "Distribution of tokens over experts: uniformly random (chance), equal (even), by popularity "
+        "(zipf:SKEW) …; the busiest rank decides the time.",
         shown="chance",
         metavar="LAW",
         list_metavar="LAW,…",
     )
     routing_skew: float | None = _option(
         None,
-        "The same as --routing zipf:skew: popularity falls as rank^-skew; 0 is chance.",
+        "Short for --routing zipf:SKEW: popularity is rank^-SKEW; 0 is chance.",
         source=("route", "skew"),
         metavar="SKEW",
     )
@@ -371,33 +373,34 @@ class Precision(Record):
 
     weights: str | None = _option(
         None,
-        "Weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4, "
-        "mxfp4 or nf4. Narrow ones leave lm_head, router, norms and embeddings as they are.",
+        "Dtype of weights: fp32, tf32, bf16, fp16, fp8, fp8_e5m2, fp8_b128x128, int8, int4, int4_g32, nvfp4, "
+        "mxfp4 or nf4. Quantization leaves lm_head, router, norms and embeddings unchanged.",
         metavar="DTYPE",
         list_metavar="DTYPE,…",
     )
     activations: str | None = _option(
         None,
-        "Inputs of matrix products: fp8, fp8_e5m2, int8, nvfp4, mxfp4, or a wide type for all.",
+        "Dtype of the inputs of matrix products: fp8, fp8_e5m2, int8, nvfp4, mxfp4; or of all activations: "
+        "bf16, fp16 or fp32.",
         metavar="DTYPE",
         list_metavar="DTYPE,…",
     )
     kv: str | None = _option(
         None,
-        "The KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32.",
+        "Dtype of the KV cache: fp8, fp8_e5m2, int8, bf16, fp16 or fp32.",
         metavar="DTYPE",
         list_metavar="DTYPE,…",
     )
     collectives: str | None = _option(
         None,
-        "What ranks send each other: fp8, fp8_e5m2, int8, int4, bf16, fp16 or fp32. Narrow ones leave "
-        "those of lm_head, router and embedding.",
+        "Dtype of collectives: fp8, fp8_e5m2, int8, int4, bf16, fp16 or fp32. Quantization leaves the "
+        "collectives of lm_head, router and embedding unchanged.",
         metavar="DTYPE",
         list_metavar="DTYPE,…",
     )
     plan: Plan | None = _option(
         None,
-        "YAML of modules (or patterns with *) and their dtypes: of weights, or of each role by name.",
+        "YAML file of dtypes by module (or pattern with *): one for the weights, or one for each role.",
         metavar="FILE",
         flags=("--precision",),
         kind="plan",
@@ -419,39 +422,39 @@ class Memory(Record):
 
     memory_utilization: float | None = _option(
         None,
-        "Share of the device's memory that may be used, by the engine's rule.",
-        shown="the engine's; 0.9 without one",
+        "Usable share of the device memory, as the engine counts it.",
+        shown="the engine's; 0.9 without an engine",
         source=(WORKLOAD, "memory_utilization"),
         metavar="SHARE",
     )
     max_model_len: int | None = _option(
         None,
-        "Tokens of the longest request that memory is counted for.",
-        shown="prompt and answer",
+        "Tokens of the longest request, for which the engine reserves memory.",
+        shown="--prompt plus --generate",
         source=(WORKLOAD, "max_model_len"),
     )
     max_num_seqs: int | None = _option(
         None,
-        "Sequences that the engine runs at once, of each data-parallel rank.",
-        shown="the engine's, or as many as there are",
+        "Sequences that each data-parallel rank runs at once.",
+        shown="the engine's, or all sequences",
         source=(WORKLOAD, "max_num_seqs"),
     )
     max_batched_tokens: int | None = _option(
         None,
-        "Tokens of a step that memory for activations is set aside for, and that reads prompts unless "
-        "--chunk says fewer.",
+        "Tokens of the largest step: the engine reserves activation memory for it, and prefill steps have as "
+        "many tokens unless --chunk is smaller.",
         shown="--chunk, else the engine's",
         source=(WORKLOAD, "max_batched_tokens"),
     )
     chunked_prefill: bool | None = _option(
         None,
-        "Whether the engine splits prompts into chunks, or refuses those of more tokens than a step has.",
+        "Split prompts that are longer than a step into chunks, or refuse them.",
         shown="as the engine does",
         kind="either",
     )
     reserve_bytes: int = _option(
         0,
-        "Kept free of the memory that may be used, such as 2GiB or 500MB.",
+        "Part of the usable memory that stays free, such as 2GiB or 500MB.",
         shown="0",
         source=(WORKLOAD, "reserve_bytes"),
         kind="size",
@@ -460,8 +463,8 @@ class Memory(Record):
     )
     cache_policy: str = _option(
         "exact",
-        "What is reserved for caches: their bytes; pages of 16 tokens, each kind of layer apart; or "
-        "equal pages for all layers, where windows keep all tokens.",
+        "Memory reserved for caches: their bytes (exact); pages of 16 tokens, separately for each kind of "
+        "layer (paged); or equal pages for all layers, where windows store all tokens (unified).",
         shown="exact",
         choices=("exact", "paged", "unified"),
     )
@@ -476,19 +479,19 @@ class Drafts(Record):
     """
 
     draft_tokens: int | None = _option(
-        None, "Tokens drafted for each sequence; a step verifies them at once.", kind="draft_tokens"
+        None, "Draft tokens of each sequence; one step verifies all of them.", kind="draft_tokens"
     )
     acceptance: float | None = _option(
         None,
-        "The chance that a draft is right, whatever came before it.",
+        "Probability that a draft token is accepted, independent of the previous ones.",
         least=0.0,
         most=1.0,
         metavar="SHARE",
     )
     draft_model: str | Program | None = _option(
         None,
-        "The model that drafts them, a token a step.",
-        shown="--draft's layer; else nothing",
+        "Model that drafts tokens, one per step.",
+        shown="the layer of --draft, or no model",
         metavar="MODEL",
         kind="any",
     )
@@ -520,50 +523,59 @@ class Traffic(Record):
     """
 
     rate: float | None = _option(
-        None, "Requests a second, which come at random.", least=1e-6, most=1e9, metavar="REQUESTS"
+        None, "Requests per second, with Poisson arrivals.", least=1e-6, most=1e9, metavar="REQUESTS"
     )
     burstiness: float | None = _option(
         None,
-        "Of the gamma law of gaps between them: below 1 they come in bursts, above 1 evenly; N is what each "
-        "of N servers gets that are dealt them in turn.",
-        shown="1, Poisson's law",
+        "Shape of the gamma distribution of arrival gaps: below 1 for bursts, above 1 for even gaps. N is "
+        "the traffic of one of N servers behind a round-robin router.",
+        shown="1, Poisson arrivals",
         least=1e-3,
         most=1e6,
         metavar="SHAPE",
     )
     closed: int | None = _option(
-        None, "Instead: users, each of whom asks again when answered.", least=1, most=REQUESTS
+        None,
+        "Number of users in a closed loop, instead of --rate: each sends a request when the last one ends.",
+        least=1,
+        most=REQUESTS,
     )
     trace: str | os.PathLike[str] | None = _option(
         None,
-        "Instead: requests of a file, .csv or .jsonl (docs/serving.md).",
+        "File of requests, .csv or .jsonl (docs/serving.md), instead of --rate.",
         metavar="FILE",
         kind="file",
     )
-    speed: float = _option(1.0, "How much faster a trace runs.", shown="1", least=1e-6, metavar="TIMES")
+    speed: float = _option(
+        1.0, "Factor by which a trace runs faster.", shown="1", least=1e-6, metavar="TIMES"
+    )
     prompt: int | str | None = _option(
         None,
-        "Tokens of a prompt: a number, uniform:LEAST,MOST, normal:MEAN,DEVIATION, exponential:MEAN or "
-        "lognormal:MEDIAN,SIGMA.",
+        "Prompt tokens of a request: a number, or a distribution: uniform:LEAST,MOST, normal:MEAN,DEVIATION, "
+        "exponential:MEAN or lognormal:MEDIAN,SIGMA.",
         shown="2048",
         kind="lengths",
         metavar="TOKENS|LAW",
     )
     generate: int | str | None = _option(
-        None, "Tokens generated, likewise.", shown="128", kind="lengths", metavar="TOKENS|LAW"
+        None,
+        "Output tokens of a request: a number, or a distribution.",
+        shown="128",
+        kind="lengths",
+        metavar="TOKENS|LAW",
     )
     requests: int | None = _option(
         None,
-        "How many, such as 1e5.",
-        shown="1000; 10 of each --closed user",
+        "Number of requests, such as 1e5.",
+        shown="1000, or 10 per --closed user",
         least=1,
         most=REQUESTS,
         kind="whole",
     )
-    seed: int | None = _option(None, "Of what is random.", shown="0", least=0, kind="whole")
+    seed: int | None = _option(None, "Seed of all random numbers.", shown="0", least=0, kind="whole")
     prefix_hits: float = _option(
         0.0,
-        "Share of each prompt that is in the cache already.",
+        "Share of each prompt that is already in the cache.",
         shown="0",
         least=0.0,
         most=1.0,
@@ -571,7 +583,7 @@ class Traffic(Record):
     )
     cancel: float | None = _option(
         None,
-        "Share of requests that are cancelled after a random part of the answer.",
+        "Share of requests that users cancel after a random part of the output.",
         shown="0",
         least=0.0,
         most=1.0,
@@ -579,21 +591,26 @@ class Traffic(Record):
     )
     turns: int | str | None = _option(
         None,
-        "Requests are turns of sessions that come at the rate: how many of each.",
+        "Turns per session, a number or a distribution; --rate is then of sessions.",
         kind="lengths",
         metavar="TURNS|LAW",
     )
     think_s: float | None = _option(
-        None, "Mean time between turns (s).", shown="10", least=0.0, unit="s", metavar="S"
+        None, "Mean time between turns, in seconds.", shown="10", least=0.0, unit="s", metavar="S"
     )
     timeout_s: float | None = _option(
-        None, "Requests are given up that take longer (s).", least=0.0, above=True, unit="s", metavar="S"
+        None,
+        "Users give up requests that take longer, in seconds.",
+        least=0.0,
+        above=True,
+        unit="s",
+        metavar="S",
     )
     lengths: str | None = _option(
         None,
-        "How answers of a stated number of tokens differ: spread (uniform from 0.8 to 1.0 of it, as "
-        "InferenceX draws them) or fixed.",
-        shown="spread in a closed loop, else fixed",
+        "Output lengths for a number in --generate: spread (uniform from 0.8 to 1.0 of it, as in InferenceX) "
+        "or fixed.",
+        shown="spread in a closed loop, otherwise fixed",
         choices=("spread", "fixed"),
     )
 
@@ -609,27 +626,27 @@ class Servers(Record):
 
     replicas: int = _option(
         1,
-        "Copies of the model, each on devices of its own.",
+        "Copies of the model, each on its own devices.",
         shown="1",
         least=1,
         kind="whole",
     )
     router: str | None = _option(
         None,
-        "Which replica a request goes to: round-robin, random, least-loaded (the fewest that are not "
-        "answered), or prefix-aware (who read most of its prompt before).",
+        "Router that assigns requests to replicas: round-robin, random, least-loaded (fewest open requests), "
+        "or prefix-aware (longest cached part of the prompt).",
         shown="round-robin",
         metavar="NAME",
     )
     prefill_replicas: int | None = _option(
-        None, "Instead: servers that read prompts …", shown="1", least=1, kind="whole"
+        None, "Prefill servers, instead of --replicas; needs --link.", shown="1", least=1, kind="whole"
     )
     decode_replicas: int | None = _option(
-        None, "… and servers that go on from there.", shown="1", least=1, kind="whole"
+        None, "Decode servers, instead of --replicas; needs --link.", shown="1", least=1, kind="whole"
     )
     link: str | None = _option(
         None,
-        "What caches go over from the first to the second: nvlink or what else joins two such devices, "
+        "Link that sends KV caches from prefill to decode servers: nvlink or another link of the device, "
         "network, or a rate such as 25GBps,5us.",
         metavar="LINK",
     )
@@ -640,15 +657,15 @@ class Servers(Record):
     )
     emit: str | None = _option(
         None,
-        "Print what starts the first plan in place of the table: the command of a replica, or a file of "
-        "containers.",
+        "Print the command that starts a replica of the first plan, or a file of containers for all "
+        "replicas, instead of the table.",
         metavar="[vllm|sglang|trtllm|compose|k8s|dynamo]",
     )
 
 
 @dataclass(frozen=True)
 class Reserve(Record):
-    """What a plan leaves unused: time within its limits, and a part of the rate that its servers answer.
+    """Reserves of a plan: longer times than estimated, and an unused part of the rate of its servers.
 
     >>> Reserve(margin="10%")
     Reserve(margin=0.1)
@@ -656,7 +673,7 @@ class Reserve(Record):
 
     margin: float | str = _option(
         0.0,
-        "Plan for times that much longer than estimated, such as 10%.",
+        "Plan for times that are longer than estimated by this share, such as 10%.",
         shown="0%",
         kind="percent",
         metavar="SHARE",
@@ -666,7 +683,7 @@ class Reserve(Record):
     headroom: float | str | None = _option(
         None,
         "Share of the stable rate that a plan leaves unused, such as 20%.",
-        shown="10% without --max-ttft, else 5%",
+        shown="10% without --max-ttft, otherwise 5%",
         kind="percent",
         metavar="SHARE",
         least=0.0,
@@ -680,7 +697,7 @@ class Requests(Record):
 
     batch: int | None = _option(
         1,
-        "Sequences in a step, or images.",
+        "Sequences or images in a step.",
         shown="1",
         source=(WORKLOAD, "batch"),
         list_metavar="RANGE",
@@ -693,59 +710,59 @@ class Requests(Record):
     )
     new: int | None = _option(
         None,
-        "New tokens of each: 1 is a decode step.",
+        "New tokens of each sequence; 1 is a decode step.",
         shown="1",
         least=1,
         list_metavar="RANGE",
     )
     context: int | None = _option(
         None,
-        "Cached tokens of each, such as 1k:128k:x2.",
+        "Cached tokens of each sequence, such as 1k:128k:x2.",
         shown="0",
         least=0,
         list_metavar="RANGE",
     )
     image_tokens: int | None = _option(
         None,
-        "Tokens of images in each prompt, beside --prompt, which the model's tower encodes.",
+        "Image tokens in each prompt, in addition to --prompt; the vision tower encodes them.",
         shown="none",
         source=("place-images", "tokens"),
     )
     layer_tokens: str | None = _option(
         None,
-        "Tokens of the prompt that each layer sees, such as 1024x4,512x4,256x16; says the prompt too.",
+        "Prompt tokens that each layer processes, such as 1024x4,512x4,256x16; also sets --prompt.",
         shown="all",
         metavar="NxLAYERS,…",
     )
     beams: int | None = _option(
         None,
-        "Sequences that each request decodes by beam search, after one prompt.",
+        "Beams of each request (beam search).",
         kind="beams",
     )
     concurrency: int | None = _option(
         None,
-        "In place of --batch: users in a closed loop, each of whom asks again when answered.",
+        "Number of users in a closed loop, instead of --batch: each sends a request when the last one ends.",
         source=(WORKLOAD, "batch"),
     )
     chunk: int | str | None = _option(
         None,
-        "Tokens of a step that reads prompts, at most, on each data-parallel rank; all of them in one step.",
-        shown="the engine's; all without one",
+        "Most tokens of a prefill step on each data-parallel rank; all puts all prompts into one step.",
+        shown="the engine's; all without an engine",
         source=(WORKLOAD, "chunk"),
         metavar="N|all",
         list_metavar="RANGE",
     )
     cached: int = _option(
         0,
-        "Tokens of each prompt that are in the cache already.",
+        "Tokens of each prompt that are already in the cache.",
         shown="0",
         source=(WORKLOAD, "cached"),
     )
     max_ttft: float | str | None = _option(
-        None, "The first token comes by then, such as 1s (a number is ms).", kind="time", metavar="TIME"
+        None, "Limit of TTFT, such as 1s; a bare number is in ms.", kind="time", metavar="TIME"
     )
     max_tpot: float | str | None = _option(
-        None, "Each later token takes no longer (mean), such as 30ms.", kind="time", metavar="TIME"
+        None, "Limit of mean TPOT, such as 30ms; a bare number is in ms.", kind="time", metavar="TIME"
     )
 
 
@@ -753,39 +770,42 @@ class Requests(Record):
 class Lowering(Record):
     """How a model is loaded, and the passes that lower it to an engine's kernels."""
 
-    lenient: bool = _option(False, "Only note config fields that llmir does not model.", kind="flag")
+    lenient: bool = _option(
+        False, "Accept config fields that llmir does not model, with a note.", kind="flag"
+    )
     draft: bool = _option(
         False,
-        "The layer that predicts further tokens too, as a phase that drafts; --logits all verifies.",
+        "Include the layer that predicts further tokens (MTP) as a draft phase.",
         kind="flag",
     )
     attention: str = _option(
         "flash",
-        "flash fuses the attention core; eager writes the scores to memory.",
+        "Attention kernels: flash fuses them; eager writes the scores to memory.",
         shown="flash",
         choices=("flash", "eager"),
     )
     mla: str | None = _option(
         None,
-        "Latent attention over keys expanded from the latents (naive) or the latents (absorbed); "
-        "auto, as engines do: naive in prefill, absorbed in decode.",
+        "Multi-head latent attention over expanded keys (naive) or latents (absorbed); auto is naive in "
+        "prefill and absorbed in decode, as in engines.",
         choices=("auto", "naive", "absorbed"),
     )
     pipeline: str | None = _option(
         None,
-        "Passes to run instead, such as 'fuse-attention,fuse' or ./mine.py:function; '' for none.",
+        "Passes instead of the default ones, such as 'fuse-attention,fuse' or ./mine.py:function; "
+        "'' for none.",
         metavar="PASSES",
         flags=("-p", "--pipeline"),
     )
     logits: str | None = _option(
         None,
-        "Positions that lm_head runs on: all verify drafts, as k + 1 new tokens.",
+        "Positions of lm_head; all is for steps that verify k drafts, as k + 1 new tokens.",
         shown="last",
         choices=("last", "all"),
     )
     phase: str = _option(
         "both",
-        "The step; both are all that there are.",
+        "The step to use; both is all steps of the model.",
         shown="both",
         choices=("encode", "prefill", "decode", "draft", "both"),
     )
@@ -796,19 +816,21 @@ class DiffSides(Record):
     """The other side of a comparison."""
 
     before: str | None = _option(
-        None, "Passes on the first side; '' for none, as eager code runs.", metavar="PASSES"
+        None, "Passes of the first side; '' for none, as in eager mode.", metavar="PASSES"
     )
-    after: str | None = _option(None, "Passes on the other side.", metavar="PASSES")
+    after: str | None = _option(None, "Passes of the second side.", metavar="PASSES")
     step: str | None = _option(
         None,
-        "Instead of both: the default up to this pass, and with it.",
+        "Compare the default passes before this pass with those up to it, instead of --before and --after.",
         metavar="PASS",
         flags=("--pass",),
     )
     hw_after: Any = _option(
-        None, "Another device or cluster on the other side.", metavar="DEVICE", kind="any"
+        None, "Device or cluster of the second side, if it differs.", metavar="DEVICE", kind="any"
     )
-    engine_after: str | None = _option(None, "Another engine on the other side.", metavar="NAME[@VERSION]")
+    engine_after: str | None = _option(
+        None, "Engine of the second side, if it differs.", metavar="NAME[@VERSION]"
+    )
 
 
 @dataclass(frozen=True)
@@ -819,7 +841,7 @@ class Output(Record):
     output_file: str | None = _option(None, "The file to write.", flags=("-o", "--output"), metavar="FILE")
     max_size: int | None = _option(
         None,
-        "The largest file of a page, such as 8MB.",
+        "Largest size of a page, such as 8MB.",
         shown="5MB",
         source=(WORKLOAD, "reserve_bytes"),
         kind="size",

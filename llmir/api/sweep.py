@@ -227,7 +227,7 @@ class _SweepRequest:
         jobs = getattr(self.executor, "_max_workers", 1)
         what = f"a sweep of {self.count:,} structures and {self.size:,} rows"
         seconds = (self.count * each + self.size * row_s) / jobs
-        check_work(what, "leave some values out", seconds=seconds)
+        check_work(what, "use fewer values", seconds=seconds)
 
     def basis(self, structure: Structure) -> tuple[object, ...]:
         """What its rows follow from, beside the program and what is asked of it."""

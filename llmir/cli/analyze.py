@@ -29,28 +29,30 @@ if TYPE_CHECKING:
 @options.take(Traffic, "lengths", shown="spread")
 @options.memory
 @options.price_option
-@click.option("--require-fit", is_flag=True, help="Exit 1 if it does not fit in memory.")
+@click.option(
+    "--require-fit", is_flag=True, help="Exit with code 1 if the model and its requests do not fit in memory."
+)
 @options.take(
     Requests,
     "max_ttft",
     type=Milliseconds(),
-    help="Exit 1 if the first token takes longer, such as 1s; a bare number is ms.",
+    help="Exit with code 1 if TTFT is longer, such as 1s; a bare number is in ms.",
 )
 @options.take(
     Requests,
     "max_tpot",
     type=Milliseconds(),
-    help="Exit 1 if a later token takes longer (mean, ms); with --concurrency also how many users may be.",
+    help="Exit with code 1 if mean TPOT is longer; with --concurrency, also print the most users within it.",
 )
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output("File to write; its suffix sets the format: .txt, .json, .csv, .md or .html.")
 def analyze(**given: Any) -> int:
-    """Price a request: prefill, decode, and each op of both.
+    """Estimate the time and memory of requests: prefill, decode, and each op.
 
-    MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file.
-    Times are those of kernels measured on the device, or borrowed from the nearest GPU that was measured, and
-    never below the roofline; --cost ideal is the roofline alone. Sizes are in powers of 1000 (GB). The time
-    of an op is that of one execution. `llmir explain MODEL memory` adds up what memory holds.
+    MODEL is a bundled name (`llmir models`), a config.json or its folder, or an .ir file. Times come from
+    kernels measured on the device, or on the most similar measured GPU. They are never below the roofline;
+    --cost ideal prints the roofline alone. Sizes are in powers of 1000 (GB). The time of an op is that of one
+    execution. `llmir explain MODEL memory` lists the contents of memory.
 
     \b
     llmir analyze llama3.1-8b --hw h100-sxm --batch 8 --prompt 2048 --generate 256
@@ -72,7 +74,7 @@ def analyze(**given: Any) -> int:
     for limit in ("max_ttft", "max_tpot"):
         if program.patches and given[limit] is not None:
             name = limit.replace("_", "-")
-            raise InputError(f"--{name}: {program.name} is of images, and has no tokens to wait for")
+            raise InputError(f"--{name}: {program.name} processes images and generates no tokens")
     job = inputs.workload(program, given)
     if given["require_fit"] and given["concurrency"] is not None and not job.max_batch:
         line("violated", f"--require-fit: not even one request of {program.name} fits")

@@ -44,7 +44,7 @@ plugin = click.option(
     is_eager=True,  # other options may name what it defines
     expose_value=False,
     callback=_load,
-    help="First load ops, models, passes, formats, cost models or commands from there.",
+    help="Load ops, models, passes, formats, cost models or commands from this module first.",
 )
 
 
@@ -66,7 +66,7 @@ _MAX_WORK = click.option(
     metavar="TIME",
     expose_value=False,
     callback=_limit,
-    help="Refuse work that is estimated to take longer, such as 2h, or more than 2 GB, in proportion.  "
+    help="Refuse work with a longer estimated time, such as 2h, or more memory than 2 GB per 10 minutes.  "
     "[default: 10min]",
 )
 

@@ -247,7 +247,7 @@ def check_drafts(given: Mapping[str, Any]) -> None:
         for name, value in said.items():
             if value is not None:
                 option = name.replace("_", "-")
-                raise InputError(f"--{option} {value}: is of drafts, say --draft-tokens too")
+                raise InputError(f"--{option} {value}: needs --draft-tokens")
         return
     if given.get("beams") is not None:
         raise InputError(f"--beams {given['beams']}: drafts are of one sequence, leave --draft-tokens out")

@@ -38,17 +38,17 @@ class Duration(Count):
         return limit_seconds(name, value)
 
 
-@command("max", "The largest batch, context and requests at once, and what binds each.")
+@command("max", "The largest batch, context and number of users, and the limit of each.")
 @options.model
 @options.hardware
-@options.take(Requests, "prompt", default=2048, help="Tokens of a prompt.")
-@options.take(Requests, "generate", default=128, help="Tokens generated.")
+@options.take(Requests, "prompt", default=2048, help="Prompt tokens of each request.")
+@options.take(Requests, "generate", default=128, help="Output tokens of each request.")
 @options.take(
     Requests,
     "batch",
     default=None,
-    help="Sequences that each have the largest context.",
-    shown="1, or 1 in each micro-batch",
+    help="Sequences for the largest context.",
+    shown="1, or 1 per micro-batch",
 )
 @options.take(Requests, "max_ttft", "max_tpot", type=Duration())
 @options.cost_options
@@ -59,14 +59,14 @@ class Duration(Count):
 @options.memory
 @options.price_option
 @options.form("table", "json", "csv", "md", "html")
-@options.output("Write a file; .txt, .json, .csv, .md or .html decides the format.")
+@options.output("File to write; its suffix sets the format: .txt, .json, .csv, .md or .html.")
 def largest(**given: Any) -> int:
-    """Find the largest batch, context and number of requests at once that fit and come within limits.
+    """Find the largest batch, context and number of users that fit in memory and meet latency limits.
 
-    A batch begins together. A context is prompt and answer, with --generate tokens of answer. Requests at
-    once are those of users who ask again when answered. Memory is the engine's, as `analyze` has it. Of each
-    answer it says what binds (memory, a limit, the engine), what each limit alone allows, of prefill and of
-    decode, and what one more takes. Exit 1 if not even one meets the limits.
+    All requests of a batch start together. A context is the prompt plus --generate output tokens. Each user
+    sends a request when the last one ends (a closed loop). Memory is counted as in `llmir analyze`. The
+    table shows the limit that decides, the largest value that each limit alone allows, and the use of one
+    more. Exit code 1 means that not even one request meets the limits.
 
     \b
     llmir max llama3.1-8b --hw h100-sxm --max-ttft 1s --max-tpot 20ms

@@ -58,99 +58,114 @@ class TimeLimit(Count):
         return latency_limit(name, value)
 
 
-@command("plan", "Which devices serve some traffic within limits, at least cost.")
+@command("plan", "The cheapest devices and split that serve some traffic within limits.")
 @options.model
 @options.take(Estimation, "hw", default="h100-sxm", metavar="DEVICE,…", help="Devices to compare.")
-@click.option("--gpus", type=Devices(), help="How many there may be.  [default: as few as serve the rate]")
+@click.option(
+    "--gpus", type=Devices(), help="Largest number of devices.  [default: as few as serve the rate]"
+)
 @options.take(Traffic, "rate")
-@options.take(Traffic, "prompt", default="2048", help="Tokens of a prompt, or a law.")
+@options.take(
+    Traffic,
+    "prompt",
+    default="2048",
+    help="Prompt tokens of a request: a number, or a distribution (llmir serve-sim -h).",
+)
 @options.take(Traffic, "generate", default="128")
 @options.take(Traffic, "prefix_hits")
 @options.take(
     Requests,
     "max_ttft",
     type=TimeLimit(),
-    help="The first token of 99% of requests comes by then, such as 1s (a bare number is ms); mean:1s or "
-    "p50:1s is of the mean, or of half of them.",
+    help="Limit of TTFT for 99% of requests, such as 1s (a bare number is in ms); mean:1s limits the mean, "
+    "and p50:1s the median.",
 )
 @options.take(
     Requests,
     "max_tpot",
     type=TimeLimit(),
-    help="Likewise later tokens (the mean of a request), such as 30ms.",
+    help="Limit of TPOT (the mean of a request), such as 30ms; also mean:30ms or p50:30ms.",
 )
 @options.take(Reserve)
 @options.take(
     Precision,
     "weights",
     metavar="DTYPE,…",
-    help="Types of weights to compare, such as bf16,fp8.",
+    help="Dtypes of weights to compare, such as bf16,fp8.",
     shown="the checkpoint's",
 )
 @options.take(
     Precision,
     "activations",
     metavar="DTYPE,…",
-    help="Likewise inputs of matrix products.",
-    shown="fp8 for fp8 weights where the engine multiplies so, else the checkpoint's",
+    help="Dtypes of the inputs of matrix products to compare.",
+    shown="fp8 for fp8 weights if the engine multiplies in fp8, otherwise the checkpoint's",
 )
 @options.take(
     Precision,
     "kv",
     metavar="DTYPE,…",
-    help="Likewise the KV cache.",
+    help="Dtypes of the KV cache to compare.",
     shown="the checkpoint's",
 )
-@options.axis(option(Requests, "chunk"), help="Tokens of a step to compare.", shown="the engine's, 2048")
-@options.axis(option(Requests, "batch"), help="Requests at once to compare.", shown="all that fit")
+@options.axis(option(Requests, "chunk"), help="Tokens per step to compare.", shown="the engine's and 2048")
+@options.axis(
+    option(Requests, "batch"), help="Numbers of concurrent requests to compare.", shown="all that fit"
+)
 @options.take(
-    Memory, "chunked_prefill", "max_num_seqs", "memory_utilization", shown="the engine's, else searched"
+    Memory,
+    "chunked_prefill",
+    "max_num_seqs",
+    "memory_utilization",
+    shown="the engine's; searched if it misses the limits",
 )
 @options.take(
     Memory,
     "max_batched_tokens",
-    help="Tokens of a step, in place of --chunk.",
-    shown="--chunk's",
+    help="Tokens per step, instead of --chunk.",
+    shown="those of --chunk",
 )
 @options.take(Memory, "reserve_bytes")
 @options.draft
 @options.speculation
 @options.price_option
-@options.take(Estimation, "engine", help="The engine that is priced: vllm, sglang, trtllm …")
+@options.take(Estimation, "engine", help="Engine to estimate: vllm, sglang, trtllm …")
 @options.take(
     Servers,
     "link",
-    help="Plans of prefill and decode servers too, between which caches go over nvlink, network, or what has "
-    "a rate such as 25GBps,5us.",
+    help="Also search plans with prefill and decode servers; KV caches are sent over this link: nvlink, "
+    "network, or a rate such as 25GBps,5us.",
 )
 @options.take(
     Servers,
     "router",
-    help="Which server of a kind a request goes to: round-robin, random or least-loaded.",
+    help="Router that assigns requests to servers: round-robin, random or least-loaded.",
 )
-@options.take(Traffic, "requests", type=Integer(100), default=1000, help="Of a simulated run.", shown="1000")
-@options.take(Traffic, "seed", default=0, help="The first of the runs.")
+@options.take(
+    Traffic, "requests", type=Integer(100), default=1000, help="Requests of a simulated run.", shown="1000"
+)
+@options.take(Traffic, "seed", default=0, help="Seed of the first run.")
 @options.take(Servers, "emit")
 @click.option(
     "--emit-to",
     "emit_to",
     metavar="DIR",
-    help="Write it into a folder, with its benchmark, and print the table.",
+    help="Write the files of --emit and a benchmark into this folder, and print the table.",
 )
 @options.max_size
 @options.form("table", "json", "csv", "md", "html", "page")
 @options.output(
-    "Write a file; .txt, .json, .csv, .md, .html for a page, or .png, .svg or .pdf for a picture decides the "
-    "format."
+    "File to write; its suffix sets the format: .txt, .json, .csv, .md, .html (page), or .png, .svg or .pdf "
+    "(picture)."
 )
 def plan(**given: Any) -> int:
-    """Find the plan that serves some traffic within limits at least cost, and say why others lose.
+    """Find the cheapest plan that serves traffic within latency limits, and explain why other plans lose.
 
-    Every split of the model (tensor, pipeline, data, expert and sequence parallel) on each device is priced
-    by closed forms, memory first. Those on the front are simulated as `llmir serve-sim` does, on requests
-    that come at random. Runs by five seeds or more decide, until the verdict is certain at 99%; after 40 runs
-    it is undecided. A limit is on the 99th percentile of requests unless it says mean: or p50:. With --link
-    there are plans of prefill and decode servers too. Exit 1 if no plan meets the limits.
+    A plan is a device, a split of the model, and a number of replicas. Closed forms estimate every split
+    (tensor, pipeline, data, expert and sequence parallel) on each device. The plans on the Pareto front are
+    then simulated with Poisson arrivals, as in `llmir serve-sim`. Each plan has 5 to 40 runs, until its
+    verdict has a confidence of 99%; otherwise it is undecided. Limits apply to the 99th percentile of
+    requests, unless they begin with mean: or p50:. Exit code 1 means that no plan meets the limits.
 
     \b
     llmir plan qwen3-32b --hw h100-sxm,h200 --gpus 32 --rate 20 --prompt 4000 \\
@@ -163,7 +178,7 @@ def plan(**given: Any) -> int:
     from llmir.backends.search.plan import Plans
 
     if given["rate"] is None:
-        raise InputError("--rate: say how many requests come in a second")
+        raise InputError("--rate: missing; set the requests per second, such as --rate 20")
     emit = _check_emit(given)
     if emit is not None and given["emit_to"] is None:
         form = output.choose(given["output_file"], None, _suffix(emit)) if given["output_file"] else ""
@@ -172,7 +187,7 @@ def plan(**given: Any) -> int:
     size = output.check_page(form, given["max_size"])
     inputs.check_drafts(given)
     if given["draft"] and given["draft_tokens"] is None:
-        raise InputError("--draft: is of drafts, say --draft-tokens too")
+        raise InputError("--draft: needs --draft-tokens")
     source = inputs.source(given)
     drafts = None
     if given["draft_tokens"] is not None:
@@ -221,7 +236,7 @@ def _check_emit(given: Mapping[str, Any]) -> str | None:
     emit: str | None = given["emit"]
     if emit is None:
         if given["emit_to"] is not None:
-            raise InputError("--emit-to: say what to emit, such as --emit vllm")
+            raise InputError("--emit-to: needs --emit, such as --emit vllm")
         return None
     choice("--emit", emit, EMITS)
     check_checkpoint(emit, checkpoint(given["model"]))
@@ -231,7 +246,7 @@ def _check_emit(given: Mapping[str, Any]) -> str | None:
         written = [given["output_file"]] if given["output_file"] else []
         check_folder(given["emit_to"], file_names(emit), [*inputs, *written])
     elif given["form"] is not None:
-        raise InputError(f"--format {given['form']}: --emit {emit} prints no table; say --emit-to DIR too")
+        raise InputError(f"--format {given['form']}: --emit {emit} prints no table; add --emit-to DIR")
     return emit
 
 

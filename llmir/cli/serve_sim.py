@@ -64,42 +64,50 @@ def alone(given: Mapping[str, Any]) -> None:
 FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 
 
-@command("serve-sim", "Latencies of requests that come over time, simulated step by step.")
+@command("serve-sim", "Latencies of requests that arrive over time, simulated step by step.")
 @options.model
 @options.hardware
 @options.take(Traffic, "rate")
 @click.option(
     "--rates",
     type=Rates(),
-    help="Instead: several rates, such as 2,6,10 or 2:18:4, each simulated: latencies against the rate "
+    help="Several rates, such as 2,6,10 or 2:18:4, instead of --rate; prints latencies against the rate "
     "(-o late.html, late.png).",
 )
 @options.take(Traffic, *("burstiness", "closed", "trace", "speed", "prompt", "generate", "lengths"))
 @options.take(Traffic, "requests", "seed")
 @click.option(
-    "--replications", type=Integer(2), help="Run so often, by seeds one after another; with intervals."
+    "--replications",
+    type=Integer(2),
+    help="Number of runs with consecutive seeds; prints confidence intervals.",
 )
 @options.take(Servers, "replicas", "router", "prefill_replicas", "decode_replicas", "link")
-@click.option("--decode-tp", type=Integer(), help="--tp of the decode servers.  [default: --tp]")
+@click.option(
+    "--decode-tp", type=Integer(), help="Tensor-parallel ranks of each decode server.  [default: --tp]"
+)
 @options.take(Traffic, "prefix_hits", "cancel", "turns", "think_s", "timeout_s")
 @click.option(
     "--warm-up",
     type=Integer(0),
-    help="First requests that do not count.  [default: 0; 2 of each --closed user]",
+    help="First requests, which results leave out.  [default: 0, or 2 per --closed user]",
 )
 @options.take(
     Requests,
     "max_ttft",
     type=Milliseconds(),
-    help="Goodput is of requests whose first token comes by then, such as 1s; a bare number is ms.",
+    help="Limit of TTFT for goodput, such as 1s; a bare number is in ms.",
 )
-@options.take(Requests, "max_tpot", type=Milliseconds(), help="… and later ones (mean of a request, ms).")
-@click.option("--requests-out", metavar="FILE", help="Write a CSV line for each request.")
-@click.option("--steps-out", metavar="FILE", help="Write a CSV line for each run of equal steps.")
+@options.take(
+    Requests, "max_tpot", type=Milliseconds(), help="Limit of TPOT for goodput (the mean of a request)."
+)
+@click.option("--requests-out", metavar="FILE", help="CSV file to write, with a line for each request.")
+@click.option(
+    "--steps-out", metavar="FILE", help="CSV file to write, with a line for each series of equal steps."
+)
 @click.option(
     "--trace-out",
     metavar="FILE",
-    help="Write the timeline of servers and requests, for Perfetto (.json[.gz]).",
+    help="Timeline of servers and requests to write, for Perfetto (.json[.gz]).",
 )
 @options.cost_options
 @options.lowering
@@ -111,15 +119,16 @@ FILES = ("trace", "output_file", "requests_out", "steps_out", "trace_out")
 @options.max_size
 @options.form("table", "json", "csv", "md", "html", "page")
 @options.output(
-    "Write a file; .txt, .json, .csv, .md, .html for a page, or .png, .svg or .pdf for a picture decides the "
-    "format."
+    "File to write; its suffix sets the format: .txt, .json, .csv, .md, .html (page), or .png, .svg or .pdf "
+    "(picture)."
 )
 def serve_sim(**given: Any) -> None:
-    """Simulate an engine that serves requests: queues, batches, chunks of prompts, blocks, preemptions.
+    """Simulate an engine that serves requests: queues, batches, chunked prefill, KV blocks, preemptions.
 
-    The policy is that of the engine: vllm decodes first and fills a step with chunks of prompts, sglang reads
-    prompts first and alone, trtllm reads whole prompts beside decodes. Blocks, tokens and sequences of a step
-    are those of the engine's profile. A step is priced as `analyze` prices it, with the engine's overhead.
+    The scheduler is that of the engine. vllm fills each step with decodes and then with chunks of prompts.
+    sglang runs prefill first, in separate steps. trtllm runs whole prompts together with decodes. The
+    engine's profile sets the block size and the most tokens and sequences per step. The time of a step is
+    that of `llmir analyze`, with the engine's CPU overhead.
 
     \b
     llmir serve-sim llama3.1-8b --rate 18 --prompt lognormal:512,0.6
@@ -139,7 +148,7 @@ def serve_sim(**given: Any) -> None:
 
     files = [given[name] for name in FILES if given[name] is not None]
     if twice := next((name for i, name in enumerate(files) if name in files[:i]), None):
-        raise InputError(f"{twice}: is named twice, and would be written over; say another file")
+        raise InputError(f"{twice}: is named twice and would be overwritten; name another file")
     times, several = given["replications"], given["rates"] is not None
     if several:
         alone(given)
@@ -158,7 +167,7 @@ def serve_sim(**given: Any) -> None:
     asked |= {"drafts": inputs.drafts(given)}
     if given["decode_tp"] is not None:
         if given["link"] is None:
-            raise InputError("--decode-tp: is of pools, which a --link joins")
+            raise InputError("--decode-tp: needs --link, which joins prefill and decode servers")
         decode = {**given, "tp": given["decode_tp"]}
         program_after = inputs.lower(decode)
         drafts: Any = inputs.drafts(decode) or Drafts()

@@ -22,23 +22,23 @@ from .options import Integer
 
 # The options in the order of help, and what differs where they take several values.
 AXIS_HELP: dict[str, dict[str, str]] = {
-    "hw": {"help": "Devices, or YAML files.", "shown": "h100-sxm"},
+    "hw": {"help": "Names or YAML files of devices.", "shown": "h100-sxm"},
     "batch": {"help": "Sequences in a step, such as 1:1024:x2 or 1,8,64.", "shown": "1"},
     "new": {"shown": "1"},
     "context": {"shown": "0"},
     "tp": {},
     "pp": {"help": "Pipeline stages."},
-    "micro_batches": {"help": "Equal parts of a batch that go through the stages."},
+    "micro_batches": {"help": "Numbers of equal parts of a batch in the pipeline."},
     "dp": {"help": "Data-parallel ranks."},
     "ep": {"help": "Expert-parallel ranks."},
     "sp": {"help": "Sequence parallelism."},
     "redundant_experts": {"help": "Copies of the busiest experts."},
-    "weights": {"help": "Types of weights, such as bf16,fp8; and so the next three."},
-    "activations": {"help": ""},
-    "kv": {"help": ""},
-    "collectives": {"help": ""},
-    "dispatch": {"help": "How tokens come to experts of other ranks: rows, ranks, gather."},
-    "routing": {"help": "How tokens choose experts."},
+    "weights": {"help": "Dtypes of weights, such as bf16,fp8."},
+    "activations": {"help": "Dtypes of the inputs of matrix products."},
+    "kv": {"help": "Dtypes of the KV cache."},
+    "collectives": {"help": "Dtypes of collectives."},
+    "dispatch": {"help": "How tokens are sent to experts of other ranks: rows, ranks, gather."},
+    "routing": {"help": "Distributions of tokens over experts, such as chance,even."},
     "engine": {"help": "Engines, such as vllm,sglang@0.5."},
     "cost": {"help": "Cost models: calibrated, ideal."},
 }
@@ -56,26 +56,26 @@ def axes(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-@command("sweep", "Steps in many set-ups: devices, splits, types, batches, contexts.")
+@command("sweep", "Steps in many configurations: devices, splits, dtypes, batches, contexts.")
 @click.argument("model", metavar="MODEL")
 @options.lenient
 @axes()
 @options.take(Lowering, "pipeline", help="Passes to run instead of the engine's.")
 @options.step_memory
 @options.price_option
-@click.option("--jobs", type=Integer(), default=1, help="Processes.  [default: 1]")
+@click.option("--jobs", type=Integer(), default=1, help="Number of processes.  [default: 1]")
 @options.form("table", "json", "jsonl", "csv", "parquet", "arrow", "html", "page")
 @options.max_size
 @options.output(
-    "The suffix says the format; a folder has a part for each structure, of --format parquet.",
+    "File to write; its suffix sets the format. A folder gets one Parquet file per structure.",
     metavar="FILE|FOLDER/",
 )
 def sweep(**given: Any) -> None:
-    """Price every combination of some axes: a row for each, as `llmir analyze` would have it.
+    """Estimate a step in every combination of some axes: one row each, as in `llmir analyze`.
 
     A RANGE is a list such as 1,8,32, with parts such as 1:8, 0:4k:1k (steps) or 1:1024:x2 (powers); k is
-    1,024. A split that a model does not take is a row that says why. After an interrupt the same command
-    with the same -o goes on from what is whole.
+    1,024. A split that is not possible has a row with the reason. After an interrupt, the same command with
+    the same -o continues after the last complete part.
 
     \b
     llmir sweep llama3.1-8b --batch 1:256:x2 --context 2000
@@ -122,7 +122,7 @@ def _check_rows(rows: int, form: str, max_size: int | None) -> None:
     """`InputError` for more rows than a format that is made in memory can have."""
     from llmir.backends.export.page.bundle import SIZE
 
-    what, advice = f"a {form} of {rows:,} rows", "leave some values out, or write a .csv or .parquet file"
+    what, advice = f"a {form} of {rows:,} rows", "use fewer values, or write a .csv or .parquet file"
     most = SIZE if max_size is None else max_size
     if form == "page" and rows * PAGE_ROW_BYTES > most:
         raise InputError(f"{what} has more than {most:,} bytes; {advice}")

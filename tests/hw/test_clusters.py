@@ -324,17 +324,18 @@ def test_more_devices_than_a_box_holds_are_in_the_usual_cluster(tmp_path: Path) 
         )
 
     assert step("h100").time_s == step("dgx-h100").time_s
-    assert any("are taken to be in DGX-H100: 8 devices a node and 50 GB/s" in n for n in step("h100").notes)
+    assumed = "are assumed to be in DGX-H100: 8 devices per node and 50 GB/s"
+    assert any(assumed in note for note in step("h100").notes)
     inside = ("tp=8", "h100"), ("tp=8, dp=2", "l40s"), ("tp=2, dp=6", "h100"), ("tp=16", "gb200")
     for how, on in (*inside, ("tp=16", "dgx-h100")):
-        assert not any("are taken to be" in note for note in step(on, how).notes)
+        assert not any("are assumed to be" in note for note in step(on, how).notes)
     says = "16 × L40S: nothing says what joins more than 8; name a cluster, or a network such as"
     assert complaint(lambda: step("l40s")).startswith(says)
     sixes = llmir.run(llmir.load("qwen3-30b-a3b"), "fuse,shard{tp=2, dp=6, ep=4}")
     assert llmir.analyze(sixes, "h100", batch=24).time_s > 0  # groups that do not fill nodes of eight
     path = tmp_path / "capped.yaml"
     path.write_text("extend: h100-sxm\nname: capped\nmatrix_tflops: {bf16: 500}\n")
-    assert any("16 × capped are taken to be in DGX-H100" in note for note in step(path).notes)
+    assert any("16 × capped are assumed to be in DGX-H100" in note for note in step(path).notes)
 
 
 def test_a_network_joins_boxes_that_have_none() -> None:

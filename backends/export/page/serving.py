@@ -63,7 +63,7 @@ def rates(found: RateSeries) -> Mapping[str, Any]:
         figures.append(figure("p99 within limits to", "digits", max(good) if good else None, said))
     about = [f"{units.digits(row['rate'])} requests/s" for row in lines]
     views = [*charts, sheet("Rates", columns, rows, file="rates", choosable=True, wrong=wrong)]
-    load = f"stable: {units.digits(stable)} requests/s can be served at most"
+    load = f"capacity {units.digits(stable)} requests/s"
     asked = [*serving_text.rate_settings(found), ("load", load)]
     return _document(one, asked, figures, views, found.notes, about=about)
 
@@ -121,7 +121,7 @@ def _document(
     """What was asked on top: short words as chips, the rest as lines below how it went."""
     pairs = dict(asked)
     chips = [("device", run.job.device.name), ("precision", pairs["precision"]), ("policy", run.policy.name)]
-    said = ("load", "requests", "warm-up", "policy", "cache", "cost model")
+    said = ("load", "requests", "warm-up", "policy", "KV cache", "cost model")
     answer, *lines = (f"{name}: {pairs[name]}" for name in said if name in pairs)
     return document(
         run.job.program.name,

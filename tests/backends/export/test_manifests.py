@@ -188,7 +188,7 @@ ASKED = ("plan", "llama3.1-8b", "--rate", "10", "--gpus", "2", "--requests", "10
 def test_files_are_written_next_to_the_table(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     done = run(*ASKED, "--weights", "bf16,int4", "--emit", "k8s", "--emit-to", str(folder))
-    assert done.code == 0 and done.out.startswith("least cost: "), done.err
+    assert done.code == 0 and done.out.startswith("cheapest plan: "), done.err
     assert sorted(path.name for path in folder.iterdir()) == ["benchmark.sh", "kubernetes.yaml"]
     assert "no flag is known that makes weights int4" in " ".join(done.out.split())
     printed = run(*ASKED, "--weights", "bf16,int4", "--emit", "k8s")
@@ -198,7 +198,7 @@ def test_files_are_written_next_to_the_table(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--emit-to", "out"), "--emit-to: say what to emit"),
+        (("--emit-to", "out"), "--emit-to: needs --emit"),
         (("--emit", "vllm", "--emit-to", ""), "--emit-to: expected the name"),
         (("--emit", "vllm", "--emit-to", "config.json"), "is a file, a folder is needed"),
         (("--emit", "vllm", "--emit-to", "none/out"), "there is no folder"),

@@ -133,7 +133,7 @@ def test_full_steps_are_full_whoever_waits(prompt: int, budget: int) -> None:
 
 def test_no_more_decode_than_there_are() -> None:
     loop = served(built("shard{dp=3}"), 8).loop
-    assert loop.terms[0].what == "a step that decodes 8"
+    assert loop.terms[0].what == "decode step, batch 8"
 
 
 def test_an_engine_of_whole_batches_serves_them_one_after_another() -> None:
@@ -194,10 +194,10 @@ def test_what_limits_those_in_flight_is_named(run: Run) -> None:
     said = run("analyze", "qwen3-4b", "--concurrency", "4", "--max-num-seqs", "8").out
     assert "4 of 8 that the engine runs" in said
     said = run("analyze", "qwen3-4b", "--concurrency", "4", "--cost", "ideal").out
-    assert "steps without a limit of tokens (--chunk): whole prompts and decodes together" in said
-    assert "Prompts come one by one" in " ".join(said.split())
+    assert "steps without a limit of tokens (--chunk): whole prompts mixed with decodes" in said
+    assert "Requests arrive one by one" in " ".join(said.split())
     said = run("analyze", "qwen3-4b", "--concurrency", "4", "--engine", "sglang").out
-    assert "Simulated as by serve-sim --closed: 40 requests, the first 8 of them" in " ".join(said.split())
+    assert "Simulated as by serve-sim --closed: 40 requests, without the first 8" in " ".join(said.split())
 
 
 def test_json_and_tables_have_both_answers(run: Run) -> None:
@@ -213,7 +213,7 @@ def test_json_and_tables_have_both_answers(run: Run) -> None:
     for words in (
         "one batch of 16",
         "16 users in a closed loop",
-        "chunks of others' prompts",
+        "prefill chunks of other requests",
         "most at 50.0 ms",
     ):
         assert words in shown.out

@@ -202,7 +202,7 @@ def test_not_even_one(run: Run) -> None:
     ran = run("max", "llama3.1-8b", "--max-ttft", "10ms")
     assert ran.code == 1 and "none, not even 1" in ran.out
     first, second = (line for line in ran.err.splitlines() if line.startswith("violated"))
-    assert first.startswith("violated: batch: not even 1: TTFT, ") and "too much" in first
+    assert first.startswith("violated: batch: even 1 request misses a limit: TTFT is ") and "above" in first
     assert second.startswith("violated: requests:")
     ran = run("max", "llama3.1-70b")  # whose weights do not fit
     assert ran.code == 1 and ran.err.count("violated: ") == 3 and "memory" in ran.err

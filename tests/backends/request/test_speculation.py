@@ -224,4 +224,4 @@ def test_what_means_nothing_is_one_line(run: Run, more: tuple[str, ...], says: s
 @pytest.mark.parametrize("option", ["--acceptance", "--draft-model"])
 def test_options_of_drafts_without_drafts_are_refused(run: Run, option: str) -> None:
     done = run("analyze", "llama3.1-8b", option, "0.5")
-    assert done.code == 2 and "is of drafts, say --draft-tokens too" in done.err
+    assert done.code == 2 and "needs --draft-tokens" in done.err

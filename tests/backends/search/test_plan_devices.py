@@ -78,5 +78,5 @@ def test_the_report_has_a_row_or_a_reason_of_each_device() -> None:
         else:
             assert report["plans"][number]["hardware"] == name
             assert any(line.split()[1:2] == [name] for line in shown.output.splitlines())
-    assert "no price is known of H20" in " ".join(shown.output.split())
+    assert "no price is known for H20" in " ".join(shown.output.split())
     assert "H100-SXM Lambda, 2026-09" in " ".join(shown.output.split())

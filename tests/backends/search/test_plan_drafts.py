@@ -231,7 +231,7 @@ def test_the_models_own_layer_drafts_in_a_plan(run: Run) -> None:
     report = json.loads(run(*asked, *drafts, "--format", "json").out)
     assert 0 < report["best"]["draft_share"] < 0.5
     wrong = run(*asked)
-    assert wrong.code == 2 and "--draft: is of drafts, say --draft-tokens too" in wrong.err
+    assert wrong.code == 2 and "--draft: needs --draft-tokens" in wrong.err
 
 
 @pytest.mark.slow

@@ -289,7 +289,7 @@ def test_a_plan_of_pools_has_its_line_and_its_servers() -> None:
     report = plans.to_dict()["best"]["pools"]
     total = sum(n["servers"] * n["tp"] for n in (report["prefill"], report["decode"])) * best.replicas
     assert total == best.devices and report["link"] == "nvlink"
-    assert "wait for prompts that are read beside them" in " ".join(str(plans).split())
+    assert "wait for the prefill of other requests" in " ".join(str(plans).split())
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_plan_with_an_undecided_rate_loses_by_the_rate() -> None:
     assert plans.why(near).constraint == "rate"
     why = plans.rejection(near)
     assert why is not None and why.constraint not in ("ttft", "tpot")
-    assert "undecided: answers" in reason(plans, plans.why(near), near)
+    assert "undecided: serves at most" in reason(plans, plans.why(near), near)
 
 
 def test_ops_of_an_opcode_take_a_share_of_their_time() -> None:

@@ -315,26 +315,26 @@ def test_energy_is_that_of_boards_at_the_limit_of_their_power(plans: Plans) -> N
 def test_the_table_says_what_decides_and_of_what_a_limit_is() -> None:
     shown = run(*ASKED, "--max-ttft", "1s", "--max-tpot", "p50:20ms")
     assert shown.exit_code == 0
-    assert shown.output.splitlines()[0] == "least cost: 1 × H100-SXM as one replica of tp 1, weights bf16"
-    assert "(p99)" in shown.output and "(p50)" in shown.output
+    assert shown.output.splitlines()[0] == "cheapest plan: 1 × H100-SXM as one replica of tp 1, weights bf16"
+    assert "TTFT p99 " in shown.output and "TPOT p50 " in " ".join(shown.output.split())
     assert max(map(len, shown.output.splitlines())) <= 80
     unpriced = run(*ASKED, "--hw", "h800", "--max-tpot", "20ms")
     assert unpriced.output.startswith("fewest GPUs: ")
-    assert "no price is known of H800" in " ".join(unpriced.output.split())
+    assert "no price is known for H800" in " ".join(unpriced.output.split())
     stated = run(*ASKED, "--hw", "h800", "--max-tpot", "20ms", "--price", "h800=3.5")
-    assert stated.output.startswith("least cost: ") and "$3.50 an hour" in stated.output
+    assert stated.output.startswith("cheapest plan: ") and "$3.50 per hour" in stated.output
 
 
 def test_no_plan_is_exit_1_with_the_closest_miss() -> None:
     missed = run(*ASKED, "--max-tpot", "1ms")
     assert missed.exit_code == 1
     assert missed.output.startswith("no plan meets the limits with 2 GPUs or fewer")
-    least = re.search(r"closest is H100-SXM tp 2, by closed form .*: TPOT is ([\d.]+) ms of 1", missed.output)
+    least = re.search(r"closest plan is H100-SXM tp 2: TPOT is ([\d.]+) ms .* limit of 1", missed.output)
     assert least and float(least[1]) > 1e3 * 16e9 / 2 / 3.35e12  # a rank's weights, at its memory's peak
     late = run("llama3.1-8b", "--rate", "40", "--gpus", "1", "--prompt", "2000", "--max-ttft", "0.3s")
     assert late.exit_code == 1
     assert late.output.startswith("no plan meets the limits with one GPU\n")
-    needs = re.search(r"closest is H100-SXM tp 1: needs (\d) GPUs, 1 allowed", late.output)
+    needs = re.search(r"closest plan is H100-SXM tp 1: needs (\d) GPUs, more than the 1 allowed", late.output)
     assert needs and int(needs[1]) >= 40 * 2000 * 2 * 8.03e9 / 989.5e12  # prompts alone, at the peak
 
 
@@ -353,7 +353,7 @@ def test_every_format_has_the_plans(form: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("llama3.1-8b",), "--rate: say how many requests come"),
+        (("llama3.1-8b",), "--rate: missing; set the requests per second"),
         (("llama3.1-8b", "--rate", "0"), "--rate: expected a number from 0.000001 to 1,000,000,000"),
         ((*ASKED, "--max-tpot", "20m"), "--max-tpot: 20m has no unit; say 20ms or 20s"),
         ((*ASKED, "--hw", "h200,h200-sxm"), "--hw: H200-SXM is there twice"),
@@ -418,7 +418,7 @@ def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> 
         (("--emit", "sglang"), "emit: sglang; the plan is of vllm"),
         (("--emit", "vllm", "--weights", "int4"), "no flag is known that makes weights int4"),
         (("--emit", "vllm", "--engine", "vllm@0.4"), "is known from 0.5.3 on"),
-        (("--emit", "vllm", "--format", "json"), "prints no table; say --emit-to DIR too"),
+        (("--emit", "vllm", "--format", "json"), "prints no table; add --emit-to DIR"),
         (
             ("--emit", "trtllm", "--engine", "trtllm", "--weights", "fp8"),
             "no flag is known that makes weights",
@@ -440,5 +440,8 @@ def test_a_dearer_device_is_the_reason_where_fewer_of_them_cost_more() -> None:
     """An H200 is no slower: at thrice the price it costs more, and no op is to blame."""
     prices = ("--hw", "h100-sxm,h200", "--price", "h100-sxm=2,h200=6")
     shown = " ".join(run(*ASKED, "--max-tpot", "20ms", *prices).output.split())
-    assert "least cost: 1 × H100-SXM" in shown
-    assert "costs 200% more ($6.00, not $2.00 an hour), with 1 GPU: one costs $6.00, not $2.00" in shown
+    assert "cheapest plan: 1 × H100-SXM" in shown
+    assert (
+        "costs 200% more ($6.00 instead of $2.00 per hour): each GPU costs $6.00 per hour instead of $2.00"
+        in shown
+    )

@@ -42,9 +42,9 @@ def test_a_limit_stands_in_the_table_by_what_it_is_of() -> None:
 def test_the_closest_miss_is_the_one_that_lacks_least() -> None:
     """An L4 has room for Llama 3.1 8B, and a T4 has not; a larger model fits on neither, on the L4 rather."""
     asked = ("--rate", "5", "--gpus", "1", "--hw", "t4,l4")
-    assert "violated: closest is L4 tp 1: needs " in run("llama3.1-8b", *asked).output
+    assert "violated: the closest plan is L4 tp 1: needs " in run("llama3.1-8b", *asked).output
     large = run("llama3.1-70b", *asked).output
-    assert "violated: closest is L4 tp 1: does not fit: needs 143 of 22" in large
+    assert "violated: the closest plan is L4 tp 1: does not fit: needs 143 of 22" in large
     assert "precision: ," not in large
 
 
@@ -111,7 +111,7 @@ def test_what_is_too_slow_is_not_hidden_by_what_does_not_fit() -> None:
     ran = run("llama3.1-8b", "--rate", "1", "--gpus", "1", "--hw", "t4,l4", "--max-tpot", "10ms")
     assert ran.exit_code == 1
     late = re.search(
-        r"violated: closest is L4 tp 1, by closed form .* TPOT is ([\d.]+) ms of 10.0 ms", ran.output
+        r"violated: the closest plan is L4 tp 1: TPOT is ([\d.]+) ms .* limit of 10.0 ms", ran.output
     )
     assert late and 16.06e9 / 300e9 < float(late[1]) / 1e3 < 0.08
 
@@ -119,9 +119,9 @@ def test_what_is_too_slow_is_not_hidden_by_what_does_not_fit() -> None:
 @pytest.mark.slow
 def test_a_plan_says_what_is_taken_to_join_its_nodes() -> None:
     """No file says how 16 such devices are joined; as `analyze` has it, a plan says what is assumed."""
-    assert "taken to be in" not in run("llama3.1-8b", "--rate", "4", "--gpus", "2").output
+    assert "assumed to be in" not in run("llama3.1-8b", "--rate", "4", "--gpus", "2").output
     wide = run("deepseek-v3", "--rate", "1", "--gpus", "16", "--hw", "h100-sxm", "--max-tpot", "50ms")
-    assert "16 × H100-SXM are taken to be in DGX-H100: 8 devices a node" in " ".join(wide.output.split())
+    assert "16 × H100-SXM are assumed to be in DGX-H100: 8 devices per node" in " ".join(wide.output.split())
 
 
 def test_a_bare_number_of_the_command_line_is_milliseconds() -> None:
@@ -129,4 +129,4 @@ def test_a_bare_number_of_the_command_line_is_milliseconds() -> None:
         *("30ms", "p50:1.5ms", "1s", "p99", "-1")
     ]
     said = run("llama3.1-8b", "--rate", "9", "--gpus", "1", "--requests", "100", "--max-tpot", "p50:20")
-    assert said.exit_code == 0 and " of 20.0 ms (p50)" in " ".join(said.output.split())
+    assert said.exit_code == 0 and " (limit 20.0 ms)" in " ".join(said.output.split())

@@ -173,7 +173,7 @@ def test_no_more_requests_decode_than_there_are_users() -> None:
             parallel=llmir.Parallel(dp=dp),
         )
         assert isinstance(job, ClosedLoopWorkload)
-        assert job.loop.decoding == 1 and job.loop.terms[0].what == "a step that decodes 1"
+        assert job.loop.decoding == 1 and job.loop.terms[0].what == "decode step, batch 1"
 
 
 def test_prompts_that_an_engine_refuses_are_read_in_chunks_and_noted() -> None:

@@ -101,12 +101,12 @@ def test_the_command(run: Run) -> None:
     )
     bare, money = run(*asked), run(*asked, "--price", "h20=3.6", "--max-ttft", "1000")
     assert "$" not in bare.out and "at most" in bare.out
-    assert "a million output tokens" in money.out and "a dollar buys" in money.out
+    assert "per million output tokens" in money.out and "a dollar buys" in money.out
     assert max(map(len, money.out.splitlines())) <= 80
     report = json.loads(run(*asked, "--price", "h20=3.6", "--format", "json").out)
     usd = USD_S * report["duration_s"] / (20 * 128) * 1e6
     assert report["cost_usd_per_mtok"] == pytest.approx(usd)
     many = run(*asked, "--price", "h20=3.6", "--replications", "2")
-    assert "$ a million output" in many.out
+    assert "$/million output" in many.out
     wrong = run(*asked, "--price", "h100=2")
     assert wrong.code == 2 and wrong.err.count("\n") == 1

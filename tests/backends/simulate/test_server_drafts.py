@@ -426,7 +426,7 @@ def test_the_command_simulates_drafts(run: Run) -> None:
     ("more", "says"),
     [
         (("--draft-tokens", "4"), "--draft-tokens: say --acceptance too"),
-        (("--acceptance", "0.7"), "is of drafts, say --draft-tokens too"),
+        (("--acceptance", "0.7"), "needs --draft-tokens"),
         (("--draft-tokens", "4", "--acceptance", "0.7", "--pp", "2"), "no drafts in pipeline stages"),
     ],
 )

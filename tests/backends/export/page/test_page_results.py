@@ -410,8 +410,8 @@ def test_a_sweep_opens_on_the_front_of_each_device_and_is_filtered_by_axes(
 def test_a_plan_page_starts_with_three_lines(files: dict[str, Path], chromium: Any) -> None:
     browser.opened(chromium, files["plan"])
     lines = chromium.find_element("css selector", ".answer").text.splitlines()
-    assert "H100-SXM" in lines[0] and "an hour" in lines[1] and "requests/s" in lines[2]
-    assert all("within the error" in line for line in lines[3:])  # doubts alone come after the three lines
+    assert "H100-SXM" in lines[0] and "per hour" in lines[1] and "requests/s" in lines[2]
+    assert all("error of the estimate" in line for line in lines[3:])  # only doubts follow
 
 
 def test_what_pages_are_refused(run: Run, tmp_path: Path) -> None:
