@@ -149,9 +149,7 @@ def _kernels(
         own = kernel_source(framework, "" if variant == "main" else variant or kernel)
         model = pricing.one_kernel if kernel or variant else pricing.model
         for points in format.points(t.take(at), device):
-            yield from _points(
-                file, points, at[points.rows], device, partial(model, device, own), own
-            )
+            yield from _points(file, points, at[points.rows], device, partial(model, device, own), own)
 
 
 def _points(

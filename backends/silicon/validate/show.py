@@ -19,7 +19,9 @@ from .memory import memory_totals
 from .rows import BY, RowGroup, Validation, ValidationRow
 
 NUMBERS = ("rows", "within ±", "within twice ±")  # headings of numbers in the tables below the first
-HEADINGS = ("n", "MAPE", "median", "bias", "p90", "±", "within ±", "2±", "refused", "with refused")
+HEADINGS = ("n", "MAPE", "median", "bias", "p90", "±", "in ±", "in 2±", "refused", "with refused")
+# Those that a terminal of 80 columns shows; the rows refused are in a table below.
+TERMINAL = tuple(name for name in HEADINGS if name not in ("p90", "refused", "with refused"))
 
 
 def to_dict(found: Validation, by: Sequence[str] = BY) -> dict[str, Any]:
@@ -132,7 +134,9 @@ def shown(found: Validation, by: Sequence[str] = BY) -> Any:
     from rich.text import Text
 
     parts: list[Any] = [Text(f"{scope(found)}, cost model {found.cost_model}")]
-    parts += table.sections([*by, *HEADINGS[:-1]], group_lines(found, by), len(by))
+    kept = [*range(len(by)), *(len(by) + HEADINGS.index(name) for name in TERMINAL)]
+    lines = [[line[n] for n in kept] for line in group_lines(found, by)]
+    parts += table.sections([*by, *TERMINAL], lines, len(by))
     for headings, rows in more(found):
         below = table.columns(headings, NUMBERS, [h for h in headings[1:] if h not in NUMBERS])
         for row in rows:

@@ -98,6 +98,8 @@ def test_the_command(run: Run) -> None:
         "20",
         "--prompt",
         "64",
+        "--lengths",
+        "fixed",
     )
     bare, money = run(*asked), run(*asked, "--price", "h20=3.6", "--max-ttft", "1000")
     assert "$" not in bare.out and "at most" in bare.out
