@@ -67,7 +67,7 @@ bench-peers: $(READY) ## a new point beside AIConfigurator, which is installed i
 	@$(RUN)/python benchmarks/peers.py --environment $(PEERS)
 
 accuracy: $(READY) ## errors of whole models, by the tables in MEASURED=../shared/measured
-	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv)) -o .accuracy.csv > /dev/null
+	@$(RUN)/llmir validate $(wildcard $(addprefix $(MEASURED)/,e2e.csv e2e_recent.csv serving_2026.csv serving_2026_ttft.csv)) -o .accuracy.csv > /dev/null
 	@$(RUN)/python benchmarks/whole.py .accuracy.csv; rm -f .accuracy.csv
 
 read-traces: $(READY) ## traces as HolisticTraceAnalysis reads them, which is installed in $(READER)

@@ -9,6 +9,13 @@ table says ran, and, where no line names it, the time to first token of servers,
 
 For serving runs (`serving_2026.csv`) it prints instead, for TPOT and for throughput, groups by device,
 engine, model, basis and bin of users, with the printed error and the share of rows within it.
+
+*Decisions*: of the configurations (engine, precision, tp; and device) of a model and workload, predictions
+choose the one with the most throughput per GPU within a limit of TPOT. It scores its highest measured
+throughput within the limit, against the highest of all. Where no configuration is predicted within the limit,
+none is chosen, and all throughput is lost.
+
+*TTFT* of `serving_2026_ttft.csv` is the median over requests, and of each point the median over its dates.
 """
 
 from __future__ import annotations
@@ -24,6 +31,8 @@ Rule = Callable[[Row], bool]
 OURS = ("llama", "qwen", "vicuna")
 HOSTS = ("vllm", "trtllm", "sglang", "deepspeed", "hf-transformers")
 LOOP, STEADY = "serving_closed_loop", "serving_steady_state"
+LIMITS_MS = (8, 12, 20, 30, 50, 80)
+CASE, CHOICE = ("model", "workload"), ("engine", "dtype", "tp")
 
 
 METRICS = {"ttft": "first token", "tpot": "later tokens", "token": "throughput", "e2e": "whole runs"}
@@ -70,7 +79,8 @@ GROUPS = ("device", "engine", "relation", "users", "model", "device,engine,model
 def serving(rows: list[Row]) -> None:
     """A table for each metric of closed loops: all rows, and groups of them."""
     for metric, title in (("tpot", "TPOT"), ("token", "throughput")):
-        some = [r for r in rows if r["metric"] == metric]
+        if not (some := [r for r in rows if r["metric"] == metric]):
+            continue
         print(f"\n| {title} | rows | mean error | median | bias | ± | within ± | within 2 ± |")
         print("|---|---|---|---|---|---|---|---|")
         _with_bands("all", some)
@@ -80,6 +90,79 @@ def serving(rows: list[Row]) -> None:
                 groups.setdefault(", ".join(r[key] for key in keys.split(",")), []).append(r)
             for name in sorted(groups):
                 _with_bands(name, groups[name])
+
+
+def decisions(rows: list[Row]) -> None:
+    """How often predictions choose the best configuration, and the throughput that they lose."""
+    by_row: dict[tuple[str, str], dict[str, Row]] = {}
+    for r in rows:
+        by_row.setdefault((r["file"], r["row"]), {})[r["metric"]] = r
+    points = [of for of in by_row.values() if {"tpot", "token"} <= of.keys()]
+    print("\n| decisions | cases | right | throughput lost | nothing chosen |\n|---|---|---|---|---|")
+    for title, case, choice in (
+        ("on a given device", ("device", *CASE), CHOICE),
+        ("device chosen too", CASE, ("device", *CHOICE)),
+    ):
+        found = [score for each in _cases(points, case, choice).values() for score in _scores(each)]
+        if found:
+            right, lost = (fmean(each) for each in zip(*[(s == 1, 1 - s) for s, _ in found], strict=True))
+            none = sum(not chosen for _, chosen in found)
+            print(f"| {title} | {len(found):,} | {right:.1%} | {lost:.1%} | {none} |")
+
+
+Points = list[dict[str, Row]]
+
+
+def _cases(
+    points: Points, case: tuple[str, ...], choice: tuple[str, ...]
+) -> dict[tuple[str, ...], list[Points]]:
+    """The configurations of each case that has several."""
+    found: dict[tuple[str, ...], dict[tuple[str, ...], Points]] = {}
+    for point in points:
+        row = point["tpot"]
+        configurations = found.setdefault(tuple(row[key] for key in case), {})
+        configurations.setdefault(tuple(row[key] for key in choice), []).append(point)
+    return {key: [*each.values()] for key, each in found.items() if len(each) > 1}
+
+
+def _scores(configurations: list[Points]) -> list[tuple[float, bool]]:
+    """For each limit that a measurement meets: the share of the highest throughput, and if any was chosen."""
+    found = []
+    for limit_ms in LIMITS_MS:
+        measured, predicted = (
+            [_most(points, which, 1e-3 * limit_ms) for points in configurations]
+            for which in ("measured_s", "predicted_s")
+        )
+        if max(measured):
+            best = measured[predicted.index(max(predicted))] if max(predicted) else 0.0
+            found.append((best / max(measured), max(predicted) > 0))
+    return found
+
+
+def _most(points: Points, which: str, limit_s: float) -> float:
+    """The highest throughput per GPU of the points within a limit, in output tokens per second; 0 of none."""
+    within = [p["token"] for p in points if float(p["tpot"][which]) <= limit_s]
+    return max((1 / (float(r[which]) * int(r["tp"])) for r in within), default=0.0)
+
+
+def first_tokens(rows: list[Row]) -> None:
+    """Errors of TTFT by engine, of points whose measurement is the median over their dates."""
+    dates: dict[tuple[str, ...], list[Row]] = {}
+    for r in rows:
+        keys = "device", "engine", "model", "dtype", "tp", "workload", "concurrency", "predicted_s"
+        dates.setdefault(tuple(r[key] for key in keys), []).append(r)
+    points = [
+        each[0] | {"measured_s": str(median(float(r["measured_s"]) for r in each))} for each in dates.values()
+    ]
+    print("\n| TTFT | points | mean error | median | bias | ± | within ± | within 2 ± |")
+    print("|---|---|---|---|---|---|---|---|")
+    _with_bands("all", points)
+    for keys in (("engine",), ("device", "engine"), ("users",)):
+        groups: dict[str, list[Row]] = {}
+        for r in points:
+            groups.setdefault(", ".join(r[key] for key in keys), []).append(r)
+        for name in sorted(groups):
+            _with_bands(name, groups[name])
 
 
 def _with_bands(name: str, rows: list[Row]) -> None:
@@ -97,6 +180,10 @@ def main(path: str) -> None:
         read = [r for r in csv.DictReader(file) if r["predicted_s"] and r["measured_s"] and not r["exceeds"]]
     if loops := [r for r in read if r["kind"] == STEADY]:
         serving(loops)
+        if any(r["metric"] == "token" for r in loops):
+            decisions(loops)
+        if firsts := [r for r in loops if r["metric"] == "ttft"]:
+            first_tokens(firsts)
     read = [r for r in read if r["kind"] != STEADY]
     if not read:
         return
@@ -126,7 +213,6 @@ def main(path: str) -> None:
     )
     lines |= {f"… TTFT of servers: {name}": where(ours, of(engine, "ttft")) for engine, name in names.items()}
     show("whole runs of Llama and Qwen, but where engines are named", lines)
-    others = where(lambda r: not ours(r), lambda r: not queued(r))
     others = where(lambda r: not ours(r), lambda r: not queued(r))
     amd = [r for r in others if r["device"] == "MI250"]
     show("models of other families", {"NVIDIA": [r for r in others if r not in amd], "MI250": amd})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import nan
+from typing import ClassVar
 
 import numpy as np
 
-from llmir.backends.silicon.rows import Column, Table
+from llmir.backends.silicon.rows import Array, Column, Table
 from llmir.base.values import FrozenDict
 
 from .table import TableFormat
@@ -58,6 +60,14 @@ STEADY = "serving_steady_state"
 RATE = Column(1e-9, 1e12, whole=False)
 
 
+# Words of `mode` by the column that is true of such a row; the last holds.
+MODES = {
+    "decode_dp_attention": "attention data parallelism",
+    "is_multinode": "several nodes",
+    "disagg": "disagg",
+}
+
+
 class ServingTable(TableFormat):
     """Closed loops of an engine: time per output token and throughput of `conc` users, one node each."""
 
@@ -69,7 +79,7 @@ class ServingTable(TableFormat):
             **dict.fromkeys(("tpot_s", "tput_per_gpu"), RATE),
         }
     )
-    words = ("hardware", "framework", "model", "precision", "spec_method", "source")
+    words: ClassVar[Sequence[str]] = "hardware", "framework", "model", "precision", "spec_method", "source"
 
     def standard(self, rows: Table) -> Table:
         """The rows with the columns of `EngineRunTable`."""
@@ -90,9 +100,37 @@ class ServingTable(TableFormat):
             "kind": same(STEADY),
             "batch_or_concurrency": text("conc"),
             "weight_dtype": rows["precision"],
-            "tpot_ms": 1e3 * rows["tpot_s"],
-            "throughput_tok_s": rows["tput_per_gpu"],
             "throughput_kind": same("input+output per GPU"),
             "flag": np.where(drafts, "spec-decode on", "").astype(object),
+            **self.figures(rows),
         }
         return Table(columns, rows.problems)
+
+    def figures(self, rows: Table) -> Mapping[str, Array]:
+        """The columns of `EngineRunTable` that this table has by other names."""
+        return {"tpot_ms": 1e3 * rows["tpot_s"], "throughput_tok_s": rows["tput_per_gpu"]}
+
+
+class FirstTokenTable(ServingTable):
+    """The same benchmark with the median time to first token, and how the GPUs are used."""
+
+    name = "serving_ttft"
+    numbers = FrozenDict(
+        {
+            **dict.fromkeys(("decode_tp", "decode_ep", "isl", "osl", "conc"), Column()),
+            "median_ttft": Column(1e-6, 1e6, whole=False, empty=nan),
+        }
+    )
+    words = (*ServingTable.words, "disagg", "is_multinode", "decode_dp_attention")
+
+    def figures(self, rows: Table) -> Mapping[str, Array]:
+        """Time to first token, and how the model is split; `MODES` says what else ran."""
+        mode = np.full(len(rows), "", object)
+        for column, word in MODES.items():
+            mode[np.char.lower(rows[column].astype(str)) == "true"] = word
+        return {
+            "ttft_ms": 1e3 * rows["median_ttft"],
+            "tp": rows["decode_tp"],
+            "ep": rows["decode_ep"],
+            "mode": mode,
+        }

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from llmir.backends.request.workload import ALL
 from llmir.backends.silicon.closed_loop import MeasurementMethod
 from llmir.backends.silicon.rows import Table, engine_at_version, known_sources
-from llmir.backends.silicon.tables.whole import STEADY
+from llmir.backends.silicon.tables.whole import MODES, STEADY
 from llmir.base.errors import InputError
 from llmir.base.names import normalize, split_format
 
@@ -69,6 +69,8 @@ def measured_request(t: Table, i: int) -> MeasuredRequest:
         raise InputError(f"kind {kind!r}; known are {', '.join(KINDS)}")
     if t["mode"][i] == "disagg":
         raise InputError("prefill and decode on GPUs of their own (disagg)")
+    if t["mode"][i] in MODES.values():
+        raise InputError(f"{t['mode'][i]}: the table does not state its layout")
     if "spec-decode" in t["flag"][i]:
         raise InputError("speculative decoding may be on")
     layout = _layout(t, i)
@@ -122,7 +124,7 @@ def _figures(
         rate = rate * devices
     each = (prompt + generate) / generate if "input+output" in said and generate else 1
     if kind == STEADY:
-        found = {"tpot": tpot, "token": each / rate}
+        found = {"tpot": tpot, "token": each / rate, "ttft": ttft}
     elif kind == "serving_closed_loop":
         found = {"tpot": tpot, "ttft": ttft}
     elif kind == "serving_max_throughput":

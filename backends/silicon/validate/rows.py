@@ -37,7 +37,8 @@ class ValidationRow(NamedTuple):
     or the rule that explains why the bound is above the measurement. `version` is the range of the engine's
     versions that it was priced by, and `tp` how many ways a whole model was split. Where there is a reason,
     `metric` is what would have been judged first, if that is known.
-    `users` is the bin of the users of a closed loop.
+    `users` is the bin of the users of a closed loop, `concurrency` their number, and `workload` the mean
+    tokens of a prompt and of an answer, as in `922+922`.
     """
 
     file: str
@@ -60,6 +61,8 @@ class ValidationRow(NamedTuple):
     version: str = ""
     tp: str = ""
     users: str = ""
+    concurrency: str = ""
+    workload: str = ""
 
     @property
     def within(self) -> bool:

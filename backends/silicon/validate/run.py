@@ -218,9 +218,8 @@ def _models(
             predicted, least, sure = priced[metric]
             rule = bounds.MODEL if least > measured else ""
             figures = measured, predicted, least, *sure, rule
-            yield file.judged(i, kind, metric, *figures)._replace(
-                version=version, tp=tp, users=_users(asked) if kind == STEADY else ""
-            )
+            judged = file.judged(i, kind, metric, *figures)._replace(version=version, tp=tp)
+            yield _with_loop(judged, asked) if kind == STEADY else judged
 
 
 def _amounts(
@@ -279,14 +278,17 @@ def _settled(
     return {
         "tpot": (loop.tpot_s or 0.0, bound, sure),
         "token": (1 / loop.output_tokens_per_s, bound / loop.decoding, sure),
+        "ttft": (loop.ttft_s, ideal.ttft_s, step_basis(job.prefill)),
     }
 
 
-def _users(asked: MeasuredRequest) -> str:
-    """The bin of the number of users."""
+def _with_loop(row: ValidationRow, asked: MeasuredRequest) -> ValidationRow:
+    """The row with the number of users, its bin, and their prompts and answers."""
     most = next((n for n in USERS if asked.batch <= n), None)
     least = max((n + 1 for n in USERS if n < asked.batch), default=1)
-    return f"{least:>2} to {most}" if most else f"above {USERS[-1]}"
+    users = f"{least:>2} to {most}" if most else f"above {USERS[-1]}"
+    workload = f"{asked.prompt}+{asked.generate}"
+    return row._replace(users=users, concurrency=str(asked.batch), workload=workload)
 
 
 def _figure(

@@ -168,3 +168,34 @@ def test_a_serving_row_with_drafts_is_refused(tmp_path: Path) -> None:
     table.write_text(f"{SERVING}\nsomeone,b200,trt,dsr1,fp4,mtp,8,1024,1024,4,0.005,900\n")
     (row,) = llmir.validate(table).refused
     assert row.reason == "speculative decoding may be on"
+
+
+TTFT = (
+    "source,hardware,framework,model,precision,spec_method,disagg,is_multinode,decode_tp,decode_ep,"
+    "decode_dp_attention,isl,osl,conc,median_ttft"
+)
+
+
+def test_ttft_of_a_serving_row_is_estimated_as_analyze_prints_it(tmp_path: Path) -> None:
+    table = tmp_path / "ttft.csv"
+    head = "inferencex_app_fixture,b200,trt,llama70b,fp8,none"
+    lines = [f"{head},{mode},1024,1024,16,0.12" for mode in ("False,False,1,1,False", "False,False,1,1,True")]
+    table.write_text("\n".join([TTFT, *lines, f"{head},True,True,1,1,False,1024,1024,16,0.12"]))
+    found = llmir.validate(table)
+    (row,) = found.rows
+    printed = llmir.workload(
+        "Llama-3.3-70B",
+        "b200",
+        prompt=922,
+        generate=1024,
+        concurrency=16,
+        chunk=16384,
+        precision=llmir.Precision(weights="fp8_t", activations="fp8_t", kv="fp8"),
+        estimation=llmir.Estimation(engine="trtllm@1.1"),
+    ).to_dict()["serving"]
+    assert (row.metric, row.measured_s) == ("ttft", pytest.approx(0.12))
+    assert row.predicted_s == pytest.approx(printed["ttft_s"], rel=0.05)
+    assert [r.reason.partition(":")[0] for r in found.refused] == [
+        "attention data parallelism",
+        "prefill and decode on GPUs of their own (disagg)",
+    ]
