@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import site
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -45,12 +45,8 @@ def test_a_checkout_without_links_is_imported(tmp_path: Path) -> None:
 
 def _is_on_the_path() -> bool:
     """Whether llmir is installed as a .pth file with its root."""
-    try:
-        files = distribution("llmir").files or ()
-    except PackageNotFoundError:
-        return False
-    paths = [Path(str(file.locate())) for file in files if file.suffix == ".pth"]
-    return any(path.is_file() and path.read_text().strip() == str(ROOT) for path in paths)
+    files = [file for folder in site.getsitepackages() for file in Path(folder).glob("*llmir*.pth")]
+    return any(file.read_text().strip() == str(ROOT) for file in files)
 
 
 @pytest.mark.skipif(not _is_on_the_path(), reason="llmir is not installed as an editable clone")
