@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from llmir.base.errors import LlmirError, UnreadableError
@@ -149,7 +151,9 @@ def _limit_memory() -> None:
 
 
 def _size() -> int:
-    """Bytes of memory that this process has had at most; 0 where the system does not say."""
+    """Bytes of memory of this process, now or at most; 0 where the system does not say."""
+    with suppress(OSError, ValueError):  # on Linux `getrusage` counts the parent before the fork too
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     try:
         import resource
     except ImportError:

@@ -128,7 +128,8 @@ def test_no_process_outlives_its_parent(command: str, by: int, tmp_path: Path) -
             process.wait(60)
             assert process.returncode == (143 if by == signal.SIGTERM else -by)
     assert workers
-    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 2)
+    # Within 2 s on an idle machine.
+    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 10)
 
 
 def test_a_worker_that_has_grown_or_worked_much_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

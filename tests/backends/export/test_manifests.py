@@ -288,4 +288,5 @@ def test_one_cache_config_of_tensorrt_llm_has_type_and_share() -> None:
     found = llmir.plan("llama3.1-8b", "h100-sxm", **records(llmir.plan, **asked, memory_utilization=0.8))
     text = launch_files(found, "trtllm", "llama3.1-8b")["serve.sh"]
     options = yaml.safe_load(text.partition("<<'END'\n")[2].partition("\nEND")[0])
-    assert options == {"kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.8}}
+    assert options["kv_cache_config"] == {"dtype": "fp8", "free_gpu_memory_fraction": 0.8}
+    assert options.keys() == {"kv_cache_config", "cuda_graph_config"}

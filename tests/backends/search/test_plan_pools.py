@@ -226,14 +226,12 @@ def test_pools_are_the_fewest_of_all_pairs_by_brute_force() -> None:
             continue
         pools = llmir.pools(servers[one], servers[two], LINK)
         runs = []
-        for seed in plans.seeds:
+        for seed in plans.seeds[:10]:
             load = llmir.traffic(llmir.Traffic(rate=rate, prompt=2000, generate=60, requests=300, seed=seed))
             router = "random" if max(x, y) > 1 else None
             run = pools.run(load, prefill_replicas=x, decode_replicas=y, router=router, warm_up=30)
             runs.append((run.latencies["ttft"].p99, run.latencies["tpot"].p99))
-            if runs[-1][0] > 0.4 or runs[-1][1] > 0.009:
-                break
-        spread = np.std(runs, axis=0, ddof=1) * 2.776 * (1 + 1 / 5) ** 0.5 if len(runs) == 5 else np.inf
+        spread = np.std(runs, axis=0, ddof=1) * 3.25 / 10**0.5  # Student's t of 10 runs at 99%
         if np.all(np.mean(runs, axis=0) + spread <= (0.4, 0.009)):
             fewest = devices
     assert found.devices == fewest

@@ -403,7 +403,7 @@ def test_a_plan_is_emitted_as_a_command(engine: str, words: tuple[str, ...]) -> 
     emitted = run(*ASKED, *asked)
     assert emitted.exit_code == 0, emitted.output
     comments = [line for line in emitted.output.splitlines() if line.startswith("#")]
-    assert comments[0].startswith(("# each of ", "# one replica, on "))
+    assert comments[0].startswith(("# starts each of ", "# starts one replica on "))
     assert [line.split()[1] for line in comments[1:]] == [
         *("estimate:", "precision:", "flags:", "benchmark:", "flags")
     ]
