@@ -812,12 +812,12 @@ class StepEvaluator:
         return tuple((i, part) for i, parts in enumerate(has) for part, there in parts.items() if there)
 
     @cached_property
-    def late(self) -> list[float]:
+    def late(self) -> tuple[float, ...]:
         """What a rank waits for others in collectives of a micro-batch on each stage: `StepShape.late`."""
         sums = [0.0] * self.depth
         for row in self.rows:
             sums[row.stage] += row.repeat * collective_skew(row)
-        return sums
+        return tuple(sums)
 
     def fullest(self, figure: Callable[[RankMemory], Number], at: Binding) -> Number:
         """`figure` of the stage whose memory is fullest; at each point of a grid it may be another."""
