@@ -338,7 +338,9 @@ class Report(Footprint, Result):
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:
         """What the engine adds to a micro-batch on each stage; none without an engine."""
-        return self._seconds.overheads if self.plan.host else ()
+        if not self.plan.host:
+            return ()
+        return tuple(Overhead(*map(seal, each)) for each in self._seconds.overheads)
 
     @figure
     def all_stages_s(self) -> Number:
