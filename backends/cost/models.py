@@ -152,7 +152,7 @@ class FasterTime(OpTime):
     share: float
 
     @property
-    def apart(self) -> bool:  # type: ignore[override]
+    def apart(self) -> bool:  # type: ignore[override]  # a property in place of a field
         """As the whole."""
         return self.whole.apart
 

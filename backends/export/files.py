@@ -21,7 +21,7 @@ from llmir.base.names import plain
 try:
     import fcntl
 except ModuleNotFoundError:  # Windows has no advisory locks: writers do not wait, and leftovers stay
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a name of a module
 
 _STAGING = ".llmir-staging-"
 _NO_LOCKS = -1  # in place of a lock, where the system or the file system has none

@@ -213,6 +213,7 @@ class KvPool(Record):
                     total = max(0, int(room.caches * share / pool.bytes))
                     one = pool.needed(1, self._prompt(self.longest), self.longest, 0) / pool.bytes
                     paged = PagePool(total, pool.groups, pool.state)
+                    # mypy infers no type for the default of a lambda.
                     most = largest_fit(lambda n, p=paged: self.pages_of(p, n) <= p.total)  # type: ignore[misc]
                     found.append((most, total / one, paged))
         return min(found, key=lambda each: each[:2])[2] if found else PagePool(UNLIMITED, (), 0)

@@ -844,7 +844,7 @@ def _done(future: Future[Any]) -> bool:
 def _tried(executor: Executor, call: Callable[[T], R], task: T) -> R | None:
     try:
         return executor.submit(call, task).result()
-    except Exception as error:  # as above
+    except Exception as error:  # dask's own classes, as in `Workers`
         if not _lost(error):
             raise
         return None

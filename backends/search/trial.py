@@ -145,10 +145,11 @@ class Trial(Record):
             ([run.ttft_s for run in self.runs], self.ttft_s),
             ([run.tpot_s for run in self.runs], self.tpot_s),
         )
-        return tuple(
+        ttft, tpot = (
             LatencySpread(*map(self._half_width, zip(*spreads, strict=True), whole))
             for spreads, whole in each
-        )  # type: ignore[return-value]
+        )
+        return ttft, tpot
 
     def _half_width(self, values: Sequence[float], whole: float) -> float:
         """From a value over all runs to its upper bound."""
