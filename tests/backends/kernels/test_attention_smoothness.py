@@ -55,23 +55,22 @@ def test_a_prompt_takes_what_prompts_were_measured_to_and_what_comes_after_other
 
 
 PHASES = ("decode", "prefill")
-EAGER = ("", "absorb-mla{phase=decode}")
 FEW = {"new": 1, "batch": np.array([[1], [8], [64]]), "context": np.array([0, 128, 4096, 32768])}
 MANY = {"new": 512, "batch": np.array([[1], [8]]), "context": np.array([0, 4096])}
 
 
-@pytest.mark.mostly_slow(12)
+@pytest.mark.mostly_slow(8)
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "hf-transformers"])
-@pytest.mark.parametrize("name", ["gemma-3-27b", "deepseek-v3", "qwen3-next-80b-a3b"])
+@pytest.mark.parametrize("name", ["gemma-3-27b", "qwen3-next-80b-a3b"])
 def test_fused_attention_never_costs(name: str, engine: str) -> None:
-    for before in EAGER if name == "deepseek-v3" else EAGER[:1]:
-        eager = llmir.run(llmir.load(name), before)
-        fused = llmir.run(eager, "fuse-attention")
-        for device, (phase, at) in product(
-            ("h100-sxm", "a100-80-sxm", "h20"), zip(PHASES, (FEW, MANY), strict=True)
-        ):
-            apart, together = (
-                llmir.analyze(p, device, **records(llmir.analyze, engine=engine, phase=phase, **at)).time_s
-                for p in (eager, fused)
-            )
-            assert np.all(together <= apart * (1 + 1e-12)), (device, phase)
+    """Where the parts have measured kernels, which those of latent attention do not."""
+    eager = llmir.load(name)
+    fused = llmir.run(eager, "fuse-attention")
+    for device, (phase, at) in product(
+        ("h100-sxm", "a100-80-sxm", "h20"), zip(PHASES, (FEW, MANY), strict=True)
+    ):
+        apart, together = (
+            llmir.analyze(p, device, **records(llmir.analyze, engine=engine, phase=phase, **at)).time_s
+            for p in (eager, fused)
+        )
+        assert np.all(together <= apart * (1 + 1e-12)), (device, phase)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -79,8 +80,11 @@ def test_the_plan_is_what_a_server_does() -> None:
     load = llmir.traffic(
         llmir.Traffic(rate=10 / best.replicas, prompt=500, generate=200, requests=1000, seed=0)
     )
-    tpot = engine.run(load, warm_up=100).latencies["tpot"]
-    assert tpot and best.trial.runs[0].tpot_s == pytest.approx(tpot, rel=1e-12, abs=0)
+    steady = engine.run(load).tpot_s[100:-100]
+    first = best.trial.runs[0]
+    assert first.seconds[1] == pytest.approx(steady, rel=1e-12, abs=0)
+    expected = [steady.mean(), *np.percentile(steady, [50, 90, 99])]
+    assert [*first.tpot_s] == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 @pytest.mark.slow
@@ -215,7 +219,10 @@ def test_tensorrt_llm_reads_a_file_that_the_command_writes(
     )
     assert shell.stdout.endswith("--extra_llm_api_options options.yaml\n")
     read = yaml.safe_load((tmp_path / "options.yaml").read_text())
+    captured = read.pop("cuda_graph_config")
     assert read == {"speculative_config": said, "disable_overlap_scheduler": True}
+    batch = int(re.search(r"--max_batch_size (\d+)", shell.stdout)[1])
+    assert captured == {"enable_padding": True, "max_batch_size": batch}
 
 
 @pytest.mark.slow
@@ -240,6 +247,6 @@ def test_the_command_plans_with_drafts(run: Run) -> None:
     done = run(*asked, "--draft-tokens", "4", "--acceptance", "0.7", "--draft-model", "llama3.2-1b")
     text = " ".join((done.out + done.err).split())
     assert done.code == 0 and "and yields 2.77 tokens; Llama-3.2-1B drafts them" in text
-    assert "H100-SXM pp 2 vllm verifies no drafts in pipeline stages" in text and "draft_tokens" not in text
+    assert "H100-SXM pp 2: vllm verifies no drafts in pipeline stages" in text and "draft_tokens" not in text
     wrong = run(*asked, "--draft-tokens", "4")
     assert wrong.code == 2 and "--draft-tokens: say --acceptance too" in wrong.err

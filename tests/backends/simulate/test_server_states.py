@@ -98,4 +98,4 @@ def test_such_a_server_is_not_simulated_by_the_loop_that_counts_tokens_alone() -
 def test_the_table_says_what_states_take() -> None:
     run = llmir.simulate(program("bamba-9b"), "a30", **records(llmir.simulate, rate=1, requests=2, **ASKED))
     said = " ".join(str(run).split())
-    assert f"{run.capacity.state:,} of which hold the states of each sequence" in said
+    assert f"{run.capacity.state:,} of them for the states of each sequence" in said
