@@ -651,9 +651,9 @@ def _other_settings(
         if not chunks and room.tokens < more:
             tries.append((structure, (more,), batches))
     most = min(room.cached, room.tokens // room.rows * structure.split.dp)
-    more_sequences = [n for n in (2 * room.sequences, 4 * room.sequences) if n <= most]
-    if not batches and structure.sequences is None and more_sequences:
-        tries.append((structure, chunks, more_sequences))
+    if not batches and structure.sequences is None:
+        more_sequences = (2 * room.sequences, 4 * room.sequences)
+        tries += [(structure, chunks, (number,)) for number in more_sequences if number <= most]
     if structure.utilization is None and room.holds < SCARCE * traffic.longest:
         tries.append((raised, chunks, batches))
     found = ((each, _sizes(each, traffic, *sizes)) for each, *sizes in tries)
