@@ -8,12 +8,13 @@ MODELS ?= llama3.1-8b qwen3-30b-a3b
 WORKLOAD ?= --hw h100-sxm --batch 8 --prompt 2048 --generate 256
 READY := $(VENV)/.ready
 LINT := $(VENV)/.ready-lint
+DOCS := $(VENV)/.ready-docs
 RUN := $(VENV)/bin
 PYTEST = $(RUN)/python -m pytest --numprocesses auto $(if $(SEED),--randomly-seed=$(SEED) --hypothesis-seed=$(SEED))
 SETTINGS := setup.cfg pyproject.toml scripts/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-page lint fuzz fuzz-serve mutants bench bench-peers accuracy read-traces wheel web clean
+.PHONY: help setup demo test test-all test-page lint docs fuzz fuzz-serve mutants bench bench-peers accuracy read-traces wheel web clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,6 +27,10 @@ $(READY): $(SETTINGS)
 
 $(LINT): $(READY)
 	@sh scripts/setup.sh "$(PYTHON)" "$(VENV)" lint
+	@touch $@
+
+$(DOCS): $(READY)
+	@sh scripts/setup.sh "$(PYTHON)" "$(VENV)" docs
 	@touch $@
 
 demo: $(READY) ## two models on an H100: tables here, pictures in demo/
@@ -49,6 +54,10 @@ test-page: $(READY) ## those of pages, in Chromium, which must be there
 lint: $(LINT) ## ruff, and mypy in strict mode
 	@$(RUN)/python -m ruff check .
 	@$(RUN)/python -m mypy
+
+docs: $(DOCS) ## the documentation site, in build/site; a warning is an error
+	@$(RUN)/python -m sphinx -q -W --keep-going docs build/site
+	@echo "docs: open build/site/index.html"
 
 fuzz: $(READY) ## mutated files and command lines for every reader (READERS=ir SECONDS=60 SEED=1)
 	@$(RUN)/python -m tests.fuzz $(READERS) --seconds $(or $(SECONDS),60) --seed $(or $(SEED),0)

@@ -163,7 +163,7 @@ class Program(Record, Displayable):
         return found
 
     def runs(self, graph: Graph, times: Mapping[str, int] | None = None) -> dict[Graph, int]:
-        """How often each graph runs when `graph` does once; `times` says so of its own `repeat`s."""
+        """How often each graph runs when `graph` does once; `times` replaces the counts of its own loops."""
         found = {graph: 1}
         for name, loop in graph.loops.items():
             often = (times or {}).get(name, loop.times)
@@ -172,7 +172,7 @@ class Program(Record, Displayable):
         return found
 
     def depth(self, name: str) -> int:
-        """How many layers one run of a graph has: those of its `repeat`s, or else it is a layer itself."""
+        """How many layers one run of a graph has: the sum over its `repeat` loops, or 1 without loops."""
         loops = self[name].loops.values()
         depths: dict[str, int] = vars(self).setdefault("_depths", {})
         if name not in depths:

@@ -1,0 +1,51 @@
+"""Sphinx settings of the documentation site, which `make docs` builds in build/site."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version as installed
+from typing import Any
+
+project = "llmir"
+author = "the llmir authors"
+version = release = installed("llmir")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+
+default_role = "code"  # docstrings mark names with single backticks
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+
+smartquotes = False  # which would turn `--option` into a dash
+
+html_theme = "furo"
+html_title = "llmir"
+html_show_copyright = False
+html_theme_options = {"source_edit_link": ""}
+
+
+def unlink_repository_files(app: Any, name: str, text: list[str]) -> None:
+    """Replace links to files outside docs/, which the site does not contain, by their labels."""
+    outside = r"(?<!!)\[([^\]]+)\]\((?:\.\./)+(?!docs/)[^)]*\)"
+    if "/" not in name:
+        text[0] = re.sub(outside, r"\1", text[0])
+
+
+def escape_asterisks(app: Any, ctx: Any, lines: list[str]) -> None:
+    """Mark the asterisks of help texts, such as `*.csv`, as plain characters."""
+    lines[:] = [line.replace("*", r"\*") for line in lines]
+
+
+def setup(app: Any) -> None:
+    """Register the handlers above."""
+    app.connect("source-read", unlink_repository_files)
+    for part in ("description", "options", "arguments", "epilog"):
+        app.connect(f"sphinx-click-process-{part}", escape_asterisks)
