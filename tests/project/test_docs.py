@@ -83,7 +83,7 @@ def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
     assert found == {name: calibration_source(library.load(name)) for name in library.names()}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md", "docs/tutorial.md"])
 def test_what_a_page_shows_is_what_the_commands_print(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
