@@ -49,7 +49,7 @@ def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
         op = ops[name]
         assert (kind, equation) == (op.kind, f"`{op.rule}`" if op.rule else "its own"), name
         if op.vector_flops:
-            assert flops == f"{op.vector_flops} an element", name
+            assert flops == f"{op.vector_flops} per element", name
 
 
 def test_the_table_of_families_has_each_one() -> None:
