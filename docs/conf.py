@@ -16,6 +16,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
 ]
+exclude_patterns = ["README.md"]  # the index of the pages as GitHub shows them
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 

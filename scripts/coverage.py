@@ -40,9 +40,9 @@ HEAD = """# Which model classes load
 
     python scripts/coverage.py docs/coverage.md
 
-Decoders of text that vLLM registers. Each was built by transformers {version} from the default config of its
-class, on the meta device, and loaded by llmir from the same config: *equal* means that the parameters are.
-A default config that its own class cannot run is *not runnable*.
+This table lists the text decoders that vLLM registers. Each was built by transformers {version} from the default config
+of its class, on the meta device, and loaded by llmir from the same config. *equal* means equal numbers of parameters.
+*not runnable* means that the class cannot run its own default config.
 
 {counts}
 
@@ -98,9 +98,9 @@ def main() -> None:
     counts = Counter((verdict, bool(parameters)) for _, parameters, verdict, _ in rows)
     compared = sum(n for (_, there), n in counts.items() if there)
     said = (
-        f"Of {compared} classes with a default config {counts['equal', True]} are equal, "
+        f"Of {compared} classes with a default config, {counts['equal', True]} are equal, "
         f"{counts['DIFFERENT', True]} differ, {counts['refused', True]} refused by name. "
-        f"{len(rows) - compared} more have none."
+        f"{len(rows) - compared} other classes have no default config."
     )
     lines = [f"| `{n}` | {p} | {v}{f' ({why})' if why else ''} |" for n, p, v, why in rows]
     text = HEAD.format(version=transformers.__version__, counts=said) + "\n".join(lines) + "\n"

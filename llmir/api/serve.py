@@ -318,7 +318,7 @@ def pools(prefill: Profile, decode: Profile, link: str) -> Pools:
         link: A link between two such devices such as `nvlink`, `network`, or a rate such as `25GBps,5us`.
 
     Raises:
-        InputError: The engine does not support these pools (docs/serving.md).
+        InputError: The engine does not support these pools (docs/servers.md).
 
     >>> import llmir
     >>> model = llmir.run(llmir.load("llama3.1-8b"), llmir.pipeline_of("vllm"))

@@ -49,7 +49,7 @@ def test_the_table_of_costs_has_each_op_as_its_class_states_it() -> None:
         op = ops[name]
         assert (kind, equation) == (op.kind, f"`{op.rule}`" if op.rule else "its own"), name
         if op.vector_flops:
-            assert flops == f"{op.vector_flops} an element", name
+            assert flops == f"{op.vector_flops} per element", name
 
 
 def test_the_table_of_families_has_each_one() -> None:
@@ -83,7 +83,7 @@ def test_the_table_of_borrowed_kernels_is_what_devices_borrow() -> None:
     assert found == {name: calibration_source(library.load(name)) for name in library.names()}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md", "docs/tutorial.md"])
 def test_what_a_page_shows_is_what_the_commands_print(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

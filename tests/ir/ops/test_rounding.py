@@ -1,4 +1,4 @@
-"""Quantized and back: the error stays within the bound of the format, which `docs/ir.md` derives."""
+"""Quantized and back: the error stays within the bound of the format, which `docs/interpret.md` derives."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tile(x: Array, name: str) -> tuple[Array, Array, Array]:
 
 
 def bound(x: Array, name: str) -> Array:
-    """The table of docs/ir.md."""
+    """The table of docs/interpret.md."""
     largest, low, high = tile(x, name)
     magnitude = np.abs(x)
     if name.startswith("fp8_e4m3"):
